@@ -1,4 +1,4 @@
-"""What `Client` and `AsyncClient` have in common: requests, and how their answers are read."""
+"""The base of `Client` and `AsyncClient`: it builds requests, and reads responses."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class BaseClient:
                 if error.of_one_image:
                     return ImageError(error.code, error.message)
                 raise
-            # Of many images only those are found again that take no memory until then.
+            # Only files are remembered: other images would stay in memory until the response.
             if isinstance(image, str | os.PathLike):
                 remember_source(found, partial(image_to_send, image))
             return found

@@ -45,7 +45,7 @@ from fovea_preprocess.errors import (
 )
 from fovea_preprocess.image import brightness, decode_image
 
-# Of more, a distance would hardly be surer; of fewer, chance would explain most of what differs.
+# More images would hardly make a distance surer; with fewer, chance explains most differences.
 _MAX, _MIN = 256, 50
 
 CheckServable = Callable[[Path, int], None]

@@ -276,7 +276,7 @@ def _map_letter_scale(height: int, width: int) -> float:
 
 # Letters of a list are this much of the image's shorter side, but legible.
 _SCALE, _SMALLEST = 0.0011, 0.35
-# More lines than these would hide the image.
+# A longer list would hide the image.
 _MAX_LINES = 10
 
 
@@ -299,7 +299,7 @@ def _draw_lines(lines: Iterable[tuple[str, int]], pixels: Pixels) -> Pixels:
     return canvas
 
 
-# Of a caption, pixels; its letters by OpenCV's scale.
+# Height and gap of a caption, in pixels; size of its letters, by OpenCV's scale.
 _STRIP, _GAP, _CAPTION_LETTERS = 40, 16, 0.7
 
 

@@ -71,7 +71,7 @@ def run(
 
 
 def name_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy in which every node has a name, for errors to show."""
+    """Return a copy with a name for every node, which errors show."""
     copy = copy_model(model)
     for node in copy.graph.node:
         node.name = node.name or node.output[0]

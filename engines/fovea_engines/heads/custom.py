@@ -53,7 +53,7 @@ class CustomHead(ABC):
         task: of the result: detect, segment, pose, obb (`Detections`), classify (`Classes`), or
             another of `TaskResult.tasks`.
         labels: names of the classes by id; empty takes those of the model, or of --labels.
-        preprocess: fields of `PreprocessSpec` in which the training differs from RGB, 0 to 1,
+        preprocess: fields of `PreprocessSpec` that the training sets; the default is RGB, 0 to 1,
             letterboxed around the centre.
         skeleton: of the keypoints; None without them.
         batched: False for outputs without an axis for the batch, such as [boxes, 6]; the model then

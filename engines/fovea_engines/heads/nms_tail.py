@@ -70,8 +70,8 @@ class Candidates:
 class _All:
     """Candidates before the best are chosen.
 
-    Boxes are [cells, 4], the best score of each is [cells], and classes, of which the largest is
-    the best, lie along dimension 1 or 2 of [batch, ...].
+    Boxes are [cells, 4], and the best score of each is [cells]. The scores of the classes lie along
+    dimension 1 or 2 of [batch, ...].
     """
 
     boxes: Traced
@@ -134,7 +134,7 @@ def _scored(head: ScoredBoxes, outputs: Mapping[str, Traced]) -> _All:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch of which any row is that of all images."""
+    """A batch that returns the tensor of all images for any row."""
 
     rows: Traced
 

@@ -75,7 +75,7 @@ def recognise(
     if family == TENSORS:
         return reject_all(named_by, metadata)
     if head_in_file(family) is not None:
-        # Who writes a head knows the task and the classes better than the exporter.
+        # The author of a head knows the task and the classes better than the exporter.
         metadata = {}
     if observe is not None:
         outputs = _fill_shapes(outputs, observe(None))

@@ -86,7 +86,7 @@ class Measured:
 
 
 def _orders(a: Layer, b: Layer) -> list[tuple[int, ...]]:
-    """Return the orders in which the second's dimensions, but those of 1, are the first's.
+    """Return the orders that make the second shape equal the first, apart from dimensions of 1.
 
     A runtime may keep a tensor under its name and transpose it, where an operator after it did.
     """

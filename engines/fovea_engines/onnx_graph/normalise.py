@@ -80,7 +80,7 @@ def fill_in_size_inputs(model: onnx.ModelProto) -> None:
 
 def _write_for_each_row(model: onnx.ModelProto, image: str, name: str, value: Array) -> None:
     write = Writer(name)
-    # Of operators that every opset since 8 has in this form.
+    # Every opset since 8 has these operators in this form.
     rows = write("Gather", write("Shape", image), np.array([0]))
     write("Expand", value, write("Concat", rows, np.array(value.shape[1:]), axis=0))
     write.name(name)

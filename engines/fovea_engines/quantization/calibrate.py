@@ -35,14 +35,14 @@ from fovea_preprocess.letterbox import fit
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_preprocess.text import counted
 
-# With fewer images, one or two scenes decide every range.
+# One or two scenes decide every range if there are fewer images.
 _FEW = 32
 # An image whose channels all have a standard deviation below this is empty.
 _FLAT = 2.0
 # Side of the thumbnails that are compared, and the mean difference of their values up to which they
 # are of one scene: JPEG at quality 20 makes 1.1, and the closest of 128 photographs are 23 apart.
 _THUMBNAIL, _COPY = 16, 2.0
-# What is enlarged more has no detail of the size that the first layers look for.
+# An image enlarged more has no detail of the size that the first layers look for.
 _MAX_ENLARGED = 4.0
 # Share of pixels that are, but for `_NEAR`, of the most frequent colour: .87 of a page of text, and
 # more than this of 4 % of photographs.
@@ -80,7 +80,7 @@ class Variety:
             self._scenes.append(scene)
 
     def check(self) -> None:
-        """Refuse, as InvalidOption, a set of which more than half is of one colour."""
+        """Raise InvalidOption if more than half of the images have one colour."""
         if self._flat > self._count / 2:
             raise InvalidOption(
                 f"{self._flat} of {self._count} calibration images are of one colour: the ranges "
