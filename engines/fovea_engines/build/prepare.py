@@ -138,12 +138,9 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         head = _judge_misplacement(plan, head, find_misplacement(head, inputs, observe, preprocess))
     for remark in _remarks(plan, head, origin, taken):
         progress.note(remark)
-    labels = plan.labels or labels_from_metadata(metadata, head.num_classes) or head.labels
+    labels = _name_classes(plan, head, metadata, progress)
     if labels is not None:
-        _check_labels(head, len(labels))
         _check_class_ids(head, inputs, observe.seen(preprocess), len(labels))
-    elif head.num_classes:
-        progress.note(_describe_nameless(head.num_classes, names_fault(metadata, head.num_classes)))
     if plan.runtime.on_gpu or plan.tensorrt is not None:
         check_straight(graph, "TensorRT")
     quantised = _is_quantised(graph)
@@ -165,6 +162,18 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         unproven,
         compared,
     )
+
+
+def _name_classes(
+    plan: BuildPlan, head: Recognition, metadata: Mapping[str, str], progress: Progress
+) -> tuple[str, ...] | None:
+    """Return the names of the classes: the user's, the exporter's or the head's; None if none."""
+    labels = plan.labels or labels_from_metadata(metadata, head.num_classes) or head.labels
+    if labels is not None:
+        _check_labels(head, len(labels))
+    elif head.num_classes:
+        progress.note(_describe_nameless(head.num_classes, names_fault(metadata, head.num_classes)))
+    return labels
 
 
 def _make_dynamic(

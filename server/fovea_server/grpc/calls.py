@@ -170,7 +170,7 @@ def unary(
     """
     budget = arrivals.budget
 
-    async def answered(context: Context, rpc: Rpc) -> bytes:
+    async def receive_and_answer(context: Context, rpc: Rpc) -> bytes:
         data = await arrivals.message(context)
         size = len(data)
         budget.take(size)
@@ -193,7 +193,7 @@ def unary(
                 if changes is True:
                     rpc.call.controls(rpc.call.method, None)
                 raise
-            found = await answered(context, rpc)
+            found = await receive_and_answer(context, rpc)
             if (size := len(found)) >= LARGE:
                 # Counted until it is sent, or the client has left.
                 unsent = Reservation(budget)

@@ -25,10 +25,10 @@ from fovea_server.feature import Feature
 from fovea_server.http.v1.body import read_form, read_parts
 from fovea_server.http.v1.dependencies import (
     INDEX,
-    answered,
+    answer_body,
     call_of,
     inferring,
-    restricted,
+    require_access,
     service_of,
 )
 from fovea_server.integrations.request_handling import (
@@ -111,7 +111,7 @@ async def posted_list(request: Request) -> Response:
         await admit_late(request, await run_in_threadpool(_key_in, body, kind))
         return await custom_list(request)
 
-    return await answered(request, answer, deadline(request))
+    return await answer_body(request, answer, deadline(request))
 
 
 @router.post(
@@ -134,7 +134,7 @@ async def others(rest: str) -> Response:
     )
 
 
-@router.get("/status/ping", operation_id="deepstack_ping", dependencies=[restricted("health")])
+@router.get("/status/ping", operation_id="deepstack_ping", dependencies=[require_access("health")])
 async def ping() -> Response:
     """Answer that the server is live."""
     return Response(_answer(success=True), media_type="application/json")
@@ -157,7 +157,7 @@ async def _detect(request: Request, find: Callable[[], ServedModel], command: st
         prediction = await predict_images(request, model, None, [*images], options, _predictions)
         return Response(_write_objects(prediction, command), media_type="application/json")
 
-    return await answered(request, answer, deadline(request))
+    return await answer_body(request, answer, deadline(request))
 
 
 def _key_in(body: bytes, kind: str) -> str:

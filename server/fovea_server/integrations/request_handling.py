@@ -14,7 +14,7 @@ from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.prediction import Encode, Prediction, PredictRequest
 from fovea_server.dataplane.service import Service
 from fovea_server.http.v1.body import Source
-from fovea_server.http.v1.dependencies import call_of, fetched, parsed, service_of
+from fovea_server.http.v1.dependencies import call_of, fetch_images, parse_json_body, service_of
 from fovea_server.http.v1.request_head import timeout_of
 from fovea_server.json_text import MAX_OF_STRANGERS, MOST
 from fovea_server.models.model import ServedModel, State
@@ -135,7 +135,7 @@ def admit_by_body(*admissions: Any) -> Any:
 async def parse_late(request: Request, body: bytes, work: Callable[[bytes, int], T]) -> T:
     """Await `work`, which parses a body; of a client without a key it may be a small one alone."""
     most = MOST if request.state.admit is None else MAX_OF_STRANGERS
-    return await parsed(request, body, work, most)
+    return await parse_json_body(request, body, work, most)
 
 
 async def admit_late(request: Request, key: object) -> None:
@@ -173,7 +173,7 @@ async def predict_images(
     predict_request = PredictRequest(
         model,
         version,
-        await fetched(request, sources),
+        await fetch_images(request, sources),
         options,
         timeout_s=deadline(request),
         keep_pixels=keep_pixels,

@@ -24,8 +24,8 @@ from fovea_preprocess.image import brightness
 from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.prediction import Prediction
 from fovea_server.feature import Feature
-from fovea_server.http.v1.dependencies import ModelName, restricted
-from fovea_server.http.v1.openapi import described
+from fovea_server.http.v1.dependencies import ModelName, require_access
+from fovea_server.http.v1.openapi import describe_route
 from fovea_server.models.model import ServedModel
 from fovea_server.observability.histogram import Family
 from fovea_server.tensors.messages import ImageResult, SentImage
@@ -202,9 +202,11 @@ class Drift(Feature):
 
 
 def _drift_routes(watch: Drift) -> APIRouter:
-    router = APIRouter(tags=["models"], dependencies=[restricted("statistics")])
+    router = APIRouter(tags=["models"], dependencies=[require_access("statistics")])
 
-    @router.get("/v1/models/{name}/drift", **described("model_drift", DriftReport, 403, 404, 503))
+    @router.get(
+        "/v1/models/{name}/drift", **describe_route("model_drift", DriftReport, 403, 404, 503)
+    )
     async def model_drift(name: ModelName) -> DriftReport:
         """Compare the last images of a model with those that it was built with."""
         return await run_in_threadpool(_drift_report, *watch.window(name))

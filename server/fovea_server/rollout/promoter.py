@@ -19,8 +19,8 @@ from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_server.dataplane.canaries import Canaries
 from fovea_server.dataplane.models import Models
 from fovea_server.feature import Feature
-from fovea_server.http.v1.dependencies import INDEX, ModelName, call_of, changing
-from fovea_server.http.v1.openapi import described
+from fovea_server.http.v1.dependencies import INDEX, ModelName, answer_change, call_of
+from fovea_server.http.v1.openapi import describe_route
 from fovea_server.rollout.canary import RunningCanary
 from fovea_server.rollout.promotion_documents import (
     DEFAULT_EVENTS,
@@ -275,12 +275,12 @@ def _promotion_routes(promoter: Promoter) -> APIRouter:
             await asyncio.shield(promoter.change(name, given, who or call.client or ""))
             return (await promoter.history(name)).model_dump_json(exclude_none=True)
 
-        return await changing(request, kind, work)
+        return await answer_change(request, kind, work)
 
     @router.get(
         "/history",
         response_model_exclude_none=True,
-        **described("model_history", ModelHistory, 403, 404, 422, 503),
+        **describe_route("model_history", ModelHistory, 403, 404, 422, 503),
     )
     async def model_history(
         name: ModelName, limit: _Limit = DEFAULT_EVENTS, before: _Before = None
@@ -288,13 +288,15 @@ def _promotion_routes(promoter: Promoter) -> APIRouter:
         """List who made which version current, when and why; and how a canary does."""
         return await promoter.history(name, limit, before)
 
-    @router.post("/promote", **described("promote_model", ModelHistory, *_CHANGES, body=Promotion))
+    @router.post(
+        "/promote", **describe_route("promote_model", ModelHistory, *_CHANGES, body=Promotion)
+    )
     async def promote_model(request: Request, name: ModelName) -> Response:
         """Make a version current: it answers all requests that name none, or a share of them."""
         return await changed(request, name, Promotion)
 
     @router.post(
-        "/rollback", **described("roll_model_back", ModelHistory, *_CHANGES, body=Rollback)
+        "/rollback", **describe_route("roll_model_back", ModelHistory, *_CHANGES, body=Rollback)
     )
     async def roll_model_back(request: Request, name: ModelName) -> Response:
         """End the canary, or make the version before current again."""

@@ -13,8 +13,8 @@ from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
 from fovea_server.dataplane.models import Models
 from fovea_server.dataplane.prediction import Prediction
 from fovea_server.feature import Feature
-from fovea_server.http.v1.dependencies import ModelName, admit, changing, restricted
-from fovea_server.http.v1.openapi import describe_file, described
+from fovea_server.http.v1.dependencies import ModelName, admit, answer_change, require_access
+from fovea_server.http.v1.openapi import describe_file, describe_route
 from fovea_server.models.model import ServedModel, State
 from fovea_server.observability.histogram import Family
 from fovea_server.rollout.shadow import Shadow
@@ -28,7 +28,7 @@ from fovea_server.settings import Settings
 from fovea_server.tensors.messages import SentImage
 
 _USUAL = 403, 404, 503
-_READ = [restricted("metadata"), restricted("statistics")]
+_READ = [require_access("metadata"), require_access("statistics")]
 _PICTURE = Annotated[str, Path(description="`picture` of one of the worst", examples=["1.jpg"])]
 
 
@@ -38,7 +38,9 @@ def shadow_routes(shadows: Shadows) -> APIRouter:
 
     @router.put(
         "",
-        **described("begin_shadow", ShadowDocument, 400, *_USUAL, 413, 422, body=ShadowRequest),
+        **describe_route(
+            "begin_shadow", ShadowDocument, 400, *_USUAL, 413, 422, body=ShadowRequest
+        ),
     )
     async def begin_shadow(request: Request, name: ModelName) -> Response:
         """Run a version on a share of the live images, beside the one that answers."""
@@ -46,14 +48,14 @@ def shadow_routes(shadows: Shadows) -> APIRouter:
         async def work(given: ShadowRequest) -> str:
             return (await shadows.begin(name, given)).document().model_dump_json()
 
-        return await changing(request, ShadowRequest, work)
+        return await answer_change(request, ShadowRequest, work)
 
-    @router.get("", dependencies=_READ, **described("get_shadow", ShadowDocument, *_USUAL))
+    @router.get("", dependencies=_READ, **describe_route("get_shadow", ShadowDocument, *_USUAL))
     async def get_shadow(name: ModelName) -> ShadowDocument:
         """Describe the shadow of a model, with the comparison so far."""
         return shadows.get(name).document()
 
-    @router.delete("", **described("end_shadow", ShadowDocument, *_USUAL))
+    @router.delete("", **describe_route("end_shadow", ShadowDocument, *_USUAL))
     async def end_shadow(request: Request, name: ModelName) -> ShadowDocument:
         """Stop the shadow of a model; its report stays until another begins."""
         admit(request)

@@ -17,13 +17,13 @@ from fovea_server.http.v1.body import parse_texts
 from fovea_server.http.v1.dependencies import (
     ModelName,
     Version,
-    answered,
+    answer_body,
     call_of,
     inferring,
-    parsed,
+    parse_json_body,
     service_of,
 )
-from fovea_server.http.v1.openapi import described
+from fovea_server.http.v1.openapi import describe_route
 from fovea_server.http.v1.request_head import timeout_of
 from fovea_server.http.v1.schemas import Embedding
 from fovea_server.observability.histogram import Family
@@ -61,7 +61,9 @@ def _describe_route(operation_id: str) -> dict[str, Any]:
     schema = {"schema": TextRequest.model_json_schema()} | _example(_REQUEST)
     body = {"required": True, "description": "texts", "content": {"application/json": schema}}
     errors = 400, 403, 404, 413, 422, 429, 503, 504
-    made = described(operation_id, TextAnswer, *errors) | {"openapi_extra": {"requestBody": body}}
+    made = describe_route(operation_id, TextAnswer, *errors) | {
+        "openapi_extra": {"requestBody": body}
+    }
     made["responses"][200] = {"content": {"application/json": _example(_ANSWER)}}
     return made
 
@@ -93,7 +95,7 @@ async def _embed(request: Request, name: str, version: int | None) -> Response:
     timeout_s = timeout_of(request.headers.get("x-request-timeout-ms"))
 
     async def work(body: bytes) -> Response:
-        texts, options = await parsed(request, body, parse_texts)
+        texts, options = await parse_json_body(request, body, parse_texts)
         call_of(request).enter()
         read = await service.plane.read_texts(model, version, texts, timeout_s=timeout_s)
         document = {
@@ -103,7 +105,7 @@ async def _embed(request: Request, name: str, version: int | None) -> Response:
         }
         return Response(orjson.dumps(document), media_type="application/json")
 
-    return await answered(request, work, timeout_s)
+    return await answer_body(request, work, timeout_s)
 
 
 class Texts(Feature):

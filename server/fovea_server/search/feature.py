@@ -26,13 +26,13 @@ from fovea_server.http.v1.body import parsed_body
 from fovea_server.http.v1.dependencies import (
     ModelName,
     Version,
-    answered,
+    answer_body,
     call_of,
-    fetched,
+    fetch_images,
     inferring,
     service_of,
 )
-from fovea_server.http.v1.openapi import described_images
+from fovea_server.http.v1.openapi import describe_images
 from fovea_server.http.v1.request_head import timeout_of
 from fovea_server.http.v1.schemas import Absent, ErrorDetail, TimingMs
 from fovea_server.models.model import ServedModel
@@ -139,7 +139,7 @@ _EXAMPLE = {
 
 def _described_search(operation_id: str) -> dict[str, Any]:
     errors = 400, 403, 404, 413, 422, 429, 503, 504
-    made = described_images(
+    made = describe_images(
         operation_id, SearchAnswer, "application/octet-stream", _PARAMETERS, *errors
     )
     example = {"application/json": {"examples": {"matches": {"value": _EXAMPLE}}}}
@@ -249,7 +249,7 @@ async def _search(request: Request, name: str, version: int | None, find: _FindI
         )
         if options != PredictOptions():
             raise InvalidOption("a search has no options but those in its address")
-        images = await fetched(request, sources)
+        images = await fetch_images(request, sources)
         call_of(request).enter()
         # It may have been replaced while the images were arriving.
         serving = service.models.get(name, version)
@@ -262,7 +262,7 @@ async def _search(request: Request, name: str, version: int | None, find: _FindI
         )
         return _answer(found.model, found.version, index_name, index, matches, found.timing_ms())
 
-    return await answered(request, work, timeout_s)
+    return await answer_body(request, work, timeout_s)
 
 
 async def _search_words(

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.json_schema import SkipJsonSchema
 
 from fovea_engines.results.options import PredictOptions
-from fovea_server.http.v1.openapi import described
+from fovea_server.http.v1.openapi import describe_route
 from fovea_server.streams.cameras.config import OPTIONS
 
 StreamId = Annotated[str, Path(description="id of the stream", examples=["door"])]
@@ -154,7 +154,7 @@ def described_stream(
     status: int = 200,
 ) -> dict[str, Any]:
     """Describe a route for FastAPI, as `described`, with the schema of its body and examples."""
-    made = described(name, answer, 403, *errors)
+    made = describe_route(name, answer, 403, *errors)
     made["responses"][status] = {"content": _json(answer)}
     if body is not None:
         schema = body.model_json_schema()
@@ -165,7 +165,7 @@ def described_stream(
 
 def described_bytes(name: str, text: str, *media: str, **queries: str) -> dict[str, Any]:
     """Describe a route that answers other than JSON, and what its address may have."""
-    made = described(name, Removed, 403, 404)
+    made = describe_route(name, Removed, 403, 404)
     schema = {"type": "string", "format": "binary"}
     content = {each: {"schema": schema} for each in media}
     made["responses"][200] = {"description": text, "content": content}

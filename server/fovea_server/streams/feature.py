@@ -22,11 +22,11 @@ from fovea_server.http.v1.body import json_object
 from fovea_server.http.v1.dependencies import (
     INDEX,
     VERSION_PATTERN,
-    answered,
+    answer_body,
     call_of,
     check_control,
-    parsed,
-    restricted,
+    parse_json_body,
+    require_access,
 )
 from fovea_server.observability.histogram import Family
 from fovea_server.streams.cameras.picture import MJPEG, mjpeg
@@ -134,7 +134,7 @@ def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
         """Begin a stream, which the server keeps over restarts."""
 
         async def work(body: bytes) -> Response:
-            given = await parsed(request, body, json_object)
+            given = await parse_json_body(request, body, json_object)
             _check_may_change(request, model_in(given))
             name = given.pop("id", None)
             if not isinstance(name, str):
@@ -143,7 +143,7 @@ def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
             await table.add(name, given)
             return _json_answer(table.document(name), 201)
 
-        return await answered(request, work, None)
+        return await answer_body(request, work, None)
 
     @router.patch(
         "/{stream}",
@@ -158,12 +158,12 @@ def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
         _check_may_change(request, model)
 
         async def work(body: bytes) -> Response:
-            given = await parsed(request, body, json_object)
+            given = await parse_json_body(request, body, json_object)
             _check_may_change(request, model_in(given) or model)
             await table.change(stream, given)
             return _json_answer(table.document(stream))
 
-        return await answered(request, work, None)
+        return await answer_body(request, work, None)
 
     @router.delete(
         "/{stream}", dependencies=INDEX, **described_stream("remove_stream", Removed, 404, 409)
@@ -177,7 +177,7 @@ def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
 
 def _picture_routes(table: StreamTable, ending: Callable[[str], bool]) -> APIRouter:
     router = APIRouter(
-        tags=["streams"], prefix="/{stream}", dependencies=[*INDEX, restricted("cameras")]
+        tags=["streams"], prefix="/{stream}", dependencies=[*INDEX, require_access("cameras")]
     )
 
     @router.get("/image", **described_bytes("stream_image", "the newest frame", "image/jpeg"))
@@ -205,7 +205,9 @@ def _picture_routes(table: StreamTable, ending: Callable[[str], bool]) -> APIRou
 
 def _event_routes(logs: EventLogs) -> APIRouter:
     router = APIRouter(
-        tags=["streams"], prefix="/{stream}/events", dependencies=[*INDEX, restricted("cameras")]
+        tags=["streams"],
+        prefix="/{stream}/events",
+        dependencies=[*INDEX, require_access("cameras")],
     )
 
     @router.get(

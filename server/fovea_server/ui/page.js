@@ -61,12 +61,12 @@ function askOne(image, choice) {
   former?.abort.abort();
   const request = { asked: optionsFor(state, choice), abort: new AbortController() };
   image.requests.set(choice.key, request);
-  request.over = answered(image, choice, request);
+  request.over = awaitAnswer(image, choice, request);
   if (image === state.current) render();
   return request.over;
 }
 
-async function answered(image, choice, request) {
+async function awaitAnswer(image, choice, request) {
   const entry = await ask(fovea, image, choice, request.asked, request.abort.signal, (share, bytes) => {
     Object.assign(request, { share, bytes });
     if (image !== state.current || image.requests.get(choice.key) !== request) return;

@@ -33,7 +33,7 @@ def admit(request: Request) -> None:
     check_control(request, "model-repository")
 
 
-async def changing(
+async def answer_change(
     request: Request, kind: type[Document], work: Callable[[Document], Awaitable[str]]
 ) -> Response:
     """Answer with the JSON that `work` makes of the document in the body."""
@@ -43,10 +43,10 @@ async def changing(
         return validate(kind, json_object(body, most))
 
     async def answer(body: bytes) -> Response:
-        made = await work(await parsed(request, body, read))
+        made = await work(await parse_json_body(request, body, read))
         return Response(made, media_type="application/json")
 
-    return await answered(request, answer, None)
+    return await answer_body(request, answer, None)
 
 
 def service_of(request: Request) -> Service:
@@ -61,7 +61,7 @@ def call_of(request: Request) -> Call:
     return call
 
 
-def restricted(api: str) -> Any:
+def require_access(api: str) -> Any:
     """Make a dependency that admits requests to an API, as `Authenticator.admit`."""
 
     async def check(request: Request) -> None:
@@ -80,7 +80,7 @@ async def _admit_inference(request: Request) -> None:
     )
 
 
-INDEX = [restricted("metadata"), restricted("model-repository")]
+INDEX = [require_access("metadata"), require_access("model-repository")]
 """Dependencies of routes that show the state of every model, and why one is not ready."""
 
 inferring = Depends(_admit_inference)
@@ -96,7 +96,7 @@ def check_control(request: Request, api: str) -> None:
 Work = Callable[[bytes], Coroutine[Any, Any, Response]]
 
 
-async def answered(request: Request, work: Work, timeout_s: float | None) -> Response:
+async def answer_body(request: Request, work: Work, timeout_s: float | None) -> Response:
     """Receive the body of a request, and await the answer that `work` makes of it.
 
     Bytes that the work gives to `request.state.hold` count as held until then.
@@ -113,14 +113,14 @@ async def answered(request: Request, work: Work, timeout_s: float | None) -> Res
         raise cancelled_error() from None
 
 
-async def parsed(
+async def parse_json_body(
     request: Request, body: bytes, work: Callable[[bytes, int], T], most: int = MOST
 ) -> T:
     """Await `work`, which parses the JSON in a body, where it keeps nobody else waiting."""
     return await service_of(request).json.run(body, partial(work, body, most), most)
 
 
-async def fetched(
+async def fetch_images(
     request: Request, sources: Sequence[Source]
 ) -> list[bytes | bytearray | FoveaError]:
     """Replace the addresses among the sources of a request that is being answered by images."""

@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 from fovea_preprocess.errors import NotFound
 from fovea_server.auth.bucket import LimitedPrincipal
 from fovea_server.feature import Feature
-from fovea_server.http.v1.dependencies import call_of, restricted
-from fovea_server.http.v1.openapi import described
+from fovea_server.http.v1.dependencies import call_of, require_access
+from fovea_server.http.v1.openapi import describe_route
 
 
 class OwnKey(BaseModel):
@@ -28,10 +28,10 @@ class OwnKey(BaseModel):
     quota_ends: datetime | None = Field(description="when the next begins; null: no quota")
 
 
-router = APIRouter(tags=["keys"], prefix="/v1/keys", dependencies=[restricted("metadata")])
+router = APIRouter(tags=["keys"], prefix="/v1/keys", dependencies=[require_access("metadata")])
 
 
-@router.get("/self", **described("own_key", OwnKey, 403, 404))
+@router.get("/self", **describe_route("own_key", OwnKey, 403, 404))
 async def own_key(request: Request) -> OwnKey:
     """Tell what the key of this request allows, and what it has left."""
     principal = call_of(request).principal

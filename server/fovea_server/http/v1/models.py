@@ -14,14 +14,14 @@ from fovea_server.http.v1.dependencies import (
     ModelName,
     Version,
     check_control,
-    restricted,
+    require_access,
     service_of,
 )
-from fovea_server.http.v1.openapi import described
+from fovea_server.http.v1.openapi import describe_route
 
-health = APIRouter(tags=["health"], prefix="/v1/health", dependencies=[restricted("health")])
+health = APIRouter(tags=["health"], prefix="/v1/health", dependencies=[require_access("health")])
 router = APIRouter(tags=["models"], prefix="/v1/models")
-_METADATA = [restricted("metadata")]
+_METADATA = [require_access("metadata")]
 
 
 async def identity(_: Request) -> Response:
@@ -30,26 +30,26 @@ async def identity(_: Request) -> Response:
     return JSONResponse(content, headers={"Cache-Control": "no-cache", "Vary": "Accept"})
 
 
-@health.get("/live", **described("server_live", Live, 403))
+@health.get("/live", **describe_route("server_live", Live, 403))
 async def live() -> Live:
     """Answer that the process is live."""
     return Live(live=True)
 
 
-@health.get("/ready", **described("server_ready", Ready, 403, 503))
+@health.get("/ready", **describe_route("server_ready", Ready, 403, 503))
 async def ready(request: Request) -> Ready:
     """Report whether every model of the start is ready; 503 says why not."""
     service_of(request).models.check_ready()
     return Ready(ready=True)
 
 
-@router.get("", dependencies=INDEX, **described("list_models", ModelList, 403))
+@router.get("", dependencies=INDEX, **describe_route("list_models", ModelList, 403))
 async def list_models(request: Request) -> ModelList:
     """List the models that are served, and those that could not be loaded and why."""
     return service_of(request).models.documents()
 
 
-@router.get("/{name}", dependencies=_METADATA, **described("get_model", Model, 403, 404, 503))
+@router.get("/{name}", dependencies=_METADATA, **describe_route("get_model", Model, 403, 404, 503))
 async def get_model(request: Request, name: ModelName) -> Model:
     """Describe the version of a model that answers: inputs, outputs, labels and engine card."""
     return service_of(request).models.document(name)
@@ -58,7 +58,7 @@ async def get_model(request: Request, name: ModelName) -> Model:
 @router.get(
     "/{name}/versions/{version}",
     dependencies=_METADATA,
-    **described("get_model_version", Model, 403, 404, 503),
+    **describe_route("get_model_version", Model, 403, 404, 503),
 )
 async def get_model_version(request: Request, name: ModelName, version: Version) -> Model:
     """Describe one version of a model."""
@@ -68,7 +68,7 @@ async def get_model_version(request: Request, name: ModelName, version: Version)
 @router.post(
     "/{name}/versions/{version}/load",
     dependencies=INDEX,
-    **described("load_model_version", Model, 400, 403, 404, 503),
+    **describe_route("load_model_version", Model, 400, 403, 404, 503),
 )
 async def load_model_version(request: Request, name: ModelName, version: Version) -> Model:
     """Load a version beside those that are served; which one is current stays the same."""
@@ -82,7 +82,7 @@ async def load_model_version(request: Request, name: ModelName, version: Version
 @router.post(
     "/{name}/versions/{version}/unload",
     dependencies=INDEX,
-    **described("unload_model_version", Model, 400, 403, 404, 503),
+    **describe_route("unload_model_version", Model, 400, 403, 404, 503),
 )
 async def unload_model_version(request: Request, name: ModelName, version: Version) -> Model:
     """Unload a version that was loaded beside others; describes the version that answers."""
@@ -94,8 +94,8 @@ async def unload_model_version(request: Request, name: ModelName, version: Versi
 
 @router.get(
     "/{name}/ready",
-    dependencies=[restricted("health")],
-    **described("model_ready", Ready, 403, 404, 503),
+    dependencies=[require_access("health")],
+    **describe_route("model_ready", Ready, 403, 404, 503),
 )
 async def model_ready(request: Request, name: ModelName) -> Ready:
     """Report whether a model takes requests; 503 says why not."""
@@ -105,8 +105,8 @@ async def model_ready(request: Request, name: ModelName) -> Ready:
 
 @router.get(
     "/{name}/statistics",
-    dependencies=[restricted("statistics")],
-    **described("model_statistics", ModelStatistics, 403, 404, 503),
+    dependencies=[require_access("statistics")],
+    **describe_route("model_statistics", ModelStatistics, 403, 404, 503),
 )
 async def model_statistics(request: Request, name: ModelName) -> ModelStatistics:
     """Count what each version of a model has answered, and where the time went."""

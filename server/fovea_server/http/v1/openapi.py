@@ -98,7 +98,7 @@ _ERRORS = {
 }
 
 
-def described(
+def describe_route(
     operation_id: str,
     answer: type[BaseModel] | None,
     *errors: int,
@@ -129,7 +129,7 @@ def describe_file(
     operation_id: str, text: str, media: Sequence[str], *errors: int
 ) -> dict[str, Any]:
     """Describe a route that answers with a file of one of some types."""
-    route = described(operation_id, None, *errors)
+    route = describe_route(operation_id, None, *errors)
     content = {each: {"schema": _BINARY} for each in media}
     route["responses"][200] = {"description": text, "content": content}
     return route | {"response_class": Response}
@@ -139,10 +139,10 @@ def describe_prediction(operation_id: str, kind: BodyKind) -> dict[str, Any]:
     """Describe a route that finds what is on images."""
     # Options are in the address where the body has no place for them.
     options = _parameters() if kind == "application/octet-stream" else []
-    return described_images(operation_id, PredictAnswer, kind, options, *_ERRORS)
+    return describe_images(operation_id, PredictAnswer, kind, options, *_ERRORS)
 
 
-def described_images(
+def describe_images(
     operation_id: str,
     answer: type[BaseModel],
     kind: BodyKind,
@@ -156,7 +156,7 @@ def described_images(
     text, schema = _BODIES[kind]
     body = {"required": True, "description": text, "content": {kind: {"schema": schema}}}
     extra = {"parameters": [*parameters, _DEADLINE], "requestBody": body}
-    return described(operation_id, answer, *errors) | {"openapi_extra": extra}
+    return describe_route(operation_id, answer, *errors) | {"openapi_extra": extra}
 
 
 def describe_drawing(operation_id: str) -> dict[str, Any]:

@@ -21,12 +21,12 @@ from fovea_server.feature import Feature
 from fovea_server.http.v1.body import Source, json_object
 from fovea_server.http.v1.dependencies import (
     ModelName,
-    answered,
+    answer_body,
     call_of,
     check_control,
     inferring,
-    parsed,
-    restricted,
+    parse_json_body,
+    require_access,
     service_of,
 )
 from fovea_server.integrations.label_studio.config import TASKS, Control, check_labels, controls_for
@@ -123,7 +123,7 @@ async def predict(request: Request) -> Response:
     model = _model(request)
 
     async def answer(body: bytes) -> Response:
-        given = await parsed(request, body, json_object)
+        given = await parse_json_body(request, body, json_object)
         controls, sources = await run_in_threadpool(_parse_predict, request, given, model)
         options = _options(controls, model.task)
         encode = partial(_prediction, controls=controls, version=_version(model))
@@ -143,7 +143,7 @@ async def predict(request: Request) -> Response:
                     results.append({**empty, "error": str(image)})
         return _json({"results": results, "model_version": _version(model)})
 
-    return await answered(request, answer, deadline(request))
+    return await answer_body(request, answer, deadline(request))
 
 
 async def _describe_name(name: ModelName) -> None:
@@ -155,7 +155,7 @@ def _backend(prefix: str, about: str) -> APIRouter:
     # The address of a backend for one model has its name.
     names = [Depends(_describe_name)] if "{name}" in prefix else []
     made = APIRouter(prefix=prefix, dependencies=names)
-    health_, inference, metadata = map(restricted, ("health", "inference", "metadata"))
+    health_, inference, metadata = map(require_access, ("health", "inference", "metadata"))
     for method, endpoint, needed in (
         ("GET", health, health_),
         # What it remembers decides where images come from.
@@ -188,9 +188,9 @@ router.include_router(_backend("/label-studio/{name}", "_of_model"))
 
 async def _answer_json(request: Request, answer: Callable[[Given], Response]) -> Response:
     async def work(body: bytes) -> Response:
-        return await run_in_threadpool(answer, await parsed(request, body, json_object))
+        return await run_in_threadpool(answer, await parse_json_body(request, body, json_object))
 
-    return await answered(request, work, deadline(request))
+    return await answer_body(request, work, deadline(request))
 
 
 def _model(request: Request) -> ServedModel:

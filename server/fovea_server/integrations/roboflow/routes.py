@@ -21,11 +21,11 @@ from fovea_server.feature import Feature
 from fovea_server.http.v1.answers import draw_image
 from fovea_server.http.v1.body import json_object
 from fovea_server.http.v1.dependencies import (
-    answered,
+    answer_body,
     call_of,
     check_control,
     inferring,
-    restricted,
+    require_access,
     service_of,
 )
 from fovea_server.http.v1.request_head import query_values
@@ -51,8 +51,8 @@ from fovea_server.integrations.roboflow.result_json import TASKS, predictions_js
 from fovea_server.models.model import ServedModel, State
 from fovea_server.settings import ModelControlMode
 
-_METADATA = [restricted("metadata"), restricted("model-repository")]
-_CONTROL = [admit_by_body(restricted("model-repository"))]
+_METADATA = [require_access("metadata"), require_access("model-repository")]
+_CONTROL = [admit_by_body(require_access("model-repository"))]
 _BODY = {"requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}}}
 _SERVER = str(uuid4())
 
@@ -63,7 +63,7 @@ _JSON = {"content": {"application/json": {"schema": {"type": "object"}}}, "requi
 _BASE64 = {"content": {"application/json": {"schema": {"type": "string"}}}}
 
 
-@_about.get("/info", operation_id="roboflow_info", dependencies=[restricted("metadata")])
+@_about.get("/info", operation_id="roboflow_info", dependencies=[require_access("metadata")])
 async def info() -> Response:
     """Describe the server."""
     return _json({"name": "Fovea", "version": installed_version("fovea-serve"), "uuid": _SERVER})
@@ -96,7 +96,7 @@ async def add(request: Request) -> Response:
             request, [_describe_model(models.get(name, version), str(model_id))]
         )
 
-    return await answered(request, answer, deadline(request))
+    return await answer_body(request, answer, deadline(request))
 
 
 @_models.post(
@@ -114,13 +114,13 @@ async def remove(request: Request) -> Response:
         await models_of(request).unload(name)
         return _list_registered(request)
 
-    return await answered(request, answer, deadline(request))
+    return await answer_body(request, answer, deadline(request))
 
 
 @_models.post(
     "/clear",
     operation_id="roboflow_unload_all_models",
-    dependencies=[restricted("model-repository")],
+    dependencies=[require_access("model-repository")],
 )
 async def clear(request: Request) -> Response:
     """Unload all models, in explicit mode."""
@@ -249,7 +249,7 @@ async def _answer(
         content = orjson.dumps(responses if call.several else responses[0])
         return Response(content, media_type="application/json")
 
-    return await answered(request, answer, deadline(request))
+    return await answer_body(request, answer, deadline(request))
 
 
 async def _predict(request: Request, call: PredictCall) -> Prediction:
