@@ -102,7 +102,7 @@ $(VENV)/fiftyone: $(VENV)/dev
 	$(INSTALLER) --upgrade \
 	    --target $@/site-packages --only-binary fiftyone-db "fiftyone==1.22.1" || rm -rf $@
 
-# What tests/apis asks the server with: clients of Roboflow and DeepStack, and the package by which
+# What tests/server/integrations asks the server with: clients of Roboflow and DeepStack, and the package by which
 # Label Studio checks predictions; with what these three import, and no more. They run in processes
 # of their own.
 $(VENV)/apis: $(VENV)/dev
@@ -179,7 +179,7 @@ test-real: foreign
 	$(PYTEST) $(SHARED_OUT) -m real
 
 test-browser: foreign
-	$(PYTEST) $(SHARED_OUT) -m browser tests/e2e/page
+	$(PYTEST) $(SHARED_OUT) -m browser tests/server/ui
 
 # These two need Linux, root, and Debian's podman, runc, debootstrap, iptables and aardvark-dns; they
 # skip without.

@@ -34,8 +34,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.engines import reference  # noqa: E402
-from tests.pipelines import loop  # noqa: E402
-from tests.pipelines.conftest import write_pipeline  # noqa: E402
+from tests.server.pipelines import loop  # noqa: E402
+from tests.server.pipelines.conftest import write_pipeline  # noqa: E402
 from tests.serving import start_server  # noqa: E402
 
 from fovea_engines.build.build import build  # noqa: E402

@@ -28,7 +28,7 @@ ROOT = TESTS.parent
 SHARED = ROOT.parent / "shared"
 _SLOWEST = 10
 # Where cores are measured, or chosen.
-ALL_CORES = ("e2e/test_bench.py", "e2e/test_tune.py", "engines/backends", "server/tune")
+ALL_CORES = ("e2e/test_bench.py", "e2e/test_tune.py", "engines/backends", "server/bench/tune")
 DEMO = ROOT / "server" / "fovea_server" / "demo"
 
 

@@ -14,10 +14,10 @@ import httpx
 import pytest
 from ruamel.yaml import YAML
 from tests.docs.pages import ROOT
+from tests.server.streams import conftest as cameras
+from tests.server.streams.receiver import Receiver, receiving
+from tests.server.streams.test_mqtt import PASSWORD, USER, broker
 from tests.serving import free_ports, start_server
-from tests.streams import conftest as cameras
-from tests.streams.receiver import Receiver, receiving
-from tests.streams.test_mqtt import PASSWORD, USER, broker
 from tools.locks import EXTRAS
 
 from fovea_server.settings import Settings

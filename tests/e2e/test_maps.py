@@ -10,7 +10,7 @@ import tritonclient.http as triton
 from faster_coco_eval.core import mask as coco
 from PIL import Image
 from tests.built import build
-from tests.engines.detect.heads.expected import class_map, sampled
+from tests.engines.heads.expected import class_map, sampled
 from tests.listed import check_listed
 from tests.serving import start_server
 from typer.testing import CliRunner

@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 import pytest
 from tests.conftest import DEMO
-from tests.streams.conftest import write_moving_scene
+from tests.server.streams.conftest import write_moving_scene
 
 from fovea_client import Client
 from fovea_engines.evaluation.samples import read_image

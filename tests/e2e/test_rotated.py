@@ -13,7 +13,7 @@ import tritonclient.http as http_client
 from PIL import Image
 from tests.built import build
 from tests.conftest import SHARED
-from tests.engines.detect.heads.test_obb import SUPPRESSION, unmatched_rotated
+from tests.engines.heads.test_obb import SUPPRESSION, unmatched_rotated
 from tests.listed import check_listed
 from tests.serving import start_server
 from typer.testing import CliRunner

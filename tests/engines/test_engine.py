@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from tests.engines.detect.heads.expected import NEAR, unmatched
+from tests.engines.heads.expected import NEAR, unmatched
 from tests.engines.tiny import tiny_detector
 
 from fovea_engines.engine import Engine

@@ -7,8 +7,8 @@ from collections import Counter
 import httpx
 import pytest
 from tests.conftest import DEMO
+from tests.server.streams.conftest import rtsp, rtsp_ports  # noqa: F401
 from tests.serving import start_server
-from tests.streams.conftest import rtsp, rtsp_ports  # noqa: F401
 
 pytestmark = [pytest.mark.smoke, pytest.mark.real]
 

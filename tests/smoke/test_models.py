@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from tests.engines.zoo.cases import HEADS, case_of
+from tests.engines.zoo.rows import assert_rows, plainly
 from tests.serving import start_server
-from tests.zoo.cases import HEADS, case_of
-from tests.zoo.rows import assert_rows, plainly
 
 from fovea_engines.evaluation.samples import read_image
 from fovea_engines.repository.card import CARD_FILE, EngineCard

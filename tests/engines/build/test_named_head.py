@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from tests.conftest import SHARED
 from tests.engines.build.test_recognised_at_build import Notes, plan
-from tests.engines.commands.test_inspect_file import words
+from tests.engines.cli.test_inspect_file import words
 
 from fovea_engines.build.build import build
 from fovea_engines.engine import Engine

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.engines.detect.test_contradictions import Surgeon
+from tests.engines.heads.test_contradictions import Surgeon
 from tests.engines.tiny import constant, save, tiny_detector
 
 from fovea_engines.build.build import build

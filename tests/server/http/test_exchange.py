@@ -6,7 +6,7 @@ import sys
 from functools import partial
 
 import pytest
-from tests.server.connection.taken import Wire
+from tests.server.http.taken import Wire
 from uvicorn import Config
 from uvicorn.server import ServerState
 

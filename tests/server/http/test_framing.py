@@ -1,4 +1,4 @@
-"""Heads and bodies, taken from what was read; tests/server/connection has what is refused."""
+"""Heads and bodies, taken from what was read; tests/server/http has what is refused."""
 
 import pytest
 

@@ -2,7 +2,7 @@
 
 Differences are found by looking for attributes, never by comparing versions, and only in this file;
 the others of this package use what all three have. A test looks up every name in the real bindings
-(tests/engines/api_surface), which needs these conventions:
+(tests/engines/backends/tensorrt/api_surface), which needs these conventions:
 
 - the module is always called `trt`, and names that all three have are written ``trt.Builder``;
 - names that only some have are looked for first in the same function, as in

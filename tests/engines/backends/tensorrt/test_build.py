@@ -5,9 +5,9 @@ import re
 
 import onnx
 import pytest
-from tests.engines.detect.heads.test_yolo_fastestv2 import network
 from tests.engines.fake_device import FakeDevice
 from tests.engines.fake_runtime import fake_gpu_machine
+from tests.engines.heads.test_yolo_fastestv2 import network
 
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.registry import open_session

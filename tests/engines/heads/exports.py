@@ -1,0 +1,318 @@
+"""Makes the outputs of exported models for an image of 640x640 with one object, by name."""
+
+import numpy as np
+from tests.engines.heads.planted import (
+    BOX,
+    CENTRED,
+    CLASS,
+    FOUR,
+    QUERIES,
+    SCORE,
+    SIZE,
+    THREE,
+    at,
+    batched,
+    by_anchor,
+    centred,
+    corners,
+    distances,
+    distributions,
+    joined,
+    levels,
+    logits,
+    objectness,
+    offsets,
+    queries,
+    random,
+    ranked,
+    scores,
+    shares,
+    soft_map,
+    softmax_queries,
+    with_objectness,
+)
+
+from fovea_engines.heads.grid import grid
+
+
+def one(table):
+    """The only output of Ultralytics' exports, [1, ...]."""
+    return {"output0": np.asarray(table, np.float32)}
+
+
+def side(table):
+    return one(table.transpose(0, 2, 1))
+
+
+def protos():
+    return {"output1": random(1, 32, 160, 160)}
+
+
+def rtdetr():
+    boxes, rank, ids = ranked()
+    return batched(("labels", "boxes", "scores"), ids, boxes, rank)
+
+
+def rfdetr(columns, column=CLASS):
+    table, boxes = queries(columns, column)
+    return batched(("dets", "labels"), boxes, logits(table))
+
+
+def raw_detr(first="pred_logits", columns=80):
+    table, boxes = queries(columns)
+    return batched((first, "pred_boxes"), logits(table), boxes)
+
+
+def detr(log_softmax=False):
+    table, boxes = softmax_queries()
+    if log_softmax:
+        table = table - np.log(np.exp(table).sum(axis=1, keepdims=True))
+    return batched(("logits", "pred_boxes"), table, boxes)
+
+
+def ultralytics_rtdetr_ranked():
+    boxes, rank, ids = ranked()
+    fractions = np.concatenate([boxes[:, :2] + boxes[:, 2:], 2 * (boxes[:, 2:] - boxes[:, :2])], 1)
+    return one(joined(fractions / 1280, rank, ids))
+
+
+def paddle():
+    boxes, rank, ids = ranked()
+    return {"tmp_0": joined(ids, rank, boxes)[0], "tmp_1": np.array([len(boxes)], np.int32)}
+
+
+def boxes_and_scores(transposed=False, boxes_first=True):
+    table = scores().T if transposed else scores()
+    pair = {"boxes": corners(centred())[None], "scores": table[None]}
+    return pair if boxes_first else dict(reversed(pair.items()))
+
+
+def flat_rows(score_first):
+    boxes, rank, ids = ranked(100)
+    last = (rank, ids) if score_first else (ids, rank)
+    return joined(np.zeros(100), boxes, *last)[0]
+
+
+def four(num, *others, dtype=np.int32):
+    boxes, rank, ids = ranked(100)
+    count = np.array([[100]], np.int32)
+    return {num: count} | batched(others, boxes, rank, ids.astype(dtype))
+
+
+def tensorflow(first, prefix="detection_"):
+    boxes, rank, ids = ranked(100)
+    fractions = boxes[:, [1, 0, 3, 2]] / np.float32(640)
+    many = np.array([100], np.float32)
+    if prefix != "detection_":
+        keys = (prefix, f"{prefix}:2", f"{prefix}:1", f"{prefix}:3")
+    else:
+        keys = ("detection_boxes", "detection_scores", "detection_classes", "num_detections")
+    ids = (ids + first).astype(np.float32)
+    return batched(keys[:3], fractions, rank, ids) | {keys[3]: many}
+
+
+def automl():
+    boxes, rank, ids = ranked(100)
+    return {"detections": joined(np.zeros(100), boxes[:, [1, 0, 3, 2]], rank, ids + 1)}
+
+
+def raw_levels():
+    found, per = at(per=3), 3
+    table = random(25200, 85, low=-9, high=-5)
+    # Of cell 6, 10, with the smallest of the largest anchors, which is 116 x 90.
+    table[found, :4] = logits(np.array([0.25, 0.25, (192 / 116) ** 0.5 / 2, (256 / 90) ** 0.5 / 2]))
+    table[found, [4, 5 + CLASS]] = 9, logits(SCORE)
+    shaped = []
+    for level, n in zip(levels(table, per=per), (80, 40, 20), strict=True):
+        shaped.append(level.reshape(1, n, n, 3, 85).transpose(0, 3, 1, 2, 4))
+    return dict(zip(("p3", "p4", "p5"), shaped, strict=True))
+
+
+def keypoints(count):
+    places = random(count, 17, 2, low=100, high=300)
+    return np.concatenate([places, random(count, 17, 1)], axis=2)
+
+
+def mmdet():
+    boxes, rank, ids = ranked(100)
+    return {"dets": joined(boxes, rank), "labels": ids[None].astype(np.int64)}
+
+
+def torchvision():
+    boxes, rank, ids = ranked(100)
+    # 0 is the background, which is never found.
+    return {"boxes": boxes, "labels": np.maximum(ids, 1).astype(np.int64), "scores": rank}
+
+
+def centernet():
+    heat = random(1, 80, 160, 160, high=0.01)
+    sizes, places = random(1, 2, 160, 160, high=9), random(1, 2, 160, 160)
+    heat[0, CLASS, 80, 48], sizes[0, :, 80, 48], places[0, :, 80, 48] = SCORE, (48, 64), 0
+    return {"hm": heat, "wh": sizes, "reg": places}
+
+
+def centerface():
+    heat = random(1, 1, 160, 160, high=0.01)
+    sizes, places = random(1, 2, 160, 160), random(1, 2, 160, 160, low=-0.5, high=0.5)
+    heat[0, 0, 80, 48], places[0, :, 80, 48] = SCORE, -0.5
+    sizes[0, :, 80, 48] = np.log([64, 48])
+    return {"537": heat, "538": sizes, "539": places, "540": random(1, 10, 160, 160)}
+
+
+def by_stride(kinds, tables, per=1):
+    found = {}
+    for kind, table in zip(kinds, tables, strict=True):
+        found |= {
+            f"{kind}_{s}": t for s, t in zip((8, 16, 32), levels(table, per=per), strict=True)
+        }
+    return found
+
+
+def yunet():
+    sure = scores(classes=1) ** 0.5
+    return by_stride(("cls", "obj", "bbox", "kps"), (sure, sure, offsets(), random(8400, 10)))
+
+
+def scrfd():
+    tables = scores(per=2, classes=1), distances(per=2), random(16800, 10)
+    return by_stride(("score", "bbox", "kps"), tables, per=2)
+
+
+def retinaface(side=256, points=5):
+    """A face that four neighbouring cells find, by their priors of a side in pixels."""
+    face, steps = scores(per=2, classes=1), random(16800, 4, low=-1)
+    places, strides = grid(SIZE, THREE, 2)
+    for cell in at(per=2) + 2 * np.array([0, 1, 20, 21]):
+        middle = (places[cell] + 0.5) * strides[cell]
+        face[cell], steps[cell, 2:] = SCORE, np.log(CENTRED[2:] / side) / 0.2
+        steps[cell, :2] = (CENTRED[:2] - middle) / (0.1 * side)
+    tables = steps, np.concatenate([1 - face, face], axis=1), random(16800, 2 * points)
+    return batched(("loc", "conf", "landm"), *tables)
+
+
+def yolov5_face():
+    face, points = objectness(per=3) ** 0.5, random(25200, 10, low=50, high=600)
+    return one(by_anchor(joined(centred(per=3), face, points, face)))
+
+
+def yolov5():
+    return one(by_anchor(with_objectness(centred(per=3), objectness(3), per=3)))
+
+
+def ultraface():
+    face = random(4420, 1, high=0.01)
+    boxes = corners(np.concatenate([random(4420, 2), random(2, 4420).T * 0.2], 1))
+    face[9], boxes[9] = SCORE, BOX / [320, 240, 320, 240] / 2
+    return batched(("scores", "boxes"), np.concatenate([1 - face, face], axis=1), boxes)
+
+
+def nanodet_plus():
+    return {"output": joined(scores(FOUR), distributions(FOUR, 0))}
+
+
+def picodet():
+    tables = levels(scores(FOUR), FOUR) + levels(distributions(FOUR, 0.5), FOUR)
+    return {str(i): table for i, table in enumerate(tables)}
+
+
+def turns(count):
+    """Angles; the object's is 0."""
+    angles = random(count, low=-0.7, high=2.3)
+    angles[[0, at()] if count == 8400 else 0] = 0
+    return angles
+
+
+def rotated_rows():
+    boxes, rank, ids = ranked()
+    boxes = np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]], 1)
+    return one(joined(boxes, rank, ids, turns(QUERIES)))
+
+
+def depth(height=640, width=640):
+    return 1 + 9 * soft_map(height, width)[None]
+
+
+def class_map():
+    return {"output0": random(1, 640, 640, high=19).astype(np.uint8)}
+
+
+def rfdetr_masks():
+    return rfdetr(91) | {"masks": random(1, QUERIES, 160, 160)}
+
+
+def yolov6():
+    return {"outputs": joined(centred(), np.ones(8400), scores())}
+
+
+def yolox(boxes):
+    return {"output": with_objectness(boxes(), objectness())}
+
+
+def yolov8(change=lambda boxes: boxes):
+    return side(joined(change(centred()), scores()))
+
+
+def segmenter():
+    return side(joined(centred(), scores(), random(8400, 32, low=-1))) | protos()
+
+
+def segmenter_rows():
+    return one(joined(*ranked(), random(QUERIES, 32, low=-1))) | protos()
+
+
+def pose():
+    return side(joined(centred(), scores(classes=1), keypoints(8400)))
+
+
+def pose_rows(change=lambda points: points):
+    return one(joined(*ranked(), change(keypoints(QUERIES))))
+
+
+def rotated():
+    return side(joined(centred(), scores(), turns(8400)))
+
+
+def classes():
+    return one(shares(1, 80))
+
+
+def text_map():
+    """A line of text as networks are trained on: shrunk by its area over its length, times 1.6."""
+    found = random(1, 1, 640, 640, high=0.01)
+    found[0, 0, 240:400, 144:240] = SCORE
+    return {"sigmoid_0.tmp_0": found}
+
+
+def movenet(people=1):
+    """Keypoints in the corners of the box, as y x and a score."""
+    points = np.tile(BOX[[1, 0]] / 640, (17, 1))
+    points[::2] = BOX[[3, 2]] / 640
+    points = np.concatenate([points, np.full((17, 1), SCORE)], axis=1, dtype=np.float32)
+    if people == 1:
+        return {"output_0": points[None, None]}
+    table = random(people, 56, high=0.01)
+    table[2] = np.concatenate([points.ravel(), BOX[[1, 0, 3, 2]] / 640, [SCORE]])
+    return {"output_0": table[None]}
+
+
+def blazeface():
+    """Of 128 x 128 pixels, in the middle of a cell at stride 8."""
+    numbers, logit = random(896, 16, low=5, high=40), random(896, 1, low=-90, high=-5)
+    place = (CENTRED[:2] / 5 // 8).astype(int)
+    at = 2 * (16 * place[1] + place[0])
+    numbers[at, :2] = CENTRED[:2] / 5 - (place + 0.5) * 8
+    numbers[at, 2:4], logit[at] = CENTRED[2:] / 5, np.log(SCORE / (1 - SCORE))
+    return batched(("regressors", "classificators"), numbers, logit)
+
+
+def yolov3_nms():
+    boxes, table = random(1, 400, 4, low=100, high=500), random(1, 80, 400, high=0.2)
+    boxes[0, 9], table[0, CLASS, 9] = BOX[[1, 0, 3, 2]], SCORE
+    kept = np.array([[0, CLASS, 9]], np.int32)
+    names = (f"yolonms_layer_1{end}" for end in ("", ":1", ":2"))
+    return dict(zip(names, (boxes, table, kept), strict=True))
+
+
+def mediapipe(boxes, columns):
+    numbers = random(boxes, columns, high=128), random(boxes, 1, low=-90)
+    return batched(("regressors", "classificators"), *numbers)
