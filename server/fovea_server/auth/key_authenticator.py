@@ -28,7 +28,10 @@ _LOOK_S = 0.5
 _WRITE_EVERY = 4
 _LAST_S = 2.0
 
-_HINT = "send it as Authorization: Bearer KEY or X-API-Key: KEY; `fovea key add` makes one"
+_HINT = (
+    "send it as Authorization: Bearer KEY or X-API-Key: KEY (Fovea's client and commands take it "
+    "from FOVEA_API_KEY); `fovea key add` makes one"
+)
 
 
 class KeyAuthenticator:

@@ -95,6 +95,8 @@ async def _embed(request: Request, name: str, version: int | None) -> Response:
     timeout_s = timeout_of(request.headers.get("x-request-timeout-ms"))
 
     async def work(body: bytes) -> Response:
+        if model.engine is not None:
+            model.engine.require_words()
         texts, options = await parse_json_body(request, body, parse_texts)
         call_of(request).enter()
         read = await service.plane.read_texts(model, version, texts, timeout_s=timeout_s)
