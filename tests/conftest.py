@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 from tests.asking import ask_patiently
 from tests.built import build, forget_older
+from tests.serving import RunningServer, start_server
 from tests.slimmed import share_slimmed
 from tests.system import missing_packages
 from tests.timed_briefly import time_briefly
@@ -30,6 +31,8 @@ _SLOWEST = 10
 # Where cores are measured, or chosen.
 ALL_CORES = ("e2e/test_bench.py", "e2e/test_tune.py", "engines/backends", "server/bench/tune")
 DEMO = ROOT / "server" / "fovea_server" / "demo"
+
+Serve = Callable[..., RunningServer]
 
 
 @pytest.fixture(scope="session")
@@ -113,6 +116,39 @@ def demo_rect(demo_model, tmp_path_factory) -> Path:
     repository = tmp_path_factory.mktemp("rect") / "repository"
     build(BuildPlan(demo_model, "digits", repository, "onnxruntime", rect=True))
     return repository
+
+
+@pytest.fixture(scope="session")
+def demo_server(demo_repository, tmp_path_factory) -> Iterator[RunningServer]:
+    server = start_server(demo_repository, tmp_path_factory.mktemp("log"))
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture
+def serve(tmp_path) -> Iterator[Serve]:
+    """Start servers with flags of your own; what still runs is stopped after the test."""
+    started: list[RunningServer] = []
+
+    def start(
+        repository: Path,
+        *flags: str,
+        wait: bool = True,
+        program: Sequence[str] | None = None,
+    ) -> RunningServer:
+        started.append(start_server(repository, tmp_path, flags, wait=wait, program=program))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.process.kill()
+        server.process.wait()
+
+
+@pytest.fixture(scope="session")
+def scene() -> bytes:
+    """An image of digits."""
+    return (DEMO / "scene-1.jpg").read_bytes()
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """A real server: the `fovea` command, a process of its own, a real port."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,6 @@ from tests.serving import RunningServer, start_server
 from fovea_engines.build.plan import BuildPlan
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
-
-Serve = Callable[..., RunningServer]
 
 
 @pytest.fixture(scope="module")
@@ -33,44 +31,11 @@ def detector_repository(request, shared, tmp_path_factory) -> Path:
     return repository
 
 
-@pytest.fixture(scope="session")
-def demo_server(demo_repository, tmp_path_factory) -> Iterator[RunningServer]:
-    server = start_server(demo_repository, tmp_path_factory.mktemp("log"))
-    yield server
-    assert server.stop() == 0
-
-
 @pytest.fixture(scope="module")
 def detector_server(detector_repository, tmp_path_factory) -> Iterator[RunningServer]:
     server = start_server(detector_repository, tmp_path_factory.mktemp("log"))
     yield server
     assert server.stop() == 0
-
-
-@pytest.fixture
-def serve(tmp_path) -> Iterator[Serve]:
-    """Start servers with flags of your own; what still runs is stopped after the test."""
-    started: list[RunningServer] = []
-
-    def start(
-        repository: Path,
-        *flags: str,
-        wait: bool = True,
-        program: Sequence[str] | None = None,
-    ) -> RunningServer:
-        started.append(start_server(repository, tmp_path, flags, wait=wait, program=program))
-        return started[-1]
-
-    yield start
-    for server in started:
-        server.process.kill()
-        server.process.wait()
-
-
-@pytest.fixture(scope="session")
-def scene() -> bytes:
-    """An image of digits."""
-    return (DEMO / "scene-1.jpg").read_bytes()
 
 
 @pytest.fixture(scope="session")
