@@ -296,7 +296,7 @@ def _judge_misplacement(plan: BuildPlan, head: Recognition, reason: str | None) 
         return replace(head, doubt="; ".join(filter(None, [head.doubt, reason])))
     if (own := head_in_file(head.family)) is not None:
         raise UnsupportedModel(
-            f"{own.file} reads the outputs in another order: {reason}. Correct its decode; "
+            f"{own.file} misreads the outputs: {reason}. Correct its decode; "
             "--force-head builds it all the same"
         )
     raise UnsupportedModel(

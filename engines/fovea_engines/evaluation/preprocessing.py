@@ -39,6 +39,8 @@ _MIN, _LITTLE = 1.0, 0.25
 # Shares of the area of all boxes that lies in the padding. Trained detectors have .00 to .11 there
 # on the photographs, and .14 to .37 with x and y swapped.
 _MUCH, _NEXT_TO_NOTHING = 0.125, 0.05
+# Pixels within which all boxes of an input of this side, or a larger one, are shares of it.
+_NEAR, _LARGE = 4, 64
 # Shares of all keypoints that lie in the box of their object. Trained models have 1.00 there, and
 # .00 to .79 with x and y swapped; untrained ones .85, and .31 to .55.
 _FEW, _NEARLY_ALL = 0.9, 0.97
@@ -183,7 +185,24 @@ def find_misplacement(
         return None
     boxes, places = [one.boxes for one in found], observe.places(spec)
     moved = _detect_each(head, inputs, observe.seen(spec, moved=True))
-    return _find_swap(boxes, places) or _find_crossing(found) or _find_order(found, moved, places)
+    return (
+        _find_shares(boxes, places)
+        or _find_swap(boxes, places)
+        or _find_crossing(found)
+        or _find_order(found, moved, places)
+    )
+
+
+def _find_shares(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> str | None:
+    """Return why the boxes cannot be in pixels; None if nothing says so."""
+    farthest = max(each.max(initial=0) for each in boxes)
+    smallest = min(min(image.input_width, image.input_height) for image in images)
+    if farthest == 0 or farthest > _NEAR or smallest < _LARGE:
+        return None
+    return (
+        f"no box is more than {farthest:.2g} pixels from the upper left corner: if the model "
+        "writes shares of its input, multiply them by its width and height"
+    )
 
 
 def _turn(boxes: Boxes) -> Boxes:

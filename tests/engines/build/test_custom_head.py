@@ -51,12 +51,17 @@ def test_the_agreement_check_runs_it(planned, shared, tmp_path, options):
     np.testing.assert_allclose(own.boxes, other.boxes, atol=12 if "precision" in options else 0.1)
 
 
-def test_a_decode_that_swaps_x_and_y_is_found_out(planned, tmp_path):
-    swapped = COCO.replace("cy, cx, h, w =", "cx, cy, w, h =")
-    with pytest.raises(
-        UnsupportedModel, match=r"mine.py reads the outputs in another order.*swapped"
-    ):
-        build(planned(swapped))
+@pytest.mark.parametrize(
+    ("right", "wrong", "reason"),
+    [
+        ("cy, cx, h, w =", "cx, cy, w, h =", "swapped"),
+        ("256 * where", "where", "shares of its input"),
+    ],
+)
+def test_a_decode_that_misreads_boxes_is_refused(planned, tmp_path, right, wrong, reason):
+    assert right in COCO
+    with pytest.raises(UnsupportedModel, match=reason):
+        build(planned(COCO.replace(right, wrong)))
     assert not (tmp_path / "r" / "odd").exists()
 
 
