@@ -122,10 +122,6 @@ $(VENV)/remote: $(VENV)/dev
 	    --target $@/site-packages adlfs "fsspec[http]" gcsfs huggingface-hub s3fs \
 	    "moto[s3]==5.2.5" "flask==3.1.3" "flask-cors==6.0.5" || rm -rf $@
 
-# A parser of PromQL, for the queries of docker/monitoring.
-$(VENV)/promql: $(VENV)/dev
-	$(INSTALLER) --no-deps --upgrade --target $@ "promql-parser==0.12.0" || rm -rf $@
-
 # The types of a dashboard, of the version of Grafana that docker-compose.yml names. npm gets them.
 $(VENV)/grafana: $(VENV)/dev
 	npm install --silent --no-save --ignore-scripts --no-audit --no-fund --prefix $@ \
@@ -172,7 +168,7 @@ test-all: $(VENV)/dev
 
 # What is in folders of its own, for tests alone.
 foreign: $(VENV)/tensorrt-10 $(VENV)/tensorrt-11 $(VENV)/clients $(VENV)/generators $(VENV)/vision $(VENV)/cvat \
-      $(VENV)/apis $(VENV)/remote $(VENV)/promql $(VENV)/grafana $(VENV)/kubernetes \
+      $(VENV)/apis $(VENV)/remote $(VENV)/grafana $(VENV)/kubernetes \
       $(VENV)/actionlint
 
 test-real: foreign

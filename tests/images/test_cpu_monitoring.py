@@ -16,8 +16,7 @@ from ruamel.yaml import YAML
 from tests.images.bases import ROOT, make_prometheus
 from tests.images.podman import Podman
 from tests.images.service import Service
-from tests.server.metrics.prometheus import Prometheus, shorten, wait_for
-from tests.server.metrics.promql import rules
+from tests.server.metrics.prometheus import Prometheus, rules, shorten, wait_for
 
 COMPOSE = YAML(typ="safe").load(ROOT / "docker-compose.yml")["services"]
 NOBODY = 65534

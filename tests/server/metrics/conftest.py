@@ -12,8 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.built import build
 from tests.conftest import DEMO
 from tests.crops import write_crops
-from tests.server.metrics.prometheus import Prometheus, shorten, wait_for
-from tests.server.metrics.promql import MONITORING, OWN
+from tests.server.metrics.prometheus import MONITORING, Prometheus, shorten, wait_for
 from tests.server.streams.conftest import write_moving_scene
 from tests.serving import RunningServer, free_ports, start_server
 from tests.system import program
@@ -95,10 +94,11 @@ def served(cached_repository, tmp_path_factory) -> Iterator[RunningServer]:
 
 @pytest.fixture(scope="module")
 def known(served) -> dict[str, set[str]]:
-    """Metric -> names of its labels; those of GPUs from their table where there is none."""
+    """Metric -> names of its labels; those of GPUs from their table."""
     exposed = series(scrape(served))
     labels = {name: set().union(*found) for name, found in exposed.items()}
-    return OWN | {name: {"gpu_uuid"} for name in _GPU_METRICS} | labels
+    gpus = {name: {"gpu_uuid"} for name in _GPU_METRICS}
+    return {"up": set()} | gpus | labels
 
 
 @pytest.fixture(scope="module")

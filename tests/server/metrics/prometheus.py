@@ -1,13 +1,40 @@
-"""A real Prometheus, asked over its HTTP API."""
+"""A real Prometheus, asked over its API, and the files that the project gives it and Grafana."""
 
+import json
 import math
 import re
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
+from ruamel.yaml import YAML
+from tests.conftest import ROOT
+from tests.system import program
+
+MONITORING = ROOT / "docker" / "monitoring"
+
+
+def rules() -> list[dict[str, Any]]:
+    """The alerts."""
+    document = YAML(typ="safe").load(MONITORING / "prometheus" / "alerts.yml")
+    return [rule for group in document["groups"] for rule in group["rules"]]
+
+
+def dashboard() -> dict[str, Any]:
+    """The dashboard, as Grafana has it."""
+    text = (MONITORING / "grafana" / "dashboards" / "fovea.json").read_text()
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def promtool(*arguments: object, text: str | None = None) -> None:
+    tool = program("promtool", package="prometheus")
+    command = [tool, *map(str, arguments)]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 class Prometheus:
@@ -27,16 +54,19 @@ class Prometheus:
         found: list[dict[str, Any]] = self._get("query", query=query)["result"]
         return found
 
-    def values(self, query: str, *, instant: bool) -> list[float]:
-        """The numbers of a panel of the last minute, without those that are none."""
+    def labels(self, query: str, *, instant: bool) -> list[set[str]]:
+        """Names of the labels of each series of a panel that had a number in the last minute."""
         if instant:
-            pairs = [series["value"] for series in self.query(query)]
+            found = [each | {"values": [each["value"]]} for each in self.query(query)]
         else:
             now = time.time()
-            asked = {"query": query, "start": now - 60, "end": now, "step": 1}
-            found = self._get("query_range", **asked)["result"]
-            pairs = [pair for series in found for pair in series["values"]]
-        return [value for value in (float(text) for _, text in pairs) if math.isfinite(value)]
+            minute = {"query": query, "start": now - 60, "end": now, "step": 1}
+            found = self._get("query_range", **minute)["result"]
+        return [
+            set(each["metric"])
+            for each in found
+            if any(math.isfinite(float(value)) for _, value in each["values"])
+        ]
 
     def firing(self, alert: str) -> list[dict[str, str]]:
         """Labels of the alerts of that name."""

@@ -1,4 +1,4 @@
-"""The dashboard has the form that Grafana publishes for its version, in TypeScript."""
+"""The dashboard, answered by a real Prometheus that scrapes a real server, and typed by Grafana."""
 
 import json
 import re
@@ -8,12 +8,78 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from ruamel.yaml import YAML
-from tests.server.metrics.promql import ROOT, dashboard
+from tests.conftest import ROOT
+from tests.server.metrics.conftest import MIN_LIVE, control, predict
+from tests.server.metrics.prometheus import dashboard, wait_for
 from tests.system import program
 
 pytestmark = pytest.mark.real
+
+VARIABLES = {"$__rate_interval": "1m", "$__range": "1m", "$instance": ".*", "$model": ".*"}
+
+
+def panels() -> Iterator[tuple[str, str, set[str], bool]]:
+    """Title, query with values for variables, labels of the legend, and if it is asked for now."""
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            query = target["expr"]
+            for name, value in VARIABLES.items():
+                query = query.replace(name, value)
+            legend = set(re.findall(r"\{\{\s*(\w+)\s*\}\}", target["legendFormat"]))
+            yield panel["title"], query, legend, target.get("instant", False)
+
+
+def test_every_panel_has_numbers_with_the_labels_of_its_legend(served, prometheus, scene, known):
+    asked = prometheus(served.metrics_port)
+    # This machine has no GPU: the names of their metrics are in a table.
+    of_gpus = {name for _, query, _, _ in panels() for name in re.findall(r"nv_gpu_\w+", query)}
+    assert of_gpus <= known.keys()
+    shown = [panel for panel in panels() if "nv_gpu_" not in panel[1]]
+    assert len(shown) > 30
+
+    def empty() -> set[str]:
+        """The panels without a number: a server under load has fewer of them each time."""
+        # A load forgets the images before.
+        assert {predict(served) for _ in range(MIN_LIVE)} == {200}
+        wait_for(lambda: asked.query("fovea_drift"))
+        late = {"x-request-timeout-ms": "1"}
+        answer = httpx.post(served.predict_url("digits"), content=scene, headers=late)
+        assert answer.status_code in (200, 504)
+        control(served, "unload")
+        assert predict(served) == 503
+        wait_for(lambda: asked.firing("FoveaModelUnavailable"))
+        without = {
+            title
+            for title, query, legend, instant in shown
+            if not any(legend <= labels for labels in asked.labels(query, instant=instant))
+        }
+        control(served, "load")
+        return without
+
+    wait_for(lambda: empty() == set())
+
+
+def test_it_knows_the_values_of_the_variables(served, prometheus):
+    asked = prometheus(served.metrics_port)
+    here = f"127.0.0.1:{served.metrics_port}"
+    wait_for(lambda: asked.query(f'fovea_model_ready{{instance="{here}"}}'))
+    definitions = {v["name"]: v["definition"] for v in dashboard()["templating"]["list"]}
+    assert definitions == {
+        "instance": "label_values(fovea_build_info, instance)",
+        "model": "label_values(fovea_model_ready, model)",
+    }
+    assert asked.label_values("instance", "fovea_build_info") == [here]
+    assert asked.label_values("model", "fovea_model_ready") == ["digits"]
+
+
+def test_every_metric_of_fovea_is_on_the_dashboard(known):
+    text = json.dumps(dashboard())
+    own = {re.sub(r"_(bucket|count|sum)$", "", name) for name in known if name.startswith("fovea")}
+    assert {name for name in own if name not in text} == set()
+
 
 INSTALLED = Path(sys.prefix) / "grafana"
 TYPES = "@grafana/schema/dist/types"
@@ -89,24 +155,3 @@ def test_grafana_knows_every_field_of_the_dashboard(errors: Callable[[Json], str
     package = json.loads((INSTALLED / "node_modules/@grafana/schema/package.json").read_text())
     compose = YAML(typ="safe").load(ROOT / "docker-compose.yml")
     assert compose["services"]["grafana"]["image"] == f"grafana/grafana:{package['version']}"
-
-
-def test_a_field_that_is_wrong_is_found(errors: Callable[[Json], str]) -> None:
-    wrong: list[tuple[tuple[str, ...], str, object]] = [
-        (("options", "legend"), "placement", "botom"),
-        (("options", "legend"), "placment", "bottom"),
-        (("fieldConfig", "defaults"), "decimals", "two"),
-        (("fieldConfig", "defaults", "custom"), "fillOpacty", 20),
-        (("gridPos",), "width", 8),
-        ((), "titel", "Requests"),
-    ]
-    board = dashboard()
-    panels = [panel for panel in board["panels"] if panel["type"] == "timeseries"]
-    for panel, (place, key, value) in zip(panels, wrong, strict=False):
-        part = panel
-        for name in place:
-            part = part[name]
-        part[key] = value
-    # Each panel is a line of the program.
-    lines = set(re.findall(r"dashboard\.ts\((\d+),\d+\): error", errors(board)))
-    assert len(lines) == len(wrong)
