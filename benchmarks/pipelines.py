@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.engines import reference  # noqa: E402
-from tests.server.pipelines import loop  # noqa: E402
+from tests.server.pipelines import by_hand  # noqa: E402
 from tests.server.pipelines.conftest import write_pipeline  # noqa: E402
 from tests.serving import start_server  # noqa: E402
 
@@ -72,21 +72,21 @@ def two_calls(host: str, detector: str, other: str) -> Ask:
     def ask(image: bytes) -> None:
         pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)
         boxes = [found["box"].values() for found in first(image)["images"][0]["detections"]]
-        crops = [cv2.imencode(".jpg", loop.cut(pixels, [*box]))[1].tobytes() for box in boxes]
+        crops = [cv2.imencode(".jpg", by_hand.cut(pixels, [*box]))[1].tobytes() for box in boxes]
         if crops:
             second(b"".join(head + crop + b"\r\n" for crop in crops) + b"--crop--\r\n")
 
     return ask
 
 
-def by_hand(detector: Path, vehicle: Path, threads: int) -> Ask:
+def make_loop(detector: Path, vehicle: Path, threads: int) -> Ask:
     """Return the loop."""
-    opened = loop.session(detector, threads)
+    opened = by_hand.session(detector, threads)
 
     def ask(image: bytes) -> None:
         pixels = cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)
         for found in reference.detect(opened, "yolov8", pixels):
-            loop.vehicle(vehicle, loop.cut(pixels, found["box"]))
+            by_hand.vehicle(vehicle, by_hand.cut(pixels, found["box"]))
 
     return ask
 
@@ -137,7 +137,7 @@ def main() -> None:
         server = start_server(repository, Path(folder))
         host = f"127.0.0.1:{server.port}"
         served = psutil.Process(server.process.pid)
-        hand = partial(by_hand, detector, vehicle)
+        hand = partial(make_loop, detector, vehicle)
         for clients in CLIENTS:
             ways = {
                 "pipeline": [post(host, "traffic") for _ in range(clients)],

@@ -9,7 +9,7 @@ from tests.rapidocr import PREPROCESS
 from tests.server.integrations.labelling import IMAGE, VEHICLE, config, label, post, predict
 from tests.server.pipelines import pages
 from tests.server.pipelines.conftest import write_pipeline
-from tests.server.pipelines.test_text_loop import MODELS
+from tests.server.pipelines.pages import MODELS
 from tests.serving import start_server
 
 from fovea_client import Client

@@ -9,6 +9,12 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from tests.rapidocr import VISION
 
+FOLDER = VISION / "rapidocr" / "models"
+MODELS = {
+    "find": FOLDER / "PP-OCRv6_det_small.onnx",
+    "turn": FOLDER / "ch_ppocr_mobile_v2.0_cls_mobile.onnx",
+    "read": FOLDER / "PP-OCRv6_rec_small.onnx",
+}
 LINES = (
     "Invoice 2026-0311", "Total: 1,284.50 EUR", "Thank you for your order.", "Gate B17",
     "Departure 14:35", "No parking", "Serial: FX-20931", "Best before 08/2027", "Platform 9",

@@ -274,6 +274,26 @@ def test_a_pipeline_of_a_pipeline_in_a_queue_of_one(repository, scene, found, tm
     assert all(each.text for each in own)
 
 
+def test_with_blur_no_text_and_no_vector_is_kept(repository, tmp_path, scene):
+    (repository / "plates" / "fovea.toml").write_text(
+        '[capture]\nrules = ["rate 100%"]\nblur = "digits"\n'
+    )
+    kept = tmp_path / "kept"
+    server = start_server(repository, tmp_path, ["--capture", str(kept)])
+    answer = httpx.post(server.predict_url("plates"), content=scene, timeout=60).json()
+    assert any("text" in each for each in answer["images"][0]["detections"])
+    until(lambda: any(kept.rglob("predictions.json")))
+    assert server.stop() == 0
+    [file] = kept.rglob("predictions.json")
+    document = json.loads(file.read_text())
+    objects = document["info"]["result"]["detections"]
+    assert len(objects) == len(answer["images"][0]["detections"]) > 0
+    assert any("attributes" in each for each in objects)
+    assert not any(each.keys() & {"text", "embedding"} for each in objects)
+    written = document["annotations"]
+    assert not any(each.keys() & {"text", "embedding"} for each in written)
+
+
 @pytest.mark.parametrize("crop", ["box", "rotated"])
 def test_objects_that_lie_on_each_other_do_not_fill_the_memory(crop):
     """Hundreds of boxes as large as the image are found where scores of .001 count."""

@@ -1,19 +1,34 @@
-"""What a pipeline says of real images is what loops by hand say."""
+"""Pipelines on real images find what chains by hand find."""
+
+import json
 
 import cv2
 import numpy as np
 import pytest
 from tests.built import build
+from tests.conftest import DEMO
 from tests.engines import reference
-from tests.server.pipelines import loop
+from tests.server.pipelines import by_hand
 from tests.server.pipelines.conftest import write_pipeline
+from tests.server.pipelines.networks import PLATE, SCENE, STRIDE, faces, yellow_plates
 from tests.serving import start_server
+from tools.demo_models.plates import CHARACTERS, SAMPLE, draw
 
 from fovea_client import Client
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.heads.presets import read_preprocess
 
 pytestmark = pytest.mark.real
 
+# The overlap at which each family's own program drops the weaker of two faces.
+FACES = {"yunet-n-dynamic": 0.45, "centerface": 0.3, "retinaface-mnet025": 0.45}
+FACE = '[[stages]]\nmodel = "{}"\n[[stages]]\nmodel = "face"\ncrop = "keypoints"\n'
+PLATES = '[[stages]]\nmodel = "plates"\n[[stages]]\nmodel = "reader"\n'
+
+
+READER = DEMO / "plates-read.onnx"
+# Seeds of plates that the reader was not trained on.
+HELDOUT = range(7_000_000, 7_000_030)
 LABELS = (
     ("car", "van", "truck", "bus"),
     (*("white", "gray", "yellow", "red", "green", "blue", "black"),),
@@ -50,16 +65,31 @@ def files(shared):
 
 
 @pytest.fixture(scope="module")
-def client(files, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("chains")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("chains")
+
+
+@pytest.fixture(scope="module")
+def client(shared, files, folder):
+    repository = folder / "r"
     levels = {"fit": "stretch", "channels": "BGR", "scale": 1.0}
     levels |= {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
     plans = {"vehicle": {"labels": sum(LABELS, ())}, "person": {"preprocess": levels}}
     for name, source in files.items():
         backend = "openvino" if name == "person" else "onnxruntime"
-        build(BuildPlan(source, name, folder / "r", backend, **plans.get(name, {})))
-    write_pipeline(folder / "r", "street", PIPELINE)
-    server = start_server(folder / "r", folder)
+        build(BuildPlan(source, name, repository, backend, **plans.get(name, {})))
+    write_pipeline(repository, "street", PIPELINE)
+    for name in FACES:
+        source = shared / "models" / "heads" / f"{name}.onnx"
+        own = {"size": (640, 640), "preprocess": read_preprocess("family")}
+        build(BuildPlan(source, name, repository, "onnxruntime", **own))
+        write_pipeline(repository, f"{name}-faces", FACE.format(name))
+    half = {"preprocess": {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}}
+    build(BuildPlan(faces(folder / "face.onnx"), "face", repository, "onnxruntime", **half))
+    build(BuildPlan(yellow_plates(folder / "plates.onnx"), "plates", repository, "onnxruntime"))
+    build(BuildPlan(READER, "reader", repository, "onnxruntime"))
+    write_pipeline(repository, "cars", PLATES)
+    server = start_server(repository, folder)
     with Client(server.url) as asking:
         yield asking
     assert server.stop() == 0
@@ -77,22 +107,22 @@ def test_all_that_three_models_say(images, files, client):
     seen = {"vehicle": 0, "person": 0}
     for image in images:
         sent = cv2.imencode(".png", image)[1].tobytes()
-        objects = reference.detect(loop.session(files["yolov8n"]), "yolov8", image, 0.25)
+        objects = reference.detect(by_hand.session(files["yolov8n"]), "yolov8", image, 0.25)
         found = client.predict("street", sent).detections
         for each, mine in zip(found, objects, strict=True):
             assert each.class_id == mine["class_id"]
             np.testing.assert_allclose(each.score, mine["score"], atol=1e-3)
             box = each.box.x1, each.box.y1, each.box.x2, each.box.y2
             np.testing.assert_allclose(box, mine["box"], atol=0.05)
-            crop = loop.cut(image, mine["box"])
-            scores = loop.imagenet(files["imagenet"], crop)
+            crop = by_hand.cut(image, mine["box"])
+            scores = by_hand.imagenet(files["imagenet"], crop)
             assert each.classes[0].class_id == scores.argmax()
             for one in each.classes:
                 assert one.score == pytest.approx(scores[one.class_id], abs=1e-3)
             assert bool(each.attributes) == (each.class_name in ("car", "bus", "truck"))
             first = 0
             for own, labels in zip(each.attributes, LABELS, strict=False):
-                wanted = loop.vehicle(files["vehicle"], crop)[own.name]
+                wanted = by_hand.vehicle(files["vehicle"], crop)[own.name]
                 assert own.classes[0].class_name == labels[int(wanted.argmax())]
                 for one in own.classes:
                     assert one.score == pytest.approx(wanted[one.class_id - first], abs=1e-3)
@@ -101,8 +131,81 @@ def test_all_that_three_models_say(images, files, client):
             wide = min(box[2] - box[0], box[3] - box[1]) >= 32
             assert (each.embedding is not None) == (each.class_name == "person" and wide)
             if each.embedding is not None:
-                vector = loop.person(files["person"], crop)
+                vector = by_hand.person(files["person"], crop)
                 np.testing.assert_allclose(each.embedding.vector, vector, atol=1e-3)
                 seen["person"] += 1
     assert seen["vehicle"] >= 4
     assert seen["person"] == 4
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_vectors_of_faces(shared, folder, client, name):
+    rows = json.loads((shared / "models" / "heads" / f"{name}.expected.json").read_text())["images"]
+    bus = cv2.imread(str(shared / "data" / "bus.jpg"))
+    sent = shared / "data" / "bus.jpg"
+    found = client.predict(f"{name}-faces", sent, iou=FACES[name]).detections
+    assert len(found) == len(rows["bus.jpg"]) == 2
+    for each, row in zip(found, rows["bus.jpg"], strict=True):
+        assert each.score == pytest.approx(row["score"], abs=1e-3)
+        # The family's own program found the points.
+        points = np.array(row["keypoints"]).reshape(5, -1)[:, :2]
+        own = [(point.x, point.y) for point in each.keypoints]
+        np.testing.assert_allclose(own, points, atol=0.1)
+        crop = by_hand.upright(bus, points)
+        np.testing.assert_allclose(
+            each.embedding.vector, by_hand.face(folder / "face.onnx", crop), atol=5e-3
+        )
+
+
+def scene(number):
+    """A photograph with three yellow plates, BGR, and their texts from top to bottom."""
+    random = np.random.default_rng(number)
+    image = cv2.GaussianBlur(random.integers(90, 160, (*SCENE, 3)).astype(np.uint8), (0, 0), 9)
+    texts = []
+    for at in range(3):
+        plate = draw(8_000_000 + 3 * number + at, worn=False)
+        grey = cv2.resize(plate.pixels, PLATE[::-1], interpolation=cv2.INTER_AREA).mean(axis=2)
+        # Dark on yellow, whatever it was drawn in.
+        grey = grey if np.median(grey) > 127 else 255 - grey
+        share = np.interp(grey, (grey.min(), grey.max()), (0, 1))[..., None]
+        # The middle of a plate is that of a cell.
+        x = STRIDE * int(random.integers(0, (SCENE[1] - PLATE[1]) // STRIDE)) + STRIDE // 2
+        y = STRIDE * (2 + 19 * at + int(random.integers(0, 12))) + STRIDE // 2
+        image[y : y + PLATE[0], x : x + PLATE[1]] = share * np.array([20, 215, 250])
+        texts.append(plate.text)
+    return image, texts
+
+
+def test_texts_of_plates(folder, client):
+    right, asked = 0, {"conf": 0.4, "iou": 0.2}
+    plates = by_hand.session(folder / "plates.onnx")
+    for number in range(6):
+        image, texts = scene(number)
+        objects = reference.detect(plates, "yolov8", image, **asked)
+        sent = cv2.imencode(".png", image)[1].tobytes()
+        found = client.predict("cars", sent, **asked).detections
+        assert len(found) == len(objects) >= 3
+        for each, mine in zip(found, objects, strict=True):
+            box = each.box.x1, each.box.y1, each.box.x2, each.box.y2
+            np.testing.assert_allclose(box, mine["box"], atol=0.01)
+            assert each.score == pytest.approx(mine["score"], abs=1e-3)
+            text, score = by_hand.plate(READER, by_hand.cut(image, mine["box"]))
+            assert each.text.text == text
+            assert each.text.score == pytest.approx(score, abs=1e-3)
+        right += len(set(texts).intersection(each.text.text for each in found))
+    assert right >= 15
+
+
+def test_texts_of_single_plates(client):
+    right = 0
+    for seed in HELDOUT:
+        plate = draw(seed)
+        pixels = np.ascontiguousarray(plate.pixels[..., ::-1])
+        found = client.predict("reader", cv2.imencode(".png", pixels)[1].tobytes()).image.reading
+        text, score = by_hand.plate(READER, pixels)
+        assert found.text == text
+        assert found.score == pytest.approx(score, abs=1e-3)
+        right += text == plate.text
+    assert right >= 0.9 * len(HELDOUT)
+    assert client.model("reader").labels == tuple(CHARACTERS)
+    assert client.predict("reader", DEMO / "plate.jpg").image.reading.text == draw(SAMPLE).text

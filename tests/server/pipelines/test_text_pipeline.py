@@ -10,8 +10,7 @@ import pytest
 from tests.built import build
 from tests.rapidocr import PREPROCESS, reader
 from tests.server.pipelines import pages
-from tests.server.pipelines.test_text_loop import FOLDER, MODELS, SEEN
-from tests.server.pipelines.text_loop import READ_SCORE, read_page
+from tests.server.pipelines.pages import FOLDER, MODELS
 from tests.serving import start_server
 from typer.testing import CliRunner
 
@@ -31,6 +30,8 @@ model = "read"
 from = "turn"
 turn = { "180" = 0.9 }
 """
+# RapidOCR leaves out texts of lower scores.
+READ_SCORE = 0.5
 # Of the drawn ones: every font, light on dark, upside down, and the angles that are largest.
 PAGES = (*range(5), 8)
 STRETCHED = {"fit": "stretch", "channels": "BGR", "scale": 1 / 255, **PREPROCESS}
@@ -45,7 +46,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
     folder, samples = tmp_path_factory.mktemp("repository"), tmp_path_factory.mktemp("pages")
-    cv2.imwrite(str(samples / "page.png"), pages.drawn(SEEN[0]))
+    cv2.imwrite(str(samples / "page.png"), pages.drawn(PAGES[2]))
     plans = {
         "find": {"family": "ppocr-det", "size": (480, 640), "preprocess": PREPROCESS},
         "turn": {"size": (48, 192), "labels": ("0", "180"), "preprocess": STRETCHED},
@@ -77,7 +78,6 @@ def check(monkeypatch, server):
         with Client(server.url) as client:
             png = cv2.imencode(".png", page)[1].tobytes()
             texts = [each.text for each in client.predict("lines", png, conf=0.5).detections]
-        # RapidOCR leaves out the others.
         assert sorted(each.text for each in texts if each.score >= READ_SCORE) == sorted(wanted)
 
     return check
@@ -93,21 +93,21 @@ def test_photographs_have_the_texts_of_rapidocr(check, shared):
         check(pages.photograph(shared, name), 1)
 
 
-def test_lines_are_written_in_every_format(repository, tmp_path):
-    cv2.imwrite(str(tmp_path / "page.png"), pages.drawn(SEEN[0]))
+def test_lines_are_written_in_every_format(repository, tmp_path, monkeypatch):
+    cv2.imwrite(str(tmp_path / "page.png"), pages.drawn(PAGES[2]))
     out = tmp_path / "out"
     asked = ["--repository", str(repository), "--out", str(out), "--conf", "0.5"]
     asked += ["--format", "annotated,coco,csv,yolo"]
     done = CliRunner().invoke(app, ["predict", "lines", str(tmp_path / "page.png"), *asked])
     assert done.exit_code == 0, done.output
-    wanted = sorted(line.text for line in read_page(MODELS, pages.drawn(SEEN[0])))
+    wanted = sorted(reader(monkeypatch)(pages.drawn(PAGES[2])).txts)
     with (out / "predictions.csv").open() as file:
         assert sorted(row["text"] for row in csv.DictReader(file)) == wanted
     rows = json.loads((out / "predictions.json").read_text())["annotations"]
     assert sorted(row["text"] for row in rows) == wanted
     assert len((out / "labels" / "page.txt").read_text().splitlines()) == len(wanted)
     drawn = cv2.imread(str(out / "annotated" / "page.jpg"))
-    assert np.abs(drawn.astype(int) - pages.drawn(SEEN[0])).max() > 100
+    assert np.abs(drawn.astype(int) - pages.drawn(PAGES[2])).max() > 100
 
 
 def test_a_line_is_read_at_the_width_that_holds_it(repository):

@@ -11,6 +11,13 @@ import numpy as np
 import onnxruntime
 import openvino
 from PIL import Image
+from tools.demo_models.plates import CHARACTERS, HEIGHT, WIDTH
+
+ARCFACE = np.array(
+    [[38.2946, 51.6963], [73.5318, 51.5014], [56.0252, 71.7366], [41.5493, 92.3655],
+     [70.7299, 92.2041]]
+)  # fmt: skip
+"""Where eyes, nose and corners of the mouth are on a face of 112 x 112 pixels."""
 
 
 @cache
@@ -64,3 +71,42 @@ def imagenet(model: Path, crop: np.ndarray) -> np.ndarray:
     [logits] = session(model).run(None, given)[0]
     powers = np.exp(logits - logits.max())
     return powers / powers.sum()
+
+
+def similarity(points: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """The turn, size and shift that bring points nearest to a target (Umeyama, 1991)."""
+    middle, aim = points.mean(axis=0), target.mean(axis=0)
+    own, theirs = points - middle, target - aim
+    left, sizes, right = np.linalg.svd(theirs.T @ own / len(points))
+    signs = np.array([1, np.sign(np.linalg.det(left) * np.linalg.det(right))])
+    turn = left @ np.diag(signs) @ right
+    scale = (sizes * signs).sum() / own.var(axis=0).sum()
+    return np.column_stack([scale * turn, aim - scale * turn @ middle])
+
+
+def upright(image: np.ndarray, points) -> np.ndarray:
+    """A face of 112 x 112 pixels whose five points are where networks expect them."""
+    moved = similarity(np.array(points, np.float64), ARCFACE)
+    return cv2.warpAffine(image, moved, (112, 112), flags=cv2.INTER_LINEAR)
+
+
+def face(model: Path, crop: np.ndarray) -> np.ndarray:
+    """A vector of length 1, of RGB from -1 to 1."""
+    row = (crop[..., ::-1].transpose(2, 0, 1)[None].astype(np.float32) - 127.5) / 127.5
+    [vector] = session(model).run(None, {"face": row})[0]
+    return vector / np.linalg.norm(vector)
+
+
+def plate(model: Path, pixels: np.ndarray) -> tuple[str, float]:
+    """The text of BGR pixels, and the mean score of its characters."""
+    height, width = pixels.shape[:2]
+    scale = min(HEIGHT / height, WIDTH / width)
+    size = int(width * scale), int(height * scale)
+    row = np.full((HEIGHT, WIDTH, 3), 127, np.uint8)
+    row[: size[1], : size[0]] = cv2.resize(pixels, size)
+    given = (row.transpose(2, 0, 1)[None].astype(np.float32) / 255 - 0.5) / 0.5
+    [steps] = session(model).run(None, {"images": given})[0]
+    best = steps.argmax(axis=1)
+    kept = [i for i, at in enumerate(best) if at and (i == 0 or best[i - 1] != at)]
+    score = steps.max(axis=1)[kept].mean() if kept else 0
+    return "".join(CHARACTERS[best[i] - 1] for i in kept), score
