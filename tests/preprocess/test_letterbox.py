@@ -115,7 +115,7 @@ def test_boxes_are_clipped(spec: PreprocessSpec, width: int, height: int) -> Non
     box = fit(spec, width, height)
     beyond = np.array([(-1e9, -1e9, 1e9, 1e9)], np.float32)
     assert box.boxes_to_source(beyond).tolist() == [[0, 0, width, height]]
-    assert beyond[0, 0] == -1e6
+    assert beyond[0, 0] == -1e9
     assert box.boxes_to_source(np.empty((0, 4), np.float32)).shape == (0, 4)
 
 
