@@ -90,6 +90,11 @@ class YoloV10(Columns):
             Strength.SHAPE if sure else Strength.POSSIBLE,
         )
 
+    def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
+        """Yield all columns of the rows that are no padding: keypoints and the like, too."""
+        table = outputs[self.outputs[0]][row]
+        yield f"output {self.outputs[0]}", table[~(table[:, self.score] <= 0)]
+
 
 class ImageRows(Columns):
     """Decodes rows [k, 7] of all images of a batch; the first column numbers the image.

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -79,11 +79,6 @@ class YoloV10Obb(YoloV10):
         """Check for rows [batch, k, 7]."""
         output = signature.single()
         return output if isinstance(output, str) else cls.fit_rows(signature, output, 1)
-
-    def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield what the rows have: an upright box around a width below 0 would be NaN."""
-        table = outputs[self.outputs[0]][row]
-        yield f"output {self.outputs[0]}", table[~(table[:, self.score] <= 0)]
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Exclude what is no score, class, box or angle."""

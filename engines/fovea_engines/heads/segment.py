@@ -10,7 +10,7 @@ All have k prototypes [n, k, h, w] over the whole input. A mask is a sum of them
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -95,6 +95,11 @@ class YoloV10Segment(_Segmenter, YoloV10):
         rows, prototypes = found
         fit = cls.fit_rows(signature, rows, prototypes.shape[1])
         return fit if isinstance(fit, str) else _add_prototypes(fit, prototypes.name)
+
+    def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
+        """Yield the rows that are no padding, and the prototypes."""
+        yield from super().numbers(outputs, row)
+        yield f"output {self.outputs[1]}", outputs[self.outputs[1]][row]
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's detections."""
