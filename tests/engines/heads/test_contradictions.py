@@ -13,7 +13,8 @@ from onnx import helper, numpy_helper
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.build.prepare import prepare
-from fovea_engines.evaluation.observe import Observer
+from fovea_engines.edit.names import rename, strip_metadata
+from fovea_engines.evaluation.observe import Observer, recognise_graph
 from fovea_engines.heads.recognise import recognise
 from fovea_engines.onnx_graph.load import load
 from fovea_engines.onnx_graph.normalise import normalise
@@ -290,19 +291,6 @@ def test_a_class_beside_an_objectness_may_be_sure_everywhere(shared):
     assert recognised(model).family == "yolov5"
 
 
-@pytest.mark.parametrize("file", ["hf-rtdetr", "rfdetr"])
-def test_probabilities_are_no_logits(shared, file):
-    model = load(shared / "models" / "heads" / f"{file}.onnx").proto
-    logits = next(value.name for value in model.graph.output if "boxes" not in value.name)
-    logits = "labels" if file == "rfdetr" else logits
-    for node in model.graph.node:
-        node.output[:] = ["raw" if name == logits else name for name in node.output]
-    model.graph.node.append(helper.make_node("Sigmoid", ["raw"], [logits]))
-    found = recognised(model)
-    assert found.family is None
-    assert "no logits" in found.reason
-
-
 def sure_rows(surgeon):
     """Make zeros of the rows [1, n, 6] that are less sure than .25, as exports with NMS fill up."""
     graph, rows = surgeon.model.graph, surgeon.last
@@ -356,3 +344,17 @@ def test_padding_is_no_evidence_of_queries(rows, tmp_path, order):
     surgeon = sure_rows(rows()).scale([*BOXES, 1, 1], 2).take(OTHER_ROWS[order], 2)
     head = prepare(plan_of(surgeon, tmp_path), Progress()).head
     assert (head.family, head.open) == (None, ())
+
+
+def test_renamed_outputs_do_not_tell_the_preprocessing(shared, tmp_path):
+    """D-FINE takes 0 to 1, and RF-DETR, whose names these are, mean and std."""
+    names = {"pred_logits": "labels", "pred_boxes": "dets"}
+    source = onnx.load(shared / "models" / "heads" / "libreyolo-dfine.onnx")
+    path = tmp_path / "renamed.onnx"
+    onnx.save(strip_metadata(rename(source, names).model).model, path)
+    plan = BuildPlan(path, "m", tmp_path / "r", family="rfdetr")
+    told, _ = recognise_graph(onnx.load(path), "rfdetr")
+    assert told.guessed.startswith("its outputs were renamed")
+    card = build(plan)
+    assert (card.preprocess.mean, card.preprocess.scale) == ((0, 0, 0), 1 / 255)
+    assert card.preprocess_from.startswith("0-to-1, by what the model finds")

@@ -1,89 +1,14 @@
-"""Heads of rotated boxes on their files, and by hand."""
+"""Heads of rotated boxes, by hand."""
 
 import math
 
 import numpy as np
 import pytest
 from tests.engines.heads.by_hand import excluded, filled, opened, told
-from tests.engines.heads.expected import NEAR, File
 
-from fovea_engines.heads.recognise import open_head
 from fovea_engines.results.options import PredictOptions
-from fovea_engines.results.rotated import axes, iou, regular
 
-pytestmark = pytest.mark.real
-
-FILES = {
-    "yolo11-obb": "yolov8-obb",
-    "yolo11-obb-nometa": "yolov8-obb",
-    "yolo26-obb": "yolov10-obb",
-    "yolonas-obb": "yolo-nas-obb",
-}
-# LibreYOLO's own threshold; Ultralytics' is Fovea's.
-SUPPRESSION = {"yolonas-obb": {"iou": 0.45}}
 CELLS = 40 * 80 + 20 * 40 + 10 * 20  # of 320x640 at strides 8, 16 and 32
-
-
-@pytest.fixture(scope="module", params=FILES)
-def case(request, shared):
-    return File(shared, request.param), FILES[request.param], SUPPRESSION.get(request.param, {})
-
-
-@pytest.mark.parametrize("metadata", [True, False])
-def test_the_family_is_recognised_with_and_without_metadata(case, metadata):
-    file, family, _ = case
-    found = file.recognise(metadata=metadata)
-    assert (found.family, found.task) == (family, "obb")
-
-
-def test_rectangles_are_those_of_the_family(case):
-    file, family, given = case
-    head, spec = open_head(file.recognise(), file.inputs), file.spec(family)
-    options = PredictOptions(conf=0.25 - NEAR, **given)
-    for pixels, rows in file.images.values():
-        outputs, where = file.run(pixels, spec)
-        found = head.decode(outputs, 0, options).to_source(where)
-        more = unmatched_rotated(
-            zip(found.rotated, found.scores, found.class_ids, strict=True), rows, pixels.shape
-        )
-        assert not [row for row in more if row[1] >= 0.25 + NEAR], f"more was found: {more}"
-        assert not found.take(np.array([], np.intp)).rotated.size
-
-
-def unmatched_rotated(found, rows, shape, score=NEAR):
-    """Find each stored rectangle on an image of this shape, and return what else was found.
-
-    It is an AssertionError where a rectangle is not found.
-    """
-    left = list(found)
-    for want in filter(lambda row: _is_sound(row, *shape[:2]), rows):
-        near = [
-            i
-            for i, row in enumerate(left)
-            if row[2] == want["class_id"]
-            and abs(row[1] - want["score"]) <= score
-            and same(row[0], want["xywhr"])
-        ]
-        assert near, f"{want} is not found"
-        del left[near[0]]
-    return left
-
-
-def _is_sound(row, height, width):
-    """Return False for rectangles of negative height and outside the image, as random nets give."""
-    x1, y1, x2, y2 = row["box"]
-    inside = x1 < width and y1 < height and x2 > 0 and y2 > 0
-    return inside and min(row["xywhr"][2:4]) > 0
-
-
-def same(row, want):
-    """Return True if rectangles overlap by .99 and their angles agree to half a degree."""
-    row, want = np.array([row], np.float32), regular(np.array([want], np.float32))
-    turn = abs(float(row[0, 4] - want[0, 4]))
-    turns = [turn, math.pi - turn]
-    if want[0, 3] > 0.995 * want[0, 2]:  # almost a square, whose sides may change places
-        turns.append(abs(turn - math.pi / 2))
-    return min(turns) <= math.radians(0.5) and iou(axes(row), axes(want))[0] >= 0.99
 
 
 def dense(rows, classes=2):
@@ -111,24 +36,19 @@ def test_the_class_columns_end_before_the_angle():
     )
 
 
-def test_a_detector_of_probabilities_alone_has_no_angle():
+def test_the_last_column_is_an_angle_or_is_not():
     output = dense([(100, 80, 60, 20, 0.1, 0.9, 0.2)])
-    output[0, -1, 1:] = 0
-    assert told({"output0": output}).family == "yolov8"
-
-
-def test_what_turns_a_hundred_times_is_no_angle():
-    output = dense([(100, 80, 60, 20, 0.1, 0.9, 2.3)])
-    output[0, -1] *= 400
-    found = told({"output0": output})
+    named = {"task": "obb", "names": "['a', 'b']"}
+    assert told({"output0": output}, named).family == "yolov8-obb"
+    # A detector of probabilities alone.
+    probabilities = output.copy()
+    probabilities[0, -1, 1:] = 0
+    assert told({"output0": probabilities}).family == "yolov8"
+    # No box turns a hundred times.
+    turning = output * np.array([1] * 6 + [400], np.float32)[:, None]
+    found = told({"output0": turning})
     assert found.family is None
     assert "column 6 is no angle" in excluded(found, "yolov8-obb")
-
-
-def test_the_metadata_may_name_the_task():
-    output = dense([(100, 80, 60, 20, 0.1, 0.9, 0.2)])
-    found = told({"output0": output}, {"task": "obb", "names": "['a', 'b']"})
-    assert found.family == "yolov8-obb"
 
 
 ROWS = [(100, 80, 60, 20, 0.9, 3, -2.5), (300, 90, 50, 40, 0.5, 0, 8.0)]

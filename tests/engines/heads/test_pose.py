@@ -1,77 +1,155 @@
-"""Pose models on real files, and RF-DETR's keypoints written by hand."""
+"""Keypoints: those of YOLOs by hand, and MoveNet by networks of its signatures.
+
+The persons of these networks stand where an image is brightest.
+"""
 
 import numpy as np
 import pytest
-from tests.engines.heads.by_hand import HEIGHT, WIDTH, told
-from tests.engines.heads.test_segment import opened_file
+from onnx import TensorProto, helper, save
+from tests.engines.heads import exports as made
+from tests.engines.heads.by_hand import opened, told
+from tests.engines.tiny import constant
 
-from fovea_engines.heads.registry import FAMILIES as KNOWN
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
+from fovea_engines.engine import Engine
+from fovea_engines.heads.recognise import open_head
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.skeleton import PERSON
+from fovea_engines.session import TensorSpec
 
-pytestmark = pytest.mark.real
-
-FAMILIES = {
-    "yolov8n-pose": "yolov8-pose",
-    "yolo11-pose": "yolov8-pose",
-    "yolo26-pose": "yolov10-pose",
-    "rfdetr-keypoints": "rfdetr-keypoints",
-}
+# y x of the keypoints from the brightest pixel, as fractions of the input; the last is unsure.
+PLACES = np.column_stack([np.linspace(0, 0.25, 17), np.linspace(-0.125, 0.125, 17)])
+SCORES = np.append(np.linspace(0.9, 0.5, 16), 0.05)
+WHERE = np.array([130, 70])  # x y in an image of 320 x 240
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_rows_and_keypoints_are_the_stored_ones(shared, name):
-    file = opened_file(shared, name)
-    recognition = file.recognise()
-    assert (recognition.family, recognition.task) == (FAMILIES[name], "pose")
-    assert recognition.skeleton == PERSON
-    assert file.recognise(metadata=False).family == FAMILIES[name]
-    file.assert_expected()
+def network(path, side, multi):
+    """Write a network that takes int32 images, as TensorFlow Hub has it."""
+    constants = {
+        "one row": np.array([-1]), "side": np.float32(side), "half": np.float32(0.5),
+        "shape": np.array([1, 1, 1, 2]),
+        "places": PLACES[None, None].astype(np.float32),
+        "scores": SCORES[None, None, :, None].astype(np.float32),
+    }  # fmt: skip
+    steps = [
+        ("Cast", ["input"], "floats", {"to": TensorProto.FLOAT}),
+        ("ReduceMean", ["floats"], "grey", {"axes": [3]}),
+        ("Reshape", ["grey", "one row"], "line", {}),
+        ("ArgMax", ["line"], "index", {"axis": 0}),
+        ("Cast", ["index"], "number", {"to": TensorProto.FLOAT}),
+        ("Div", ["number", "side"], "rows", {}),
+        ("Floor", ["rows"], "y", {}),
+        ("Sub", ["rows", "y"], "x", {}),
+        ("Add", ["y", "half"], "middle", {}),
+        ("Div", ["middle", "side"], "down", {}),
+        ("Concat", ["down", "x"], "pair", {"axis": 0}),
+        ("Reshape", ["pair", "shape"], "place", {}),
+        ("Add", ["places", "place"], "points", {}),
+        ("Concat", ["points", "scores"], "person", {"axis": 3}),
+    ]
+    shape = [1, 1, 17, 3]
+    if multi:
+        # The box is of the size of the input's quarter, with its top left at the brightest pixel.
+        constants |= {
+            "flat": np.array([1, 1, 51]), "twice": np.array([1, 1, 2]),
+            "corner": np.full((1, 1, 2), 0.25, np.float32),
+            "sure": np.full((1, 1, 1), 0.8, np.float32),
+            "nobody": np.zeros((1, 5, 56), np.float32),
+        }  # fmt: skip
+        steps += [
+            ("Reshape", ["person", "flat"], "columns", {}),
+            ("Reshape", ["place", "twice"], "first", {}),
+            ("Add", ["first", "corner"], "second", {}),
+            ("Concat", ["columns", "first", "second", "sure"], "row", {"axis": 2}),
+            ("Concat", ["row", "nobody"], "people", {"axis": 1}),
+        ]
+        shape = [1, 6, 56]
+    nodes = [helper.make_node(kind, taken, [made], **more) for kind, taken, made, more in steps]
+    nodes[-1].output[0] = "output_0"
+    value = helper.make_tensor_value_info
+    sides = ["height", "width"] if multi else [side, side]
+    graph = helper.make_graph(
+        nodes, "movenet",
+        [value("input", TensorProto.INT32, [1, *sides, 3])],
+        [value("output_0", TensorProto.FLOAT, shape)],
+        [constant(name, array) for name, array in constants.items()],
+    )  # fmt: skip
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
 
 
-def rfdetr(classes):
-    """Two persons, and a thing that has no keypoints, among five queries of three classes."""
-    logits = np.full((1, 5, 3), -9, np.float32)
-    logits[0, 0, classes - 1], logits[0, 1, classes - 1], logits[0, 2, 2] = 3, 2, 1
-    boxes = np.full((1, 5, 4), 0.5, np.float32)
-    boxes[0, :, 0] = [0.25, 0.5, 0.75, 0.2, 0.3]
-    points = np.zeros((1, 5, 17 * classes, 8), np.float32)
-    points[0, :2, -17:, 0] = np.linspace(0, 1, 17)
-    points[0, :2, -17:, 1] = [[0.25], [0.75]]
-    points[0, :2, -17:, 2] = [[0], [9]]
-    return {"dets": boxes, "labels": logits, "keypoints": points}
+@pytest.fixture(scope="module")
+def image():
+    found = np.full((240, 320, 3), 60, np.uint8)
+    x, y = WHERE
+    found[y - 4 : y + 5, x - 4 : x + 5] = [250, 240, 255]
+    return found
 
 
-@pytest.mark.parametrize("classes", [1, 2])
-def test_rfdetr_has_keypoints_of_the_class_that_was_found(classes):
-    outputs = rfdetr(classes)
-    recognition = told(outputs, family="rfdetr-keypoints")
-    head = KNOWN["rfdetr-keypoints"].open(recognition.outputs, (HEIGHT, WIDTH))
-    found = head.decode(outputs, 0, PredictOptions(conf=0.5))
-    assert found.class_ids.tolist() == [classes - 1, classes - 1, 2]
-    person, other, thing = found.keypoints
-    assert person[:, 0] == pytest.approx(np.linspace(0, WIDTH, 17))
-    assert (person[:, 1] == HEIGHT / 4).all()
-    assert (other[:, 1] == HEIGHT * 3 / 4).all()
-    assert person[:, 2] == pytest.approx(0.5)
-    assert other[:, 2] == pytest.approx(1, abs=1e-3)
-    assert not thing.any()
+@pytest.mark.parametrize(
+    ("family", "side", "backend"),
+    [("movenet", 192, "onnxruntime"), ("movenet-multipose", 256, "openvino")],
+)
+def test_the_person_stands_where_the_image_is_brightest(tmp_path, image, family, side, backend):
+    multi = family == "movenet-multipose"
+    source = network(tmp_path / "movenet.onnx", side, multi)
+    plan = BuildPlan(source, "m", tmp_path / "models", backend, size=(side, side))
+    build(plan)
+    with Engine.open(tmp_path / "models" / "m" / "1") as engine:
+        assert (engine.card.family, engine.card.task) == (family, "pose")
+        assert engine.card.skeleton == PERSON
+        assert engine.card.preprocess.dtype == "int32"
+        found = engine.detect(image)
+    assert len(found) == 1
+    assert engine.labels == ("person",)
+    # The longer side of the image, 320 pixels, is that of the input.
+    expected = WHERE + 320 * PLACES[:, ::-1]
+    assert np.abs(found.keypoints[0, :, :2] - expected).max() < 320 / side * 4
+    assert found.keypoints[0, :, 2] == pytest.approx(SCORES)
+    x1, y1 = expected[0] if not multi else WHERE
+    x2, y2 = expected[15] if not multi else WHERE + 80
+    assert np.abs(found.boxes[0] - [x1, y1, x2, y2]).max() < 320 / side * 4
+    assert found.scores == pytest.approx([0.8 if multi else SCORES[:16].mean()])
 
 
-def test_rfdetr_with_the_background_first():
-    """The keypoints of column 1 belong to class 0."""
-    outputs = rfdetr(2)
-    outputs["labels"][0, 2, 2] = -9
-    recognition = told(outputs, family="rfdetr-keypoints-background-first")
-    head = KNOWN[recognition.family].open(recognition.outputs, (HEIGHT, WIDTH))
-    found = head.decode(outputs, 0, PredictOptions(conf=0.5))
-    assert found.class_ids.tolist() == [0, 0]
-    assert (found.keypoints[:, :, 1] == [[HEIGHT / 4], [HEIGHT * 3 / 4]]).all()
+def single(*scores):
+    outputs = np.zeros((1, 1, 17, 3), np.float32)
+    outputs[0, 0, :, :2] = 0.5 + PLACES
+    outputs[0, 0, : len(scores), 2] = scores
+    return {"output_0": outputs}
 
 
-def test_keypoints_of_no_person_are_refused():
-    outputs = rfdetr(1)
-    outputs["keypoints"] = outputs["keypoints"][:, :, :5]
-    recognition = told(outputs)
-    assert recognition.family is None
-    assert "5 keypoints are not a person's 17 of each class" in recognition.reason
+def decoded(outputs, **options):
+    image = [TensorSpec("input", "int32", (1, 192, 192, 3))]
+    return open_head(told(single(0.9)), image).decode(outputs, 0, PredictOptions(**options))
+
+
+def test_nobody_is_found_where_no_keypoint_is_sure():
+    assert len(decoded(single(0.05, 0.09))) == 0
+    assert len(decoded(single(0.9, 0.8, 0.05))) == 1
+    assert len(decoded(single(0.9, 0.8), conf=0.9)) == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_broken_keypoint_is_none(bad):
+    outputs = single(0.9, 0.8, 0.7)
+    sound = decoded(outputs).keypoints[0]
+    outputs["output_0"][0, 0, 16, 0] = bad
+    broken = decoded(outputs).keypoints[0]
+    assert (broken[:16] == sound[:16]).all()
+    assert not broken[16].any()
+
+
+@pytest.mark.parametrize(
+    ("family", "outputs", "row"),
+    [
+        ("yolov8-pose", made.pose(), lambda table: table[0, 5:, made.at()]),
+        ("yolov10-pose", made.pose_rows(), lambda table: table[0, 0, 6:]),
+    ],
+)
+def test_keypoints_are_columns_of_their_box(family, outputs, row):
+    found = told(outputs, {"kpt_shape": "[17, 3]"}, size=(640, 640))
+    assert (found.family, found.skeleton) == (family, PERSON)
+    [points] = opened(found, (640, 640)).decode(outputs, 0, PredictOptions()).keypoints
+    assert points.ravel() == pytest.approx(row(outputs["output0"]), abs=1e-4)

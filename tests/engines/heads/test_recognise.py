@@ -1,18 +1,12 @@
 """Which models are taken for detectors, of which family, and which are not."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
-import numpy as np
 import onnxruntime
 import pytest
 
-from fovea_engines.api import PredictOptions, YoloV8
 from fovea_engines.evaluation.observe import Observer
 from fovea_engines.heads.metadata import labels_from_metadata
 from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.recognise import open_head, recognise
-from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.onnx_graph.load import load
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
@@ -273,28 +267,3 @@ def test_layout_and_type_come_from_the_input():
     spec = default_preprocess("yolov8", [TensorSpec("x", "uint8", (1, 480, 640, 3))], {})
     assert (spec.layout, spec.dtype, spec.scale) == ("NHWC", "uint8", 1.0)
     assert default_preprocess("yolov5", image(dtype="float16"), {}).dtype == "float16"
-
-
-def test_families_are_named_after_their_heads():
-    assert all(head.family == name for name, head in FAMILIES.items())
-
-
-def test_a_class_as_another_family_has_other_values_of_its_own_variables():
-    mine = FAMILIES["rfdetr"].as_family("mine", after=1)
-    assert (mine.family, mine.after, mine.sized) == ("mine", 1, True)
-    assert FAMILIES["rfdetr"].after == 0
-    with pytest.raises(TypeError, match="no class variable afterwards"):
-        FAMILIES["rfdetr"].as_family("mine", afterwards=1)
-
-
-def test_heads_of_packages_may_be_dataclasses_with_slots():
-    """As those of docs/extend.md were in 0.1."""
-
-    @dataclass(frozen=True, slots=True)
-    class Old(YoloV8):
-        family: ClassVar[str] = "old"
-
-    table = np.zeros((1, 6, 84), np.float32)
-    table[0, :, 3] = 32, 16, 8, 4, 0.1, 0.9
-    found = Old.open(("output0",), (64, 64)).decode({"output0": table}, 0, PredictOptions())
-    assert (found.boxes.tolist(), found.class_ids.tolist()) == ([[28, 14, 36, 18]], [1])

@@ -1,57 +1,12 @@
-"""Segmenters on real files, and on masks written by hand."""
+"""Masks of detectors, by hand: of rows that are suppressed, and as sums of prototypes."""
 
 import numpy as np
 import pytest
+from tests.engines.heads import exports as made
 from tests.engines.heads.by_hand import BOXES, CLASSES, HEIGHT, SCORES, WIDTH, filled, told
-from tests.engines.heads.expected import File
 
-from fovea_engines.heads.recognise import open_head
 from fovea_engines.heads.registry import FAMILIES as KNOWN
-from fovea_engines.onnx_graph.normalise import normalise
-from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.results.options import PredictOptions
-
-pytestmark = pytest.mark.real
-
-FAMILIES = {
-    "yolo11-seg": "yolov8-seg",
-    "yolo11-seg-nometa": "yolov8-seg",
-    "yolo26-seg": "yolov10-seg",
-    "yolov8n-seg-320": "yolov8-seg",
-    "rfdetr-seg": "rfdetr-seg",
-}
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_rows_and_masks_are_the_stored_ones(shared, name):
-    file = opened_file(shared, name)
-    assert file.recognise().family == FAMILIES[name]
-    assert file.recognise(metadata=False).family == FAMILIES[name]
-    file.assert_expected()
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_no_masks_are_made_where_none_are_wanted(shared, name):
-    file = opened_file(shared, name)
-    recognition = file.recognise()
-    head = open_head(recognition, file.inputs)
-    pixels, rows = file.images["bus.jpg"]
-    outputs, _ = file.run(pixels, file.spec(recognition.family))
-    with_masks, without = (
-        head.decode(outputs, 0, PredictOptions(mask=form)) for form in ("rle", "none")
-    )
-    assert without.masks is None
-    assert len(with_masks.masks) == len(without) > 0
-    assert without.boxes.tolist() == with_masks.boxes.tolist()
-    assert len(rows) > 0
-
-
-def opened_file(shared, name):
-    file = File(shared, name)
-    if file.inputs[0].shape[0] == -1:
-        file.graph = normalise(file.graph, None, lambda note: None)
-        file.inputs, file.outputs = graph_inputs(file.graph), graph_outputs(file.graph)
-    return file
 
 
 def by_hand(side):
@@ -107,3 +62,40 @@ def test_masks_that_are_no_probabilities_are_none():
     outputs["masks"] *= 9
     assert told(outputs).family is None
     assert "masks is no probability" in told(outputs).reason
+
+
+def weighed(family):
+    """The outputs of a segmenter whose object has weights of the first three prototypes."""
+    weights = np.zeros(32, np.float32)
+    weights[:3] = 1, 1, -1
+    if family == "yolov5-seg":
+        table = made.with_objectness(made.centred(per=3), made.objectness(3), per=3)
+        rows = np.concatenate([table, np.tile(0 * weights, (1, table.shape[1], 1))], axis=2)
+        rows[0, made.at(per=3), 85:] = weights
+        outputs = made.one(made.by_anchor(rows))
+    elif family == "yolov8-seg":
+        outputs = {"output0": made.segmenter()["output0"]}
+        outputs["output0"][0, 84:, made.at()] = weights
+    else:
+        outputs = {"output0": made.segmenter_rows()["output0"]}
+        outputs["output0"][0, 0, 6:] = weights
+    prototypes = np.full((1, 32, 160, 160), -1, np.float32)
+    # The upper half of the input, the left 192 pixels, and all of it.
+    prototypes[0, 0, :80], prototypes[0, 1, :, :48], prototypes[0, 2] = 1, 1, 1
+    return outputs | {"output1": prototypes}
+
+
+@pytest.mark.parametrize("family", ["yolov8-seg", "yolov5-seg", "yolov10-seg"])
+def test_a_mask_is_a_sum_of_prototypes_in_its_box(family):
+    outputs = weighed(family)
+    head = KNOWN[family].open(tuple(outputs), (640, 640), 80)
+    found = head.decode(outputs, 0, PredictOptions())
+    assert found.boxes == pytest.approx(made.BOX[None], abs=0.01)
+    x1, y1, _, _ = made.BOX.astype(int)
+    want = np.zeros((640, 640), bool)
+    want[y1:320, x1:192] = True
+    # Pixels between two cells are interpolated.
+    assert (found.masks.bitmap(0) != want).sum() < 4 * (320 - y1 + 192 - x1)
+    without = head.decode(outputs, 0, PredictOptions(mask="none"))
+    assert without.masks is None
+    assert without.boxes.tolist() == found.boxes.tolist()

@@ -4,71 +4,15 @@ Each row has what a model takes, what it computes for one image (`planted`), and
 then its family or a part of the reason. A family must find the planted object.
 """
 
+import numpy as np
 import pytest
-from tests.engines.heads.exports import (
-    automl,
-    blazeface,
-    boxes_and_scores,
-    centerface,
-    centernet,
-    class_map,
-    classes,
-    depth,
-    detr,
-    flat_rows,
-    four,
-    mediapipe,
-    mmdet,
-    movenet,
-    nanodet_plus,
-    one,
-    paddle,
-    picodet,
-    pose,
-    pose_rows,
-    raw_detr,
-    raw_levels,
-    retinaface,
-    rfdetr,
-    rfdetr_masks,
-    rotated,
-    rotated_rows,
-    rtdetr,
-    scrfd,
-    segmenter,
-    segmenter_rows,
-    tensorflow,
-    text_map,
-    torchvision,
-    ultraface,
-    ultralytics_rtdetr_ranked,
-    yolov3_nms,
-    yolov5,
-    yolov5_face,
-    yolov6,
-    yolov8,
-    yolox,
-    yunet,
-)
-from tests.engines.heads.planted import (
-    BOX,
-    CLASS,
-    QUERIES,
-    SCORE,
-    centred,
-    corners,
-    joined,
-    offsets,
-    queries,
-    random,
-    ranked,
-    shares,
-    soft_map,
-)
+from tests.engines.heads import exports as made
+from tests.engines.heads.exports import BOX, CLASS, QUERIES, SCORE, one, random
 
 from fovea_engines.heads.image_inputs import SIZE_INPUTS
 from fovea_engines.heads.recognise import open_head, recognise
 from fovea_engines.heads.registry import FAMILIES
+from fovea_engines.heads.suppressed import Suppressed
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
 
@@ -98,113 +42,113 @@ ANYTHING = "can be of models of any kind"
 PERSON = {"kpt_shape": "[17, 3]"}
 CALLED = {"task": "detect", "names": names(80)["names"]}
 TABLE = {
-    "RT-DETR, D-FINE, DEIM": ((image(), SIZES), rtdetr, {}, "rtdetr"),
-    "RT-DETR without sizes": ((image(),), rtdetr, {}, "rtdetr"),
-    "DEIMv2 atto": ((image(416, 416), SIZES), rtdetr, {}, "rtdetr"),
-    "RF-DETR of COCO": ((image(name="input"),), lambda: rfdetr(91), {}, "rfdetr"),
-    "RF-DETR fine-tuned": ((image(),), lambda: rfdetr(81), {}, "nothing tells which"),
+    "RT-DETR, D-FINE, DEIM": ((image(), SIZES), made.rtdetr, {}, "rtdetr"),
+    "RT-DETR without sizes": ((image(),), made.rtdetr, {}, "rtdetr"),
+    "DEIMv2 atto": ((image(416, 416), SIZES), made.rtdetr, {}, "rtdetr"),
+    "RF-DETR of COCO": ((image(name="input"),), lambda: made.rfdetr(91), {}, "rfdetr"),
+    "RF-DETR fine-tuned": ((image(),), lambda: made.rfdetr(81), {}, "nothing tells which"),
     "RF-DETR fine-tuned, named": (
-        (image(),), lambda: rfdetr(81), names(80), "rfdetr-background-last"
+        (image(),), lambda: made.rfdetr(81), names(80), "rfdetr-background-last"
     ),
-    "RF-DETR with masks": ((image(),), rfdetr_masks, {}, "rfdetr-seg"),
+    "RF-DETR with masks": ((image(),), made.rfdetr_masks, {}, "rfdetr-seg"),
     "RF-DETR by LibreYOLO": (
-        (image(),), lambda: rfdetr(91), {"model_family": "rfdetr", **names(80)}, "rfdetr"
+        (image(),), lambda: made.rfdetr(91), {"model_family": "rfdetr", **names(80)}, "rfdetr"
     ),
     "D-FINE with masks by LibreYOLO": (
-        (image(),), lambda: raw_detr() | {"pred_masks": random(1, QUERIES, 160, 160)},
+        (image(),), lambda: made.raw_detr() | {"pred_masks": random(1, QUERIES, 160, 160)},
         {"model_family": "dfine", "task": "segment", **names(80)}, "rtdetr-raw-seg",
     ),
     "D-FINE with masks, stripped": (
-        (image(),), lambda: raw_detr() | {"pred_masks": random(1, QUERIES, 160, 160)}, {},
+        (image(),), lambda: made.raw_detr() | {"pred_masks": random(1, QUERIES, 160, 160)}, {},
         "rtdetr-raw-seg",
     ),
     "D-FINE with the names of RF-DETR": (
-        (image(),), rfdetr_masks, {"model_family": "dfine"}, "the metadata says dfine"
+        (image(),), made.rfdetr_masks, {"model_family": "dfine"}, "the metadata says dfine"
     ),
     "RT-DETR of Hugging Face": (
-        (image(name="pixel_values"),), lambda: raw_detr("logits"), {}, "rtdetr-raw"
+        (image(name="pixel_values"),), lambda: made.raw_detr("logits"), {}, "rtdetr-raw"
     ),
-    "DETR, YOLOS of Hugging Face": ((image(name="pixel_values"), MASK), detr, {}, "detr"),
-    "DETR after LogSoftmax": ((image(),), lambda: detr(log_softmax=True), {}, "detr"),
+    "DETR, YOLOS of Hugging Face": ((image(name="pixel_values"), MASK), made.detr, {}, "detr"),
+    "DETR after LogSoftmax": ((image(),), lambda: made.detr(log_softmax=True), {}, "detr"),
     "DETRs by LibreYOLO": (
-        (image(),), raw_detr, {"model_family": "dfine", **names(80)}, "rtdetr-raw"
+        (image(),), made.raw_detr, {"model_family": "dfine", **names(80)}, "rtdetr-raw"
     ),
     "Ultralytics RT-DETR to 8.3": (
-        (image(),), lambda: one(joined(*queries()[::-1])), {}, "ultralytics-rtdetr-raw"
+        (image(),), made.ultralytics_rtdetr, {}, "ultralytics-rtdetr-raw"
     ),
     "Ultralytics RT-DETR 8.4": (
-        (image(),), ultralytics_rtdetr_ranked, {"head": "RTDETRDecoder"}, "ultralytics-rtdetr"
+        (image(),), made.ultralytics_rtdetr_ranked, {"head": "RTDETRDecoder"}, "ultralytics-rtdetr"
     ),
     "Ultralytics RT-DETR 8.4, stripped": (
-        (image(),), ultralytics_rtdetr_ranked, {}, "ultralytics-rtdetr"
+        (image(),), made.ultralytics_rtdetr_ranked, {}, "ultralytics-rtdetr"
     ),
-    "PaddleDetection": ((SHAPE, image(name="image"), SCALE), paddle, {}, "paddle"),
-    "PP-YOLOE raw": ((image(),), lambda: boxes_and_scores(transposed=True), {}, "ppyoloe"),
+    "PaddleDetection": ((SHAPE, image(name="image"), SCALE), made.paddle, {}, "paddle"),
+    "PP-YOLOE raw": ((image(),), lambda: made.boxes_and_scores(transposed=True), {}, "ppyoloe"),
     "DAMO-YOLO": (
-        (image(),), lambda: boxes_and_scores(boxes_first=False), {}, "ppyoloe and damo-yolo"
+        (image(),), lambda: made.boxes_and_scores(boxes_first=False), {}, "ppyoloe and damo-yolo"
     ),
-    "YOLO-NAS raw": ((image(),), boxes_and_scores, {}, "yolo-nas, ppyoloe and damo-yolo"),
+    "YOLO-NAS raw": ((image(),), made.boxes_and_scores, {}, "yolo-nas, ppyoloe and damo-yolo"),
     "YOLO-NAS by LibreYOLO": (
-        (image(),), boxes_and_scores, {"model_family": "yolonas"}, "yolo-nas"
+        (image(),), made.boxes_and_scores, {"model_family": "yolonas"}, "yolo-nas"
     ),
     "YOLO-NAS flat": (
         (image(dtype="uint8"),),
-        lambda: {"graph2_flat_predictions": flat_rows(score_first=True)}, {}, "yolonas-flat",
+        lambda: {"graph2_flat_predictions": made.flat_rows(score_first=True)}, {}, "yolonas-flat",
     ),
     "YOLO-NAS batch": (
         (image(dtype="uint8"),),
-        lambda: four("num_predictions", "pred_boxes", "pred_scores", "pred_classes"),
+        lambda: made.four("num_predictions", "pred_boxes", "pred_scores", "pred_classes"),
         {}, "efficientnms",
     ),
-    "YOLOv6": ((image(),), yolov6, {}, "yolov6"),
-    "YOLOX": ((image(),), lambda: yolox(offsets), {}, "yolox"),
-    "YOLOX decoded": ((image(),), lambda: yolox(centred), {}, "yolox-decoded"),
+    "YOLOv6": ((image(),), made.yolov6, {}, "yolov6"),
+    "YOLOX": ((image(),), lambda: made.yolox(made.offsets), {}, "yolox"),
+    "YOLOX decoded": ((image(),), lambda: made.yolox(made.centred), {}, "yolox-decoded"),
     "EfficientNMS": (
-        (image(),), lambda: four("num_dets", "det_boxes", "det_scores", "det_classes"),
+        (image(),), lambda: made.four("num_dets", "det_boxes", "det_scores", "det_classes"),
         {}, "efficientnms",
     ),
     "EfficientNMS of YOLOv8-TensorRT": (
-        (image(),), lambda: four("num_dets", "bboxes", "scores", "labels"), {}, "efficientnms"
+        (image(),), lambda: made.four("num_dets", "bboxes", "scores", "labels"), {}, "efficientnms"
     ),
     "YOLOv7 --max-wh": (
-        (image(),), lambda: {"output": flat_rows(score_first=False)}, {}, "yolov7-end2end"
+        (image(),), lambda: {"output": made.flat_rows(score_first=False)}, {}, "yolov7-end2end"
     ),
-    "YOLOv5, v7": ((image(),), yolov5, {}, "yolov5"),
-    "YOLOv5, v7 without grid": ((image(),), raw_levels, {}, "yolov5-raw and yolov7-raw"),
+    "YOLOv5, v7": ((image(),), made.yolov5, {}, "yolov5"),
+    "YOLOv5, v7 without grid": ((image(),), made.raw_levels, {}, "yolov5-raw and yolov7-raw"),
     "YOLOv5 without grid, with anchors": (
-        (image(),), raw_levels, {"anchors": str(FAMILIES["yolov5-raw"].anchors)}, "yolov5-raw"
+        (image(),), made.raw_levels, {"anchors": str(FAMILIES["yolov5-raw"].anchors)}, "yolov5-raw"
     ),
-    "YOLOv8, 11, 12, World, YOLOE": ((image(),), yolov8, CALLED, "yolov8"),
-    "YOLOv8, stripped": ((image(),), yolov8, {}, "yolov8"),
-    "YOLOv10, 26": ((image(),), lambda: one(joined(*ranked())), CALLED, "yolov10"),
+    "YOLOv8, 11, 12, World, YOLOE": ((image(),), made.yolov8, CALLED, "yolov8"),
+    "YOLOv8, stripped": ((image(),), made.yolov8, {}, "yolov8"),
+    "YOLOv10, 26": ((image(),), lambda: one(made.joined(*made.ranked())), CALLED, "yolov10"),
     "YOLOv9 by LibreYOLO": (
-        (image(),), lambda: yolov8(corners), {"model_family": "yolo9"}, "libreyolo-yolo9"
+        (image(),), lambda: made.yolov8(made.corners), {"model_family": "yolo9"}, "libreyolo-yolo9"
     ),
-    "segment v8, 11, 12": ((image(),), segmenter, {}, "yolov8-seg"),
-    "segment 26": ((image(),), segmenter_rows, {}, "yolov10-seg"),
-    "pose v8, 11": ((image(),), pose, PERSON, "yolov8-pose"),
-    "pose v8, 11, stripped": ((image(),), pose, {}, "yolov8-pose"),
-    "pose 26": ((image(),), pose_rows, PERSON, "yolov10-pose"),
-    "pose 26, stripped": ((image(),), pose_rows, {}, "yolov10-pose"),
+    "segment v8, 11, 12": ((image(),), made.segmenter, {}, "yolov8-seg"),
+    "segment 26": ((image(),), made.segmenter_rows, {}, "yolov10-seg"),
+    "pose v8, 11": ((image(),), made.pose, PERSON, "yolov8-pose"),
+    "pose v8, 11, stripped": ((image(),), made.pose, {}, "yolov8-pose"),
+    "pose 26": ((image(),), made.pose_rows, PERSON, "yolov10-pose"),
+    "pose 26, stripped": ((image(),), made.pose_rows, {}, "yolov10-pose"),
     "pose 26, fractions": (
-        (image(),), lambda: pose_rows(lambda points: points / [640, 640, 1]), PERSON,
+        (image(),), lambda: made.pose_rows(lambda points: points / [640, 640, 1]), PERSON,
         "keypoints are no pixels",
     ),
     "pose 26, percent": (
-        (image(),), lambda: pose_rows(lambda points: points * [1, 1, 100]), PERSON,
+        (image(),), lambda: made.pose_rows(lambda points: points * [1, 1, 100]), PERSON,
         "a keypoint's score is no probability",
     ),
     "pose 26, all x before all y": (
-        (image(),), lambda: pose_rows(lambda points: points.swapaxes(1, 2)), PERSON,
+        (image(),), lambda: made.pose_rows(lambda points: points.swapaxes(1, 2)), PERSON,
         "a keypoint's score is no probability",
     ),
-    "rotated v8, 11": ((image(),), rotated, {"task": "obb"}, "yolov8-obb"),
-    "rotated v8, 11, stripped": ((image(),), rotated, {}, "yolov8-obb"),
-    "rotated 26": ((image(),), rotated_rows, {"task": "obb"}, "yolov10-obb"),
-    "classify": ((image(224, 224),), classes, {"task": "classify"}, "yolo-classifier"),
-    "classify, stripped": ((image(224, 224),), classes, {}, "classifier"),
-    "semantic 26": ((image(),), class_map, {"task": "semantic"}, "class-map"),
-    "semantic 26, stripped": ((image(),), class_map, {}, "class-map"),
+    "rotated v8, 11": ((image(),), made.rotated, {"task": "obb"}, "yolov8-obb"),
+    "rotated v8, 11, stripped": ((image(),), made.rotated, {}, "yolov8-obb"),
+    "rotated 26": ((image(),), made.rotated_rows, {"task": "obb"}, "yolov10-obb"),
+    "classify": ((image(224, 224),), made.classes, {"task": "classify"}, "yolo-classifier"),
+    "classify, stripped": ((image(224, 224),), made.classes, {}, "classifier"),
+    "semantic 26": ((image(),), made.class_map, {"task": "semantic"}, "class-map"),
+    "semantic 26, stripped": ((image(),), made.class_map, {}, "class-map"),
     "semantic 26, logits": (
         (image(),), lambda: one(random(1, 19, 640, 640, low=-9)), {"task": "semantic"}, "semantic"
     ),
@@ -212,66 +156,72 @@ TABLE = {
         (image(),), lambda: {"logits": random(1, 19, 160, 160, low=-9)}, {}, "semantic"
     ),
     "depth 26": (
-        (image(),), lambda: one(depth()[None]), {"task": "depth", "head": "Depth"}, "yolo-depth"
+        (image(),), lambda: one(made.depth()[None]), {"task": "depth", "head": "Depth"},
+        "yolo-depth",
     ),
-    "depth 26, stripped": ((image(),), lambda: one(depth()[None]), {}, ANYTHING),
-    "MMDetection by MMDeploy": ((image(name="input"),), mmdet, {}, "mmdeploy"),
+    "depth 26, stripped": ((image(),), lambda: one(made.depth()[None]), {}, ANYTHING),
+    "MMDetection by MMDeploy": ((image(name="input"),), made.mmdet, {}, "mmdeploy"),
     "Mask R-CNN by MMDeploy": (
-        (image(),), lambda: mmdet() | {"masks": random(1, 100, 28, 28)}, {}, "mmdeploy-seg"
+        (image(),), lambda: made.mmdet() | {"masks": random(1, 100, 28, 28)}, {}, "mmdeploy-seg"
     ),
-    "torchvision": ((image(),), torchvision, {}, "torchvision"),
+    "torchvision": ((image(),), made.torchvision, {}, "torchvision"),
     "torchvision's Mask R-CNN": (
-        (image(),), lambda: torchvision() | {"masks": random(300, 1, 64, 64)}, {},
+        (image(),), lambda: made.torchvision() | {"masks": random(300, 1, 64, 64)}, {},
         "torchvision-seg",
     ),
-    "TF OD API": ((bytes_image(),), lambda: tensorflow(1), {}, "tf-detection"),
+    "TF OD API": ((bytes_image(),), lambda: made.tensorflow(1), {}, "tf-detection"),
     "TFLite": (
-        (bytes_image(),), lambda: tensorflow(0, "TFLite_Detection_PostProcess"), {},
+        (bytes_image(),), lambda: made.tensorflow(0, "TFLite_Detection_PostProcess"), {},
         "tflite-detection",
     ),
-    "EfficientDet by automl": ((bytes_image(),), automl, {}, "automl-efficientdet"),
-    "YOLOv3 of the ONNX zoo": ((image(name="input_1"), IMAGE_SHAPE), yolov3_nms, {}, "yolov3-nms"),
-    "NanoDet-Plus": ((image(name="data"),), nanodet_plus, {}, "nanodet-plus"),
-    "PicoDet, GFL raw": ((image(),), picodet, {}, "picodet-raw"),
-    "CenterNet": ((image(),), centernet, {}, "centernet"),
-    "CenterFace": ((image(),), centerface, {}, "centerface"),
-    "YuNet 2023": ((image(),), yunet, {}, "yunet"),
-    "SCRFD": ((image(name="input.1"),), scrfd, {}, "scrfd"),
-    "RetinaFace": ((image(),), retinaface, {}, "retinaface"),
-    "RetinaFace of 1 MB": ((image(),), lambda: retinaface(128), {}, "retinaface-1mb"),
-    "RetinaFace of plates": ((image(),), lambda: retinaface(points=4), {}, "retinaface-plate"),
+    "EfficientDet by automl": ((bytes_image(),), made.automl, {}, "automl-efficientdet"),
+    "YOLOv3 of the ONNX zoo": (
+        (image(name="input_1"), IMAGE_SHAPE), made.yolov3_nms, {}, "yolov3-nms"
+    ),
+    "NanoDet-Plus": ((image(name="data"),), made.nanodet_plus, {}, "nanodet-plus"),
+    "NanoDet in one tensor": ((image(name="data"),), made.nanodet_joined, {}, "nanodet-joined"),
+    "PicoDet, GFL raw": ((image(),), made.picodet, {}, "picodet-raw"),
+    "CenterNet": ((image(),), made.centernet, {}, "centernet"),
+    "CenterFace": ((image(),), made.centerface, {}, "centerface"),
+    "YuNet 2023": ((image(),), made.yunet, {}, "yunet"),
+    "SCRFD": ((image(name="input.1"),), made.scrfd, {}, "scrfd"),
+    "RetinaFace": ((image(),), made.retinaface, {}, "retinaface"),
+    "RetinaFace of 1 MB": ((image(),), lambda: made.retinaface(128), {}, "retinaface-1mb"),
+    "RetinaFace of plates": ((image(),), lambda: made.retinaface(points=4), {}, "retinaface-plate"),
     "RetinaFace of larger plates": (
-        (image(),), lambda: retinaface(192 * 2, points=4), {}, "retinaface-plate-large"
+        (image(),), lambda: made.retinaface(192 * 2, points=4), {}, "retinaface-plate-large"
     ),
     "RetinaFace of priors of one's own": (
-        (image(),), lambda: retinaface(400), {}, "moves by 0.36 of a cell"
+        (image(),), lambda: made.retinaface(400), {}, "moves by 0.36 of a cell"
     ),
-    "YOLOv5-face": ((image(),), yolov5_face, {}, "yolov5-face"),
-    "UltraFace": ((image(240, 320),), ultraface, {}, "ultraface"),
-    "BlazeFace": ((MEDIAPIPE,), blazeface, {}, "blazeface"),
-    "palm detector": ((MEDIAPIPE,), lambda: mediapipe(2016, 18), {}, "no family"),
-    "MoveNet": ((WHOLE,), movenet, {}, "movenet"),
-    "MoveNet multipose": ((WHOLE,), lambda: movenet(6), {}, "movenet-multipose"),
-    "PP-OCR det": ((image(name="x"),), text_map, {}, ANYTHING),
-    "PP-OCR det, told": ((image(name="x"),), text_map, {"task": "text"}, "ppocr-det"),
+    "YOLOv5-face": ((image(),), made.yolov5_face, {}, "yolov5-face"),
+    "UltraFace": ((image(240, 320),), made.ultraface, {}, "ultraface"),
+    "BlazeFace": ((MEDIAPIPE,), made.blazeface, {}, "blazeface"),
+    "palm detector": ((MEDIAPIPE,), lambda: made.mediapipe(2016, 18), {}, "no family"),
+    "MoveNet": ((WHOLE,), made.movenet, {}, "movenet"),
+    "MoveNet multipose": ((WHOLE,), lambda: made.movenet(6), {}, "movenet-multipose"),
+    "PP-OCR det": ((image(name="x"),), made.text_map, {}, ANYTHING),
+    "PP-OCR det, told": ((image(name="x"),), made.text_map, {"task": "text"}, "ppocr-det"),
     "PP-OCR rec": (
-        (image(48, 320),), lambda: one(shares(40, 97)[None]), {}, "100 queries at least"
+        (image(48, 320),), lambda: one(made.shares(40, 97)[None]), {}, "100 queries at least"
     ),
     "PP-OCR rec of wide lines": (
-        (image(48, 960),), lambda: one(shares(120, 97)[None]), {}, "all columns add up to 1"
+        (image(48, 960),), lambda: one(made.shares(120, 97)[None]), {}, "all columns add up to 1"
     ),
     "PP-OCR rec with its dictionary": (
-        (image(48, 320),), lambda: one(shares(40, 97)[None]),
+        (image(48, 320),), lambda: one(made.shares(40, 97)[None]),
         {"character": "\n".join(map(chr, range(97, 192)))}, "ctc"
     ),
-    "PP-OCR cls": ((image(48, 192),), lambda: one(shares(1, 2)), {}, "classifier"),
+    "PP-OCR cls": ((image(48, 192),), lambda: one(made.shares(1, 2)), {}, "classifier"),
     "Depth Anything": (
-        (image(518, 518),), lambda: {"predicted_depth": depth(518, 518)}, {}, "depth"
+        (image(518, 518),), lambda: {"predicted_depth": made.depth(518, 518)}, {}, "depth"
     ),
-    "MiDaS": ((image(256, 256),), lambda: one(depth(256, 256)), {}, ANYTHING),
-    "what stands out": ((image(320, 320),), lambda: one(soft_map(320, 320)[None]), {}, ANYTHING),
+    "MiDaS": ((image(256, 256),), lambda: one(made.depth(256, 256)), {}, ANYTHING),
+    "what stands out": (
+        (image(320, 320),), lambda: one(made.soft_map(320, 320)[None]), {}, ANYTHING
+    ),
     "what stands out, smaller": (
-        (image(640, 640),), lambda: one(soft_map(320, 320)[None]), {}, "four numbers within"
+        (image(640, 640),), lambda: one(made.soft_map(320, 320)[None]), {}, "four numbers within"
     ),
     "SAM's encoder": (
         (image(1024, 1024),),
@@ -306,6 +256,7 @@ def test_it_is_decoded_or_left_as_tensors_with_the_reason(row):
         assert any(expected in reason for reason in (told.reason, *against))
         return
     assert told.family == expected, told.reason
+    assert head.unsound(outputs, 0) is None
     found = head.decode(outputs, 0, PredictOptions())
     face = head.labels == ("face",) or told.num_classes == 1
     if head.task == "classify":
@@ -316,3 +267,116 @@ def test_it_is_decoded_or_left_as_tensors_with_the_reason(row):
     assert found.boxes == pytest.approx(BOX[None] / smaller, abs=0.01)
     assert found.class_ids.tolist() == [0 if face and "pose 26" not in row else CLASS]
     assert found.scores == pytest.approx([SCORE], abs=0.02)
+    if head.task != "text":
+        assert_options_are_kept(head, outputs)
+        assert_other_arrays_give_the_same(head, outputs, found)
+        assert_broken_numbers_give_no_boxes(head, outputs)
+
+
+def assert_options_are_kept(head, outputs):
+    def count(**options):
+        return len(head.decode(outputs, 0, PredictOptions(**options)))
+
+    assert count(conf=0.95) == count(classes=()) == count(classes=(CLASS + 1,)) == 0
+    assert count(conf=0, max_det=1) == 1
+    every = head.decode(outputs, 0, PredictOptions(conf=0.001))
+    assert (np.diff(every.scores) <= 0).all()
+
+
+# Rows of all images are in one table, or a graph takes one image.
+OF_ONE = {
+    "paddle",
+    "yolonas-flat",
+    "yolov7-end2end",
+    "torchvision",
+    "torchvision-seg",
+    "yolov3-nms",
+}
+
+
+def assert_other_arrays_give_the_same(head, outputs, found):
+    """Half precision, and the second row of a batch."""
+    halves = {n: a.astype(np.float16) if a.dtype == np.float32 else a for n, a in outputs.items()}
+    rounded = head.decode(halves, 0, PredictOptions())
+    assert rounded.boxes == pytest.approx(found.boxes, abs=2)
+    assert rounded.scores == pytest.approx(found.scores, abs=0.01)
+    if head.family not in OF_ONE:
+        two = {name: np.concatenate([array * 0, array]) for name, array in outputs.items()}
+        within = head.decode(two, 1, PredictOptions())
+        assert within.boxes.tolist() == found.boxes.tolist()
+        assert within.scores.tolist() == found.scores.tolist()
+
+
+def assert_broken_numbers_give_no_boxes(head, outputs):
+    floats = [name for name in head.outputs if outputs[name].dtype.kind == "f"]
+    sprinkled = outputs | {name: outputs[name].copy() for name in floats}
+    for number, bad in enumerate((np.nan, np.inf, -np.inf)):
+        broken = outputs | {name: np.full_like(outputs[name], bad) for name in floats}
+        # The sigmoid of infinity is 1.
+        if (head.family, bad) != ("yolov5-raw", np.inf):
+            assert len(head.decode(broken, 0, PredictOptions(conf=0))) == 0
+        for name in floats:
+            sprinkled[name].reshape(-1)[number::2999] = bad
+    few = head.decode(sprinkled, 0, PredictOptions(conf=0.001))
+    assert np.isfinite(few.boxes).all()
+    assert ((few.scores >= 0) & (few.scores <= 1)).all()
+    # Of ranked rows only those that are no padding are read.
+    ranked = isinstance(head, Suppressed)
+    for name in floats:
+        array = outputs[name].copy()
+        array.reshape(-1)[: array.shape[-1] * (10 if ranked else 1)] = np.nan
+        assert head.unsound(outputs | {name: array}, 0) is not None, name
+
+
+EXCLUDED = [
+    ("YOLOv8, stripped", "output0", lambda a: a[:, [1, 0, 3, 2, *range(4, 84)]], "1 is no y"),
+    ("PP-YOLOE raw", "boxes", lambda a: a / 640, "boxes are no pixels"),
+    ("PP-YOLOE raw", "boxes", lambda a: a[..., [2, 3, 0, 1]], "boxes are no corners"),
+    ("PP-YOLOE raw", "boxes", lambda a: a[..., [1, 0, 3, 2]], "column 1 is no y"),
+    (
+        "PP-YOLOE raw", "boxes",
+        lambda a: np.concatenate([a[..., :2], a[..., 2:] - a[..., :2]], axis=2), "column 2 is no x",
+    ),
+    ("PP-YOLOE raw", "scores", lambda a: a * 100, "no probability"),
+    (
+        "NanoDet-Plus", "output",
+        lambda a: np.concatenate([a[..., :80], np.exp(a[..., 80:])], axis=2), "no logits",
+    ),
+    ("NanoDet-Plus", "output", lambda a: a * 100, "no probability"),
+    ("YuNet 2023", "obj_8", lambda a: np.log(a), "no probability"),
+    ("SCRFD", "bbox_8", lambda a: a * 8, "in no strides"),
+    ("SCRFD", "score_8", lambda a: np.log(a), "no probability"),
+    ("RetinaFace", "conf", lambda a: a * 0.5, "do not add up to 1"),
+    ("RetinaFace", "conf", lambda a: np.log(a), "no probability"),
+    ("RetinaFace", "loc", lambda a: a * 300, "no logarithms"),
+    (
+        "RetinaFace", "loc",
+        lambda a: np.linspace(0, 1, a.size // 2, dtype="f").repeat(2).reshape(a.shape),
+        "no offset in a cell",
+    ),
+    ("UltraFace", "boxes", lambda a: a * 320, "no fractions of the image"),
+    ("UltraFace", "boxes", lambda a: a[..., [2, 3, 0, 1]], "no corners"),
+    ("UltraFace", "scores", lambda a: a**2, "do not add up to 1"),
+    ("CenterFace", "538", lambda a: np.exp(a) * 40, "no logarithms"),
+    ("CenterFace", "539", lambda a: a * 100, "no places in cells"),
+    ("CenterFace", "537", lambda a: a * 100, "no probability"),
+    ("YOLOv5-face", "output0", lambda a: a.clip(0, 1), "landmarks, boxes are no"),
+    ("BlazeFace", "classificators", lambda a: 1 / (1 + np.exp(-a.clip(-50))), "no logits"),
+    ("MoveNet", "output_0", lambda a: a * [192, 192, 1], "keypoints are no fractions"),
+    ("MoveNet", "output_0", lambda a: a - [0, 0, 3], "no probability"),
+    ("MoveNet", "output_0", lambda a: a * [1, 1, 9], "no probability"),
+    (
+        "Ultralytics RT-DETR to 8.3", "output0",
+        lambda a: np.concatenate([a[..., :4], a[..., 4:] > 0.5], axis=2), "whole numbers only",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "output", "change", "says"), EXCLUDED, ids=[f"{c[0]}, {c[3]}" for c in EXCLUDED]
+)
+def test_other_numbers_exclude_the_family(row, output, change, says):
+    named = {"PP-YOLOE raw": "ppyoloe"}.get(row, TABLE[row][3])
+    _, head, outputs = recognised(row, family=named)
+    assert head.contradiction(outputs) is None
+    assert says in head.contradiction(outputs | {output: change(outputs[output])})

@@ -74,6 +74,7 @@ CASES = {
         given={"size": (320, 320), "preprocess": {"anchor": "top-left", "pad": 0}}, options=STRICT
     ),
     "yolonas": LIBREYOLO,
+    "yolonas-obb": Case(options=STRICT),
     "yolov6-clothes": Case(options=STRICT),
     "yolov6-end2end": Case(given=FAMILY),
     "yolox-nano-decoded": Case(options=STRICT),

@@ -8,18 +8,21 @@ import pytest
 from onnx import helper, numpy_helper
 from PIL import Image
 from tests.conftest import SHARED
+from tests.engines.heads.expected import File
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation import samples
 from fovea_engines.evaluation.agreement.overlap import iou
-from fovea_engines.evaluation.observe import recognise_graph
+from fovea_engines.evaluation.observe import Observer, recognise_graph
 from fovea_engines.evaluation.samples import read_image
-from fovea_engines.heads.end_to_end import read_order
-from fovea_engines.heads.presets import VARIANTS, read_preprocess
+from fovea_engines.heads.presets import VARIANTS, default_preprocess, read_preprocess
+from fovea_engines.heads.recognise import recognise
 from fovea_engines.results.options import PredictOptions
+from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption
+from fovea_preprocess.preprocessor import Preprocessor
 
 MORE, HEADS = SHARED / "models" / "more", SHARED / "models" / "heads"
 ALL = PredictOptions(conf=0.05, iou=1.0, max_det=1000)
@@ -126,23 +129,6 @@ def test_the_file_as_it_is_asks_for_its_preprocessing(tmp_path):
         built(MORE / "yolox-handsigns-nms.onnx", tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "columns"),
-    [
-        ("batchno_classid_score_x1y1x2y2", "image, class, score, x1 y1 x2 y2"),
-        ("batchno_classid_x1y1x2y2_score", "image, class, x1 y1 x2 y2, score"),
-        ("batch_id_xyxy_cls_conf", "image, x1 y1 x2 y2, class, score"),
-        ("image_yxyx_score_label", "image, y1 x1 y2 x2, score, class"),
-        ("output", None),
-        ("scores", None),
-        ("batchno_classid_score", None),
-        ("batchno_classid_score_x1y1x2y2_landms", None),
-    ],
-)
-def test_names_that_say_columns(name, columns):
-    assert read_order(name) == columns
-
-
 def yolos(tmp_path, none, lower):
     """A stand-in for YOLOS by transformers: 512 x 864, 91 ids and "none", of DETR's real numbers.
 
@@ -208,7 +194,181 @@ def test_yolos_is_a_softmax_and_not_rtdetr(shared, tmp_path, none, lower):
     assert (found.class_ids == shares[kept, :-1].argmax(1)[order]).all()
 
 
-def test_sigmoids_are_not_taken_for_a_softmax():
-    for name in ("hf-rtdetr", "dfine-bare", "rtdetrv2-bare"):
-        found = recognise_graph(onnx.load(HEADS / f"{name}.onnx"))[0]
-        assert found.family == "rtdetr-raw", found.reason
+SMALL = MORE / "retinaface-1mb.onnx"
+SMALL_PRIORS = {8: (10, 20), 16: (32, 64), 32: (128, 256)}
+NO_FACE = "000000000724.jpg"
+FACES = ("bus.jpg", "coco64/val/000000003934.jpg", "coco64/val/000000001296.jpg")
+
+
+def one_by_one(outputs, least):
+    """Boxes and scores of faces of a 640x640 input, before suppression, written plainly."""
+    loc, conf = outputs["loc"][0], outputs["conf"][0]
+    number = 0
+    for stride, sides in SMALL_PRIORS.items():
+        for row in range(640 // stride):
+            for column in range(640 // stride):
+                for side in sides:
+                    x, y, w, h = loc[number].tolist()
+                    score = conf[number, 1]
+                    number += 1
+                    if score < least:
+                        continue
+                    cx = (column + 0.5) * stride + 0.1 * x * side
+                    cy = (row + 0.5) * stride + 0.1 * y * side
+                    half = np.exp([0.2 * w, 0.2 * h]) * side / 2
+                    yield [cx - half[0], cy - half[1], cx + half[0], cy + half[1]], score
+
+
+@pytest.fixture(scope="module")
+def faces(shared, tmp_path_factory):
+    """Engines of two groups' detectors of faces, the RetinaFace of smaller priors first."""
+    folder = tmp_path_factory.mktemp("faces")
+    other = shared / "models" / "heads" / "yunet-n-dynamic.onnx"
+    build(BuildPlan(SMALL, "small", folder, "onnxruntime", preprocess={"anchor": "top-left"}))
+    build(BuildPlan(other, "yunet", folder, "onnxruntime", size=(640, 640)))
+    with Engine.open(folder / "small" / "1") as one, Engine.open(folder / "yunet" / "1") as two:
+        yield one, two
+
+
+def test_a_retinaface_of_other_priors_is_told_by_its_numbers(faces):
+    """Its names and shapes are those of RetinaFace."""
+    card = faces[0].card
+    assert card.family == "retinaface-1mb"
+    assert "not retinaface (neighbouring cells" in card.reason
+    assert "0.51 times" in card.reason
+
+
+@pytest.mark.parametrize("image", FACES)
+def test_its_boxes_are_those_of_a_plain_decoding_and_of_another_group(faces, shared, image):
+    engine, other = faces
+    pixels = read_image(shared / "data" / image)
+    outputs = engine.outputs_of(pixels)
+    found = engine.head.decode(outputs, 0, PredictOptions(conf=0.6, iou=1.0, max_det=1000))
+    have = sorted(np.column_stack([found.scores, found.boxes]).tolist())
+    want = sorted([score, *box] for box, score in one_by_one(outputs, 0.6))
+    assert len(want) > 0
+    assert np.array(have) == pytest.approx(np.array(want), abs=0.01)
+    best, others = (
+        one.detect(pixels, PredictOptions(conf=0.6, iou=0.3)) for one in (engine, other)
+    )
+    overlaps = iou(best.boxes, others.boxes).max(axis=1)
+    assert np.median(overlaps) > 0.7, overlaps
+
+
+def test_nothing_tells_the_priors_where_no_face_is(shared, tmp_path):
+    """A family that is named is taken."""
+    file = File(shared, "retinaface-mnet025", SMALL)
+    (tmp_path / NO_FACE).symlink_to(shared / "data" / "coco64" / "val" / NO_FACE)
+    seen = Observer(file.graph, images=tmp_path)
+    told = recognise(file.inputs, file.outputs, {}, observe=seen)
+    assert told.open == ("retinaface", "retinaface-1mb")
+    assert told.unseen
+    named = recognise(file.inputs, file.outputs, {}, "retinaface-1mb", seen)
+    assert named.family == "retinaface-1mb"
+
+
+def test_a_build_looks_at_its_own_photographs_where_no_face_is(shared, tmp_path):
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / NO_FACE).symlink_to(shared / "data" / "coco64" / "val" / NO_FACE)
+    given = {"images": images, "preprocess": {"anchor": "top-left"}}
+    plan = BuildPlan(SMALL, "faces", tmp_path / "models", "onnxruntime", **given)
+    assert build(plan).family == "retinaface-1mb"
+
+
+SOURCE, SIDE, CONF = MORE / "deimv2-atto-int8.onnx", 320, 0.25
+MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+WAYS = ("family", "mean-std", "letterboxed", "letterboxed-mean-std")
+
+
+@pytest.fixture(scope="module")
+def batched(tmp_path_factory):
+    """The same file in the form of DEIMv2's own export, which has the batch's axis."""
+    model = onnx.load(SOURCE)
+    for node in model.graph.node:
+        if node.op_type == "Squeeze" and node.output[0] in ("labels", "boxes", "scores"):
+            node.op_type, _ = "Identity", node.input.pop()
+    for output in model.graph.output:
+        output.type.tensor_type.shape.dim.insert(
+            0, onnx.TensorShapeProto.Dimension(dim_param="batch")
+        )
+    path = tmp_path_factory.mktemp("deimv2") / "batched.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@pytest.fixture(scope="module", params=["squeezed", "batched"])
+def source(request):
+    return SOURCE if request.param == "squeezed" else request.getfixturevalue("batched")
+
+
+def own_input(pixels, way):
+    """The input by onnx_inf.py; torch_inf.py stretches. And the place of the image, and ratios."""
+    image = Image.fromarray(pixels)
+    ratio = min(SIDE / image.width, SIDE / image.height)
+    place, ratios = (0, 0), (SIDE / image.width, SIDE / image.height)
+    whole = image.resize((SIDE, SIDE), Image.BILINEAR)
+    if way.startswith("letterboxed"):
+        sides = int(image.width * ratio), int(image.height * ratio)
+        place, ratios = ((SIDE - sides[0]) // 2, (SIDE - sides[1]) // 2), (ratio, ratio)
+        whole = Image.new("RGB", (SIDE, SIDE))
+        whole.paste(image.resize(sides, Image.BILINEAR), place)
+    row = np.asarray(whole) / 255
+    if way.endswith("mean-std"):
+        row = (row - MEAN) / STD
+    return row.transpose(2, 0, 1)[None].astype(np.float32), place, ratios
+
+
+def images(shared):
+    val = sorted((shared / "data" / "coco64" / "val").glob("*.jpg"))
+    return [read_image(path) for path in (shared / "data" / "bus.jpg", *val[:15])]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_inputs_are_those_of_its_own_programs(shared, way):
+    inputs = [TensorSpec("images", "float32", (-1, 3, SIDE, SIDE))]
+    spec = default_preprocess("rtdetr", inputs, {}, trained=read_preprocess(way))
+    for pixels in images(shared):
+        row = np.empty((1, 3, SIDE, SIDE), np.float32)
+        Preprocessor(spec)(pixels, row[0])
+        np.testing.assert_allclose(row, own_input(pixels, way)[0], atol=1e-5)
+
+
+# What comes before the network, and the axis of its outputs, have nothing to do with one another.
+@pytest.mark.parametrize(
+    ("source", "way"), [("squeezed", "family"), ("batched", "letterboxed")], indirect=["source"]
+)
+def test_rows_are_those_of_its_own_programs(shared, source, tmp_path, way):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "bus.jpg").symlink_to(shared / "data" / "bus.jpg")
+    given = {"preprocess": read_preprocess(way), "images": tmp_path / "images"}
+    assert build(BuildPlan(source, "m", tmp_path, "onnxruntime", **given)).family == "rtdetr"
+    session, rows = onnxruntime.InferenceSession(SOURCE), 0
+    with Engine.open(tmp_path / "m" / "1") as engine:
+        for pixels in images(shared):
+            row, place, ratios = own_input(pixels, way)
+            feeds = {"images": row, "orig_target_sizes": np.array([[SIDE, SIDE]])}
+            labels, boxes, scores = session.run(["labels", "boxes", "scores"], feeds)
+            order = np.argsort(-scores, kind="stable")[: np.count_nonzero(scores >= CONF)]
+            found = engine.detect(pixels, PredictOptions(conf=CONF, max_det=1000))
+            edges = np.array([pixels.shape[1], pixels.shape[0]] * 2)
+            want = ((boxes[order] - [*place, *place]) / [*ratios, *ratios]).clip(0, edges)
+            np.testing.assert_allclose(found.scores, scores[order], atol=1e-4)
+            np.testing.assert_allclose(found.boxes, want, atol=0.05)
+            assert (found.class_ids == labels[order]).all()
+            rows += len(order)
+    assert rows > 50
+
+
+def test_a_build_asks_and_names_every_way(source, tmp_path):
+    with pytest.raises(InvalidOption) as asked:
+        build(BuildPlan(source, "m", tmp_path, "onnxruntime"))
+    for way in WAYS:
+        assert f"--preprocess {way} (it finds" in str(asked.value)
+
+
+def test_sizes_beside_the_image_are_no_torchvision():
+    found = recognise_graph(onnx.load(SOURCE))[0]
+    assert found.family == "rtdetr"
+    against = {one.family: one.against for one in found.verdicts}
+    assert "orig_target_sizes" in against["torchvision"]
