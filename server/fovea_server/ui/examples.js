@@ -1,6 +1,6 @@
 // Images to try a model with, where there are some that it was made for.
 
-import { rasterised } from "./save.js";
+import { rasterised } from "./images.js";
 import { TASKS } from "./tasks.js";
 
 const STREET = { title: "A street", file: "street.svg" }; // A bus, a stop sign and a traffic light.

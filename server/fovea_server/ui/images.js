@@ -30,6 +30,14 @@ async function decoded(url) {
   return image.decode().then(() => image, () => null);
 }
 
+/** An image of a blob, ready to be drawn. */
+export async function rasterised(blob) {
+  const image = Object.assign(new Image(), { src: URL.createObjectURL(blob) });
+  await image.decode();
+  URL.revokeObjectURL(image.src);
+  return image;
+}
+
 /** Call back with files that are dropped anywhere on the page or pasted. */
 export function watch(onFiles) {
   const { classList } = document.body;

@@ -256,7 +256,8 @@ function noteOn(image, choice, entry) {
 function showRequest(image, answer) {
   const [{ choice: { name, version, task }, model }] = panes;
   const labels = model?.labels ?? [];
-  const asked = { url: fovea.url, model: name, version, task, labels, hasKey: hasKey(fovea), file: image.name };
+  const wheel = document.querySelector("meta[name=fovea-client]").content;
+  const asked = { url: fovea.url, model: name, version, task, labels, hasKey: hasKey(fovea), file: image.name, wheel };
   showCode({ ...state, ...asked, answer });
   const save = at("save");
   save.hidden = image.onDisk;

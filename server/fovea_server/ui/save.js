@@ -1,6 +1,7 @@
 // What is saved: the picture as it is shown, in its full size, and files.
 
 import { draw } from "./draw.js";
+import { rasterised } from "./images.js";
 
 const DRAWN_PX = 1280; // The longer side that labels are laid out for.
 const GAP = 0.01; // Between two pictures that are compared, of the width.
@@ -54,12 +55,4 @@ async function outlines(pane, hidden, width, height) {
     svg.setAttribute(name, value);
   }
   return rasterised(new Blob([new XMLSerializer().serializeToString(svg)], { type: "image/svg+xml" }));
-}
-
-/** An image of a blob, ready to be drawn. */
-export async function rasterised(blob) {
-  const image = Object.assign(new Image(), { src: URL.createObjectURL(blob) });
-  await image.decode();
-  URL.revokeObjectURL(image.src);
-  return image;
 }

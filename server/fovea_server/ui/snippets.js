@@ -9,8 +9,9 @@ const DEFAULTS = { conf: 0.25, iou: 0.7, overlap: 0.2 };
 /**
  * @typedef {{url: string, model: string, version: string | undefined, task: string,
  *            file: string, conf: number, iou: number, tile: string, overlap: number,
- *            classes: Map<string, number>, labels: string[], hasKey: boolean}} Asked
- * with the names of the chosen classes, and of all that the model has; code has a place for a key, never the key
+ *            classes: Map<string, number>, labels: string[], hasKey: boolean, wheel: string}} Asked
+ * with the names of the chosen classes, and of all that the model has; code has a place for a key, never the key;
+ * `wheel` is the file of the client for Python, which has its version in its name
  */
 
 /** Languages, and the functions that write an `Asked` in them. */
@@ -28,7 +29,7 @@ function curl(asked) {
 function python(asked) {
   const options = Object.entries(withVersion(asked)).map(([name, value]) => `, ${name}=${literal(value)}`);
   return [
-    `# The client: pip install ${asked.url}/page/${wheel()}`,
+    `# The client: pip install ${asked.url}/page/${asked.wheel}`,
     ...(asked.hasKey ? ["import os", ""] : []),
     "from fovea_client import Client",
     "",
@@ -37,9 +38,6 @@ function python(asked) {
     ...KINDS[kind(asked.task)].python,
   ].join("\n");
 }
-
-/** The file of the client, which has its version in its name. */
-const wheel = () => document.querySelector("meta[name=fovea-client]").content;
 
 function javascript(asked) {
   const options = Object.entries(withVersion(asked)).map(([name, value]) => `${name}: ${literal(value)}`);

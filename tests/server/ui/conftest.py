@@ -1,19 +1,89 @@
-"""The page in a real Chromium, against a real server with two versions of the demo model."""
+"""The page in a real Chromium, against a real server with two versions of the demo model; and its
+modules in Node.
+"""
 
+import json
+import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 
 import cv2
+import httpx
 import numpy as np
 import pytest
+from tests.conftest import DEMO, ROOT
 from tests.serving import RunningServer, start_server
-from tests.system import program
+from tests.system import program, skip_for_want_of
 
-DEMO = Path(__file__).resolve().parents[3] / "server" / "fovea_server" / "demo"
 REBOUND = "evil.example"
+UI, TESTS = Path("server/fovea_server/ui"), Path("tests/server/ui")
+
+
+class Node:
+    """Node, and a copy of the page's modules that it takes for such."""
+
+    def __init__(self, binary: str, folder: Path) -> None:
+        self.binary, self._folder = binary, folder
+        (folder / "package.json").write_text('{"type": "module"}')
+        for place, pattern in ((UI, "*.js"), (TESTS, "*.test.js")):
+            (folder / place).mkdir(parents=True)
+            for file in (ROOT / place).glob(pattern):
+                shutil.copy(file, folder / place)
+
+    def test(self, file: str, environment: Mapping[str, str] | None = None) -> None:
+        """Run a file of tests; what Node prints names those that fail."""
+        # Before version 22 it has WebSockets as an experiment.
+        flag = "--experimental-websocket"
+        known = f"console.log(process.allowedNodeEnvironmentFlags.has('{flag}'))"
+        flags = [flag] if self._run("-e", known).stdout == "true\n" else []
+        done = self._run(*flags, str(TESTS / file), environment=environment)
+        failed = re.findall(r"^(?:not ok \d+ - |✖ )(.+)$", done.stdout, re.MULTILINE)
+        assert (done.returncode, failed) == (0, []), done.stdout + done.stderr
+
+    def evaluate(self, code: str, given: object = None) -> object:
+        """The value of an expression, or what it resolves to, with imports from the page's folder
+        and `given`.
+        """
+        script = (
+            "import { readFileSync } from 'node:fs'; const given = JSON.parse(readFileSync(0));"
+            f"console.log(JSON.stringify(await ({code})));"
+        )
+        command = ("--input-type=module", "--eval", script)
+        done = self._run(*command, folder=UI, given=json.dumps(given))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def _run(
+        self,
+        *arguments: str,
+        folder: Path = Path(),
+        given: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.binary, *arguments],
+            cwd=self._folder / folder,
+            input=given,
+            env={**os.environ, **(environment or {})},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory) -> Node:
+    """Node; without one that has a runner of tests the test skips."""
+    binary = program("node", package="nodejs")
+    version = subprocess.run([binary, "--version"], capture_output=True, text=True).stdout
+    if int(version.removeprefix("v").partition(".")[0]) < 18:
+        skip_for_want_of("nodejs", f"Node {version.strip()} is older than 18")
+    return Node(binary, tmp_path_factory.mktemp("node"))
 
 
 @pytest.fixture(scope="session")
@@ -49,7 +119,7 @@ def browser(tmp_path_factory):
         "--use-fake-ui-for-media-stream",
         "--use-fake-device-for-media-stream",
         f"--use-file-for-fake-video-capture={film}",
-        # The name of an attacker, which he lets lead here: see test_foreign_site.py.
+        # The name of an attacker, which he lets lead here: see test_sites.py.
         f"--host-resolver-rules=MAP {REBOUND} 127.0.0.1",
     ]
     with playwright.sync_playwright() as started:
@@ -101,6 +171,18 @@ def says(page, selector: str, pattern: str) -> None:
     found.wait_for(state="attached")
 
 
+def check_access(page) -> None:
+    """Fail where axe-core finds something wrong with the page as it is now."""
+    package = pytest.importorskip(
+        "axe_playwright_python",
+        reason="axe-playwright-python is not installed: `make test` installs it",
+    )
+    page.evaluate((files(package) / "axe.min.js").read_text())
+    result = page.evaluate("axe.run()")
+    assert [(each["id"], each["nodes"][0]["html"]) for each in result["violations"]] == []
+    assert len(result["passes"]) > 30
+
+
 def until(page, condition: Callable[[], bool]) -> None:
     """Wait, while the browser goes on, until a condition of this process is met."""
     for _ in range(400):
@@ -114,6 +196,26 @@ def listed(page) -> list[tuple[str, str]]:
     """Class and score of each row, in order."""
     rows = page.locator("#found .row").all()
     return [(row.locator(".name").inner_text(), row.locator("b").inner_text()) for row in rows]
+
+
+def asked(server, image=DEMO / "scene-1.jpg", **options) -> list[dict]:
+    """The detections that the server answers with."""
+    answer = httpx.post(server.predict_url("digits"), content=image.read_bytes(), params=options)
+    return answer.json()["images"][0]["detections"]
+
+
+def told(detections) -> list[tuple[str, str]]:
+    """Class and score of detections, as `listed` has them."""
+    return [(each["class_name"], f"{each['score']:.2f}") for each in detections]
+
+
+def slide(page, name: str, value: float, *, let_go: bool = False) -> None:
+    page.locator(f"#{name}").evaluate(
+        "(slider, value) => { slider.value = value; slider.dispatchEvent(new Event('input')) }",
+        value,
+    )
+    if let_go:
+        page.locator(f"#{name}").dispatch_event("change")
 
 
 def pixels(png: bytes) -> np.ndarray:

@@ -1,13 +1,15 @@
-"""The page follows the models while it is open, and compares two."""
+"""The models that the page offers, compares and describes, to each kind of visitor."""
 
+import re
 import shutil
 
 import httpx
 import pytest
 from tests.keyed import key
+from tests.keyed import until as wait_for
 from tests.serving import start_server
 
-from .conftest import DEMO, answered, choose, listed, opened, says
+from .conftest import DEMO, answered, asked, choose, listed, opened, says, told
 
 pytestmark = pytest.mark.browser
 
@@ -104,23 +106,143 @@ def test_a_version_is_loaded_beside_the_current_one_to_compare_them(
         assert server.stop() == 0
 
 
-def test_who_may_not_load_versions_is_offered_none(browser, demo_versions, tmp_path):
-    shutil.copytree(demo_versions, tmp_path / "repository")
-    keys = tmp_path / "keys.json"
+def test_two_models_side_by_side(drawn):
+    """And the last choice is the first of the next visit."""
+    found = listed(drawn)
+    drawn.click("#compare")
+    says(drawn, "#summary", "Both")
+    assert drawn.inner_text("#summary") == f"Both find the same {len(found)}."
+    right = drawn.get_by_label("Model on the right")
+    assert right.input_value() == "digits, version 1"
+    assert drawn.locator(".facts").all_inner_texts()[1].endswith("onnxruntime")
+    assert drawn.locator(".outline").count() == 2 * len(found)
+    drawn.click("#compare")
+    assert listed(drawn) == found
+    drawn.get_by_label(MODEL, exact=True).select_option("digits, version 1")
+    drawn.reload()
+    drawn.locator(".facts").filter(has_text="onnxruntime").wait_for()
+    assert drawn.get_by_label(MODEL, exact=True).input_value() == "digits, version 1"
+
+
+def test_the_engine_card_live_figures_and_a_candidate(drawn, page_server):
+    says(drawn, "#p99", r"^(\d+ ms|[\d.]+ s)$")
+    assert float(drawn.inner_text("#rate")) > 0
+    assert drawn.inner_text("#queue") == "0"
+    stages = drawn.locator(".stages").get_attribute("aria-label")
+    assert re.match(r"\d+ ms: .*infer [\d.]+ ms", stages)
+    drawn.click("summary:has-text('Engine card')")
+    card = drawn.inner_text(".card dl")
+    about = httpx.get(f"{page_server.url}/v1/models/digits").json()
+    for text in ("FP32", "openvino", about["card"]["device"], about["card"]["onnx_sha256"][:12]):
+        assert text in card
+    side = f"{about['preprocess']['width']} {TIMES} {about['preprocess']['width']}"
+    assert f"letterboxed to {side}" in card
+    assert re.search(rf"Input\s+batch 1(?: to \d+)?, 3 {TIMES} {side} FP32", card)
+    assert re.search(r"Version\s+2; also served: 1", card)
+    assert drawn.locator(".card a").count() == 0
+    shadow = f"{page_server.url}/v1/models/digits/shadow"
+    httpx.put(shadow, json={"version": 1, "share": 1, "images": 2}).raise_for_status()
+    wait_for(lambda: httpx.get(shadow).json()["state"] == "running")
+    for scene in (1, 2):
+        choose(drawn, DEMO / f"scene-{scene}.jpg")
+    wait_for(lambda: httpx.get(shadow).json()["state"] == "finished")
+    # Each look at it asks again.
+    for _ in range(4):
+        drawn.click("summary:has-text('Engine card')")
+    says(drawn, ".card dd a", "version 1: finished")
+    assert drawn.locator(".card a").count() == 1
+    report = drawn.locator(".card dd a").get_attribute("href")
+    assert httpx.get(report).text.startswith("# digits: version 1 beside version 2")
+
+
+def test_a_model_that_becomes_ready_is_shown(page, page_server):
+    page.route("**/v1/models", lambda route: route.fulfill(json={"models": []}), times=1)
+    page.reload()
+    says(page, "#alert", "No model that takes images is ready")
+    page.set_input_files("#files", DEMO / "scene-1.jpg")
+    answered(page)
+    assert listed(page) == told(asked(page_server))
+    assert not page.locator("#alert").is_visible()
+
+
+def test_models_without_tiles_are_asked_without(page):
+    def of_text(route):
+        listing = route.fetch().json()
+        for model in listing["models"]:
+            model["task"] = "text"
+        route.fulfill(json=listing)
+
+    page.route("**/v1/models", of_text)
+    page.reload()
+    page.locator("#tiling").wait_for(state="hidden")
+    with page.expect_response(re.compile(r"predict\?conf=0\.05$")):
+        page.set_input_files("#files", DEMO / "scene-1.jpg")
+    answered(page)
+
+
+@pytest.fixture(scope="module")
+def keyed(demo_versions, tmp_path_factory):
+    """A server with keys that may predict, and may load versions."""
+    folder = tmp_path_factory.mktemp("keys")
+    shutil.copytree(demo_versions, folder / "repository")
+    keys = folder / "keys.json"
     tokens = [key("add", "asking", "--keys", keys)]
     tokens.append(key("add", "ruling", "--keys", keys, "--scope", "predict,control"))
-    server = start_server(tmp_path / "repository", tmp_path, [f"--keys={keys}"])
-    try:
-        for token, versions in zip(tokens, (0, 1), strict=True):
-            page = browser.new_page()
-            page.on("dialog", lambda dialog, token=token: dialog.accept(token))
-            page.goto(server.url)
-            page.locator(".facts").filter(has_text="openvino").wait_for()
-            assert page.locator("option", has_text="load it beside").count() == versions
-            assert page.locator("#compare").is_enabled() == bool(versions)
-            page.close()
-    finally:
-        assert server.stop() == 0
+    server = start_server(folder / "repository", folder, [f"--keys={keys}"])
+    yield server, tokens
+    assert server.stop() == 0
+
+
+REFUSED = """
+(url) => import('/page/fovea.js').then(({ Fovea }) =>
+    new Fovea(url, { apiKey: 'wrong' }).connect('digits')
+        .catch(({ status, code }) => [status, code]))
+"""
+
+
+def test_the_page_asks_for_a_key_until_it_is_right_and_keeps_it(browser, keyed):
+    server, [token, _] = keyed
+    prompts, given = [], ["fov_wrong", token]
+    page = browser.new_page()
+    page.on("dialog", lambda dialog: (prompts.append(dialog), dialog.accept(given.pop(0))))
+    page.goto(server.url)
+    choose(page, DEMO / "scene-1.jpg")
+    assert listed(page)
+    assert token not in page.inner_text("#code")
+    page.reload()
+    choose(page, DEMO / "scene-1.jpg")
+    assert len(prompts) == 2
+    # Pages send the key as the first message of a connection.
+    with page.expect_websocket(lambda line: "/stream?" in line.url):
+        page.click("#camera")
+    page.locator("#strip button, .view img[alt^=camera]").first.wait_for()
+    assert page.evaluate(REFUSED, server.url) == [401, "unauthenticated"]
+    page.close()
+
+
+def test_who_gives_no_key_is_asked_once(browser, keyed):
+    prompts = []
+    page = browser.new_page()
+    page.on("dialog", lambda dialog: (prompts.append(dialog), dialog.dismiss()))
+    page.goto(keyed[0].url)
+    says(page, "#alert", "asks for a key")
+    # It looks after the models every three seconds.
+    with page.expect_response("**/v1/models"):
+        pass
+    assert len(prompts) == 1
+    page.close()
+
+
+def test_who_may_not_load_versions_is_offered_none(browser, keyed):
+    server, tokens = keyed
+    for token, versions in zip(tokens, (0, 1), strict=True):
+        page = browser.new_page()
+        page.add_init_script(f"sessionStorage.setItem('fovea-key', '{token}')")
+        page.goto(server.url)
+        page.locator(".facts").filter(has_text="openvino").wait_for()
+        assert page.locator("option", has_text="load it beside").count() == versions
+        assert page.locator("#compare").is_enabled() == bool(versions)
+        page.close()
 
 
 def test_a_visitor_of_a_server_without_keys_predicts_by_name(browser, demo_server):
@@ -144,58 +266,6 @@ def test_a_visitor_of_a_server_without_keys_predicts_by_name(browser, demo_serve
     assert errors == []
 
 
-CHOICES = """
-(models) => import('/page/choices.js').then(({ choicesOf, rivalOf }) => {
-    const all = choicesOf(models);
-    const rivals = all.map((each) => rivalOf(each, all)?.id ?? null);
-    return [all.map(({ group, id }) => [group, id]), rivals];
-})
-"""
-
-
-def test_models_are_grouped_by_their_task(page):
-    def model(name, task, *versions, ready=True):
-        listed = [{"version": each, "ready": True} for each in versions or ("1",)]
-        return {
-            "name": name,
-            "task": task,
-            "ready": ready,
-            "accepts_images": task != "tensors",
-            "version": listed[-1]["version"],
-            "versions": listed,
-            "label_count": 3,
-        }
-
-    models = [
-        model("a", "depth"),
-        model("b", "tensors"),
-        model("c", "detect", "1", "2"),
-        model("d", "segment"),
-        model("e", None, ready=False),
-        model("f", "detect"),
-    ]
-    groups, rivals = page.evaluate(CHOICES, models)
-    assert groups == [
-        ["Objects", "c"],
-        ["Objects", "c, version 1"],
-        ["Objects", "f"],
-        ["Objects with masks", "d"],
-        ["Depth", "a"],
-        ["Not available", "b"],
-        ["Not available", "e"],
-    ]
-    # To compare with: another version, else the same task, else anything.
-    assert rivals[:5] == ["c, version 1", "c", "c", "c", "c"]
-    assert page.locator("optgroup").first.get_attribute("label") == "Objects"
-
-
-def test_the_last_choice_is_the_first_of_the_next_visit(page):
-    page.get_by_label(MODEL, exact=True).select_option("digits, version 1")
-    page.reload()
-    page.locator(".facts").filter(has_text="onnxruntime").wait_for()
-    assert page.get_by_label(MODEL, exact=True).input_value() == "digits, version 1"
-
-
 def test_the_page_says_that_the_server_is_away_and_goes_on_when_it_is_back(browser, explicit):
     with opened(browser, explicit) as page:
         assert explicit.stop() == 0
@@ -211,79 +281,3 @@ def test_the_page_says_that_the_server_is_away_and_goes_on_when_it_is_back(brows
         answered(page)
         assert not page.locator("#away").is_visible()
         assert not page.locator(".pane .problem").is_visible()
-
-
-def answer(**found: object) -> dict[str, object]:
-    timing = dict.fromkeys(("decode", "letterbox", "queue", "infer", "postprocess", "total"), 1.0)
-    image = {"width": 640, "height": 480, "orientation": 1, **found}
-    return {"model": "m", "version": "1", "task": "t", "images": [image], "timing_ms": timing}
-
-
-def boxed(class_id: int, name: str, left: float) -> dict[str, object]:
-    box = {"x1": left, "y1": 50, "x2": left + 100, "y2": 150}
-    return {"box": box, "score": 0.9, "class_id": class_id, "class_name": name}
-
-
-def compare(page, labels: list[str] | None, task: str, **found: object) -> str:
-    """Compare version 2 of the demo model, which answers as given, with version 1; the summary."""
-    about = "**/v1/models/digits/versions/1"
-    ours = [boxed(3, "cat", 10), boxed(4, "dog", 200), boxed(5, "cow", 400)]
-
-    def described(route, **changes):
-        route.fulfill(json=route.fetch().json() | changes)
-
-    labelled = {"labels": ["a", "b", "c", "cat", "dog", "cow"]}
-    page.route("**/v1/models/digits", lambda route: described(route, **labelled))
-    page.route(about, lambda route: described(route, labels=labels, task=task))
-    page.route("**/digits/predict?*", lambda route: route.fulfill(json=answer(detections=ours)))
-    page.route("**/versions/1/predict?*", lambda route: route.fulfill(json=answer(**found)))
-    page.reload()
-    page.locator(".facts").filter(has_text="openvino").wait_for()
-    page.set_input_files("#files", DEMO / "scene-1.jpg")
-    answered(page)
-    page.click("#compare")
-    page.locator(".facts").nth(1).filter(has_text=task).wait_for()
-    says(page, "#summary", r"\d.*(in both|right only|compare)")
-    return page.inner_text("#summary")
-
-
-def test_classes_are_compared_by_name_whatever_their_ids(page):
-    theirs = [boxed(17, "cat", 12), boxed(3, "dog", 200), boxed(4, "horse", 400)]
-    labels = ["x", "y", "z", "dog", "horse", *("?" * 12), "cat"]
-    said = compare(page, labels, "detect", detections=theirs)
-    assert said == "2 in both, 1 left only, 1 right only."
-    rows = page.locator("#found .row").all_inner_texts()
-    assert [row.split()[0] for row in rows] == ["cow", "horse", "dog", "cat"]
-    assert page.locator(".alone").evaluate_all("(all) => all.map((each) => each.item.class_name)")
-    # One name has one colour, which is that of the left model.
-    colours = """() => [...document.querySelectorAll('g.object:not(.label)')]
-        .map((each) => [each.item.class_name, each.style.getPropertyValue('--colour')])"""
-    drawn = page.evaluate(colours)
-    assert len({colour for name, colour in drawn if name == "cat"}) == 1
-    assert len({colour for name, colour in drawn if name == "dog"}) == 1
-    assert dict(drawn)["cat"] != dict(drawn)["dog"]
-
-
-@pytest.mark.parametrize(
-    ("labels", "task", "ends"),
-    [
-        (["fish"], "detect", " The two models have no class name in common."),
-        (None, "detect", " The model on the right has no class names to compare."),
-        (["cat"], "pose", " Only boxes are compared."),
-    ],
-)
-def test_what_hinders_a_comparison_is_said(page, labels, task, ends):
-    said = compare(page, labels, task, detections=[boxed(0, (labels or ["0"])[0], 300)])
-    assert said == f"0 in both, 3 left only, 1 right only.{ends}"
-
-
-def test_different_tasks_are_not_compared(page):
-    classes = [{"class_id": 0, "class_name": "cat", "score": 0.8}]
-    said = compare(page, ["cat"], "classify", classes=classes)
-    assert said == (
-        f"Left: 3 objects: {', '.join(f'1 {TIMES} {name}' for name in ('cat', 'dog', 'cow'))}. "
-        "Right: cat 80.0 %. "
-        "Not compared: one finds boxes, the other classes of the whole image."
-    )
-    assert page.locator("#found mark").all_inner_texts() == ["left"] * 3 + ["right"]
-    assert page.locator(".alone").count() == 0

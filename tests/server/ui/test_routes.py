@@ -1,16 +1,23 @@
-"""The page's files over HTTP, and the client in them under Node."""
+"""The page's files over HTTP, and the wheel of the Python client that the server hands out."""
 
+import os
 import re
 import subprocess
+import sys
+import tomllib
+from importlib.metadata import PathDistribution
 from pathlib import Path
+from zipfile import Path as ZipPath
+from zipfile import ZipFile
 
 import httpx
 import pytest
-from tests.system import program
+from packaging.requirements import Requirement
+from tests.conftest import ROOT
 
 import fovea_server.ui as page
 
-pytestmark = pytest.mark.browser
+pytestmark = pytest.mark.slow
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
@@ -34,7 +41,7 @@ def test_files_are_sent_once(demo_server):
     assert int(first.headers["content-length"]) < int(plain.headers["content-length"]) / 2
     again = httpx.get(url, headers={"If-None-Match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
-    assert httpx.get(demo_server.url + "/page/routes.py").status_code == 404
+    assert httpx.get(demo_server.url + "/page/feature.py").status_code == 404
 
 
 def test_nothing_is_loaded_from_elsewhere(demo_server):
@@ -48,99 +55,6 @@ def test_it_can_be_switched_off(serve, demo_repository):
     assert httpx.get(server.url + "/page/fovea.js").status_code == 404
     assert httpx.get(server.url, headers=HTML).headers["content-type"] == "application/json"
     assert httpx.get(server.url + "/v1/models").status_code == 200
-
-
-NODE = """
-import { readFile } from "node:fs/promises";
-import { createServer } from "node:http";
-import { Fovea, FoveaError } from "./fovea.js";
-
-const [url, file] = process.argv.slice(2);
-const fovea = new Fovea(url + "/");
-const image = await readFile(file);
-const failure = (promise) => promise.then(() => null, (error) => [
-  error instanceof FoveaError, error.status, error.code, error.message, error.hint,
-]);
-const header = () => new Promise((resolve) => {
-  const server = createServer((request, answer) => {
-    resolve([request.headers.secret, request.headers.accept, request.headers.authorization]);
-    answer.end("{}");
-    server.close();
-  });
-  server.listen(0, () => {
-    const url = `http://127.0.0.1:${server.address().port}`;
-    new Fovea(url, { apiKey: "k", headers: { secret: "s" } }).predict("m", image);
-  });
-});
-const drawn = await fovea.annotate("digits", image);
-console.log(JSON.stringify({
-  ready: [await fovea.ready(), await fovea.ready("digits"), await fovea.ready("nobody")],
-  models: (await fovea.models()).map(({ name }) => name),
-  labels: (await fovea.model("digits", 1)).labels.length,
-  one: (await fovea.predict("digits", image, { conf: 0.6, classes: [1, 2] })).images,
-  two: (await fovea.predict("digits", [image, new Blob([image])], { version: 1 })).images.length,
-  counted: (await fovea.statistics("digits")).durations["+Inf"],
-  drawn: [drawn.type, drawn.size > 1000],
-  streams: [await fovea.streams(), await fovea.key()],
-  stream: await failure(fovea.streamImage("door")),
-  unknown: await failure(fovea.predict("digit", image)),
-  option: await failure(fovea.predict("digits", image, { conf: 7 })),
-  nobody: await failure(new Fovea("http://127.0.0.1:9").models()),
-  named: await failure(fovea.predict("digits", image, { conf: null, classes: ["1", 'a,"b'] })),
-  secret: await header(),
-  timeout: await fovea.predict("digits", image, { signal: AbortSignal.timeout(0) })
-    .catch(({ name }) => name),
-  late: await failure(fovea.predict("digits", image, { signal: AbortSignal.abort() })),
-}));
-"""
-
-
-@pytest.fixture(scope="module")
-def told(demo_server, scene, tmp_path_factory) -> dict:
-    node, folder = program("node", package="nodejs"), tmp_path_factory.mktemp("node")
-    (folder / "fovea.js").write_bytes(httpx.get(demo_server.url + "/page/fovea.js").content)
-    (folder / "package.json").write_text('{"type": "module"}')
-    (folder / "ask.js").write_text(NODE)
-    (folder / "scene.jpg").write_bytes(scene)
-    done = subprocess.run(
-        [node, "ask.js", demo_server.url, "scene.jpg"], cwd=folder, capture_output=True, check=True
-    )
-    return httpx.Response(200, content=done.stdout).json()
-
-
-def test_the_client_in_node(told, demo_server, scene):
-    assert told["ready"] == [True, True, False]
-    assert told["models"] == ["digits"]
-    assert told["labels"] == 10
-    url = demo_server.predict_url("digits") + "?conf=0.6&classes=1,2"
-    assert told["one"] == httpx.post(url, content=scene).json()["images"]
-    assert told["one"][0]["detections"]
-    assert told["two"] == 2
-    assert told["counted"] >= 3
-    assert told["drawn"] == ["image/jpeg", True]
-    assert told["streams"] == [[], None]
-
-
-def test_the_errors_of_the_client(told):
-    assert told["unknown"][:3] == [True, 404, "not_found"]
-    assert "digits" in told["unknown"][3]
-    assert told["option"] == [
-        True,
-        422,
-        "invalid_option",
-        "conf is 7.0; it must be from 0 to 1",
-        "",
-    ]
-    assert told["nobody"][:3] == [True, 0, "connection_failed"]
-    assert "is the server running" in told["nobody"][4]
-    assert told["late"][0] is False
-    assert told["stream"][:3] == [True, 404, "not_found"]
-    assert told["timeout"] == "TimeoutError"
-    assert 'a,"b' in told["named"][3]
-
-
-def test_headers_of_the_client_are_sent_with_its_own(told):
-    assert told["secret"] == ["s", "application/json", "Bearer k"]
 
 
 def test_the_client_is_one_small_file(demo_server):
@@ -184,3 +98,78 @@ def test_the_page_is_small(demo_server):
     assert index + sent(names - LATER - {"index.html"}) < 50_000
     assert names > LATER
     assert sent(LATER) < 12_500
+
+
+def test_the_document_names_the_path_of_a_proxy(demo_server, serve, demo_repository):
+    def servers(url: str, **headers: str) -> object:
+        answer = httpx.get(f"{url}/openapi.json", headers=headers)
+        return answer.json().get("servers")
+
+    prefix = "X-Forwarded-Prefix"
+    assert servers(demo_server.url) is None
+    assert servers(demo_server.url, **{prefix: "/vision/"}) == [{"url": "/vision"}]
+    for wrong in ("//evil.example", "http://evil.example", "/a b", "vision"):
+        assert servers(demo_server.url, **{prefix: wrong}) is None
+    server = serve(demo_repository, "--root-path=/eyes")
+    assert servers(server.url) == servers(server.url, **{prefix: "/x"}) == [{"url": "/eyes"}]
+
+
+PREDICT = """
+import sys, fovea_client
+with fovea_client.Client(sys.argv[1]) as client:
+    print(fovea_client.__file__, len(client.predict("digits", "scene.jpg").detections))
+"""
+
+
+@pytest.fixture(scope="module")
+def address(demo_server) -> str:
+    """The address of the wheel, as the page tells it."""
+    html = httpx.get(demo_server.url, headers=HTML).text
+    [name] = re.findall(r'name="fovea-client" content="([^"]+)"', html)
+    return f"{demo_server.url}/page/{name}"
+
+
+@pytest.fixture(scope="module")
+def wheel(address, tmp_path_factory):
+    path = tmp_path_factory.mktemp("wheel") / address.rpartition("/")[2]
+    path.write_bytes(httpx.get(address).content)
+    return path
+
+
+def test_pip_installs_it_and_it_predicts(address, demo_server, scene, tmp_path):
+    target = tmp_path / "target"
+    (tmp_path / "scene.jpg").write_bytes(scene)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-index"]
+    subprocess.run([*pip, "--no-deps", "--target", target, address], check=True)
+    told = subprocess.run(
+        [sys.executable, "-c", PREDICT, demo_server.url],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(target)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert told[0] == str(target / "fovea_client" / "__init__.py")
+    found = httpx.post(demo_server.predict_url("digits"), content=scene).json()
+    assert int(told[1]) == len(found["images"][0]["detections"]) > 0
+
+
+def test_it_says_of_itself_what_the_project_of_the_client_says(wheel):
+    project = tomllib.loads((ROOT / "client" / "pyproject.toml").read_text())["project"]
+    [info] = [each for each in ZipPath(wheel).iterdir() if each.name.endswith(".dist-info")]
+    about = PathDistribution(info)
+    assert (about.name, about.version) == (project["name"], project["version"])
+    assert about.metadata["Summary"] == project["description"]
+    assert about.metadata["Requires-Python"] == project["requires-python"]
+    assert about.metadata["License-Expression"] == project["license"]
+    assert set(map(Requirement, about.requires)) == set(map(Requirement, project["dependencies"]))
+
+
+def test_it_has_every_file_of_the_client_and_its_licence(wheel):
+    with ZipFile(wheel) as archive:
+        names = archive.namelist()
+        for path in (ROOT / "client" / "fovea_client").glob("*.*"):
+            assert archive.read(f"fovea_client/{path.name}") == path.read_bytes()
+        [licence] = [name for name in names if name.endswith("licenses/LICENSE")]
+        assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
+    assert len(names) == len(set(names))

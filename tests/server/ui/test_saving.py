@@ -1,4 +1,4 @@
-"""The page saves the same files as `fovea predict`, and the picture as it is shown."""
+"""The page saves, and copies, what it shows."""
 
 import csv
 import json
@@ -8,8 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from .conftest import DEMO, choose, listed, says
-from .test_page import asked, slide
+from .conftest import DEMO, asked, choose, listed, says, slide, told
 
 pytestmark = pytest.mark.browser
 
@@ -24,73 +23,52 @@ def saved(page, name: str, folder: Path) -> Path:
     return file
 
 
-@pytest.fixture
-def written(fovea, page_server, tmp_path):
-    """The forms of `fovea predict`, of both scenes."""
-    out = tmp_path / "found"
-    sources = [str(each) for each in SCENES]
-    fovea(
-        "predict", "digits", *sources, "--url", page_server.url, "--format=coco,csv", f"--out={out}"
-    )
-    return out
-
-
-def test_all_images_are_saved_in_the_forms_of_predict(page, written, tmp_path):
-    choose(page, *SCENES)
-    # What was answered before the slider moved is asked again.
-    slide(page, "conf", 0.01, let_go=True)
-    slide(page, "conf", 0.25, let_go=True)
-    mine, other = saved(page, "COCO of all 2", tmp_path), written / "predictions.json"
-    assert mine.name == other.name
-    assert by_id(json.loads(mine.read_text())) == by_id(json.loads(other.read_text()))
-    mine, other = saved(page, "CSV of all 2", tmp_path), written / "predictions.csv"
-    assert mine.name == other.name
-    rows = [list(csv.DictReader(each.read_text().splitlines())) for each in (mine, other)]
-    for row in rows[1]:
-        row["file"] = Path(row["file"]).name
-    assert sorted(map(numbers, rows[0])) == sorted(map(numbers, rows[1]))
-    assert len(rows[0]) > 10
-
-
-def test_bad_files_keep_a_message_each_and_are_not_counted(page, tmp_path):
-    half = tmp_path / "half.jpg"
-    # Browsers show what there is of it, and the server refuses it.
-    half.write_bytes(SCENES[0].read_bytes()[:9000])
-    texts = [tmp_path / "one.tiff", tmp_path / "two.tiff"]
-    for text in texts:
-        text.write_text("no image")
-    page.set_input_files("#files", [SCENES[0], texts[0], half, texts[1], SCENES[1]])
-    says(page, "#alert", r"one\.tiff: .+\ntwo\.tiff: ")
-    failed = page.locator("#strip .failed")
-    failed.wait_for()
-    assert failed.get_attribute("title").startswith("half.jpg: the image is damaged")
-    page.locator("#saves button", has_text="CSV of all 2").wait_for()
-    failed.click()
-    says(page, ".pane .problem", "the image is damaged")
-    says(page, "#alert", r"one\.tiff")
-
-
-def numbers(row):
-    return [(name, float(text) if name[0] in "sxy" else text) for name, text in row.items()]
-
-
-def by_id(dataset):
-    """A dataset with its annotations in an order of their own: equal scores have none."""
-    rows = sorted(({**each, "id": 0} for each in dataset["annotations"]), key=json.dumps)
-    return {
-        **dataset,
-        "annotations": [json.loads(json.dumps(each, sort_keys=True)) for each in rows],
-    }
-
-
-def test_the_answer_is_read_copied_and_saved(drawn, page_server, tmp_path):
-    slide(drawn, "conf", 0.5)
-    found = asked(page_server, conf=0.5)
+def test_what_is_shown_is_copied_and_saved(drawn, page_server, tmp_path):
+    drawn.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    drawn.locator(".chip").first.click()
+    name = drawn.locator(".chip").first.inner_text().split()[0]
+    slide(drawn, "conf", 0.5, let_go=True)
+    found = asked(page_server, conf=0.5, classes=name)
+    assert listed(drawn) == told(found)
+    for language, words in (
+        ("curl", f"predict?conf=0.5&classes={name}"),
+        ("Python", f'conf=0.5, classes="{name}"'),
+        ("JavaScript", f'conf: 0.5, classes: "{name}"'),
+    ):
+        drawn.get_by_label(language).check(force=True)
+        drawn.click("#copy")
+        says(drawn, "#copy", "^Copied$")
+        copied = drawn.evaluate("navigator.clipboard.readText()")
+        assert words in copied
+        assert copied == drawn.inner_text("#code")
     drawn.get_by_label("Answer").check(force=True)
     assert json.loads(drawn.inner_text("#code"))["detections"] == found
     answer = json.loads(saved(drawn, "JSON", tmp_path).read_text())
     assert answer["detections"] == found
     assert "levels" not in answer
+
+
+def test_tables_have_all_images_as_they_are_filtered(page, page_server, tmp_path):
+    choose(page, *SCENES)
+    # What was answered before the slider moved is asked again.
+    slide(page, "conf", 0.01, let_go=True)
+    wanted = [told(asked(page_server, scene, conf=0.01)) for scene in SCENES]
+    rows = list(csv.DictReader(saved(page, "CSV of all 2", tmp_path).read_text().splitlines()))
+    for scene, found in zip(SCENES, wanted, strict=True):
+        own = [row for row in rows if row["file"] == scene.name]
+        assert [(row["class_name"], f"{float(row['score']):.2f}") for row in own] == found
+    coco = json.loads(saved(page, "COCO of all 2", tmp_path).read_text())
+    assert len(coco["annotations"]) == len(rows)
+    # An image without an answer is left out, and named.
+    page.click("#clear")
+    page.route("**/predict?*", lambda route: route.abort(), times=1)
+    page.set_input_files("#files", SCENES[0])
+    says(page, ".pane .problem", "does not answer")
+    choose(page, SCENES[1])
+    page.route("**/predict?*", lambda route: route.abort())
+    saved(page, "CSV of all 2", tmp_path)
+    says(page, "#alert", "^predictions.csv is without scene-1.jpg")
+    assert len(listed(page)) > 5
 
 
 def test_the_picture_is_saved_as_it_is_shown(drawn, page_server, tmp_path):
@@ -118,14 +96,3 @@ def test_the_picture_is_saved_as_it_is_shown(drawn, page_server, tmp_path):
     both = cv2.imread(str(saved(drawn, "Picture", tmp_path)))
     assert both.shape[0] == original.shape[0]
     assert both.shape[1] > 2 * original.shape[1]
-
-
-def test_an_image_without_an_answer_is_named(page, tmp_path):
-    page.route("**/predict?*", lambda route: route.abort(), times=1)
-    page.set_input_files("#files", SCENES[0])
-    says(page, ".pane .problem", "does not answer")
-    choose(page, SCENES[1])
-    page.route("**/predict?*", lambda route: route.abort())
-    saved(page, "CSV of all 2", tmp_path)
-    says(page, "#alert", "^predictions.csv is without scene-1.jpg")
-    assert len(listed(page)) > 5

@@ -1,12 +1,19 @@
-"""Pages of other sites attack a server on this machine, in a real browser."""
+"""Pages of other sites in a real browser: what they may not do, those that may, and proxies."""
 
+import base64
 import json
+import re
+import shutil
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
+from tests.conftest import ROOT
+from tests.docs.pages import ported
 from tests.serving import RunningServer
 
 from .conftest import DEMO, REBOUND
@@ -69,13 +76,25 @@ class Page(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def site() -> Iterator[int]:
-    """The port of another web server on this machine."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
-        threading.Thread(target=server.serve_forever).start()
+class Files(SimpleHTTPRequestHandler):
+    log_message = Page.log_message
+
+
+@contextmanager
+def hosted(handler) -> Iterator[int]:
+    """Another web server on this machine; yields its port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
         yield server.server_port
         server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[int]:
+    with hosted(Page) as port:
+        yield port
 
 
 @pytest.fixture
@@ -132,13 +151,14 @@ def test_a_page_that_the_operator_names_may(browser, site, serve, demo_repositor
     assert f"POST '/v2/logging' by 127.0.0.1, from a page of '{origin}': 200" in line
 
 
-@pytest.mark.parametrize("path", ["/", "/docs"])
-def test_no_page_can_frame_ours(browser, site, server, path):
+def test_no_page_can_frame_ours(browser, site, server):
     page = browser.new_page()
     page.goto(f"http://localhost:{site}/")
-    page.evaluate(FRAME, server.url + path)
-    [framed] = page.frames[1:]
-    framed.wait_for_url(lambda url: url.startswith("chrome-error:"), wait_until="commit")
+    for path in ("/", "/docs"):
+        page.evaluate(FRAME, server.url + path)
+        page.frames[-1].wait_for_url(
+            lambda url: url.startswith("chrome-error:"), wait_until="commit"
+        )
     page.close()
 
 
@@ -175,19 +195,117 @@ def test_a_name_of_the_operator(browser, serve, demo_repository):
     assert errors == []
 
 
-def test_the_documentation_works_under_its_policy(browser, demo_server):
+# What a developer of a page may write besides the program of docs/http.md.
+ASK = """
+async ([code, server, data]) => {
+    const { Fovea } = await import(code);
+    const fovea = new Fovea(server);
+    const image = await (await fetch(`data:image/jpeg;base64,${data}`)).blob();
+    try {
+        const models = (await fovea.models()).map(({ name }) => name);
+        const refused = await fovea.predict('yolov8n', image, { conf: 7 }).catch((error) => error);
+        return [models, refused.status, refused.code];
+    } catch ({ message, hint }) {
+        return { message, hint };
+    }
+}
+"""
+
+
+def test_a_page_of_another_origin_uses_the_client(browser, serve, demo_repository, tmp_path):
+    """The program of docs/http.md works as it is there; without the flag it hears why not."""
+    repository, folder = tmp_path / "repository", tmp_path / "site"
+    # The program names this model.
+    shutil.copytree(demo_repository / "digits", repository / "yolov8n")
+    config = repository / "yolov8n" / "config.pbtxt"
+    config.write_text(config.read_text().replace('"digits"', '"yolov8n"'))
+    text = (ROOT / "docs" / "http.md").read_text()
+    [block] = re.findall(r"^```js\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    folder.mkdir()
+    (folder / "index.html").write_text('<!doctype html><input id="input" type="file">')
+    shutil.copy(ROOT / "server/fovea_server/ui/fovea.js", folder)
+    image = base64.b64encode((DEMO / "scene-1.jpg").read_bytes()).decode()
+    with hosted(partial(Files, directory=folder)) as port:
+        origin = f"http://127.0.0.1:{port}"
+        server, closed = serve(repository, f"--cors-origin={origin}"), serve(repository)
+        program = ported(block, {8000: server.port})
+        (folder / "own.js").write_text(f"{program}\nwindow.found = images;\n")
+        page = browser.new_page()
+        page.goto(origin)
+        page.set_input_files("#input", DEMO / "scene-1.jpg")
+        page.evaluate("() => import('./own.js')")
+        assert page.evaluate("() => found[0].detections.length") > 5
+        # The client may be a copy, or be imported from the server itself.
+        for code in ("./fovea.js", f"{server.url}/page/fovea.js"):
+            answer = page.evaluate(ASK, [code, server.url, image])
+            assert answer == [["yolov8n"], 422, "invalid_option"]
+        answer = page.evaluate(ASK, ["./fovea.js", closed.url, image])
+        assert answer["message"] == f"{closed.url} does not answer"
+        assert f"`fovea serve --cors-origin {origin}`" in answer["hint"]
+        page.close()
+
+
+HOP = frozenset(("host", "content-length", "connection", "transfer-encoding", "content-encoding"))
+
+
+@contextmanager
+def proxied(server: RunningServer, prefix: str, headers: dict[str, str]) -> Iterator[str]:
+    """A proxy that serves a server below a path, and cuts that off, as `location /vision/` does."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def handle_one(self) -> None:
+            if not self.path.startswith(f"{prefix}/"):
+                self.send_error(404)
+                return
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            given = {k: v for k, v in self.headers.items() if k.lower() not in HOP}
+            url = server.url + self.path.removeprefix(prefix)
+            answer = httpx.request(
+                self.command, url, content=body, headers=given | headers, timeout=60
+            )
+            self.send_response(answer.status_code)
+            for name, value in answer.headers.items():
+                if name.lower() not in HOP:
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(answer.content)))
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        do_GET = do_POST = handle_one  # noqa: N815 - names of the standard library
+
+        log_message = Page.log_message
+
+    with hosted(Handler) as port:
+        yield f"http://127.0.0.1:{port}{prefix}"
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_documentation_sends_a_request_below_the_path_of_a_proxy(browser, page_server, named):
+    headers = {"X-Forwarded-Prefix": "/vision"} if named else {}
+    with proxied(page_server, "/vision", headers) as address:
+        send_prefilled(browser, address)
+
+
+def send_prefilled(browser, address):
+    """Send each request of the page of documentation as it is there."""
     page = browser.new_page()
     page.set_default_timeout(120_000)
     broken: list[str] = []
     page.on("pageerror", lambda error: broken.append(str(error)))
     page.on("console", lambda said: said.type == "error" and broken.append(said.text))
-    answer = page.goto(demo_server.url + "/docs")
+    answer = page.goto(f"{address}/docs")
     assert "unsafe" not in answer.headers["content-security-policy"].partition(";")[0]
-    route = page.locator("#operations-models-list_models")
-    route.locator(".opblock-summary-control").click()
-    route.locator(".try-out__btn").click()
-    route.locator("button.execute").click()
-    answered = route.locator(".live-responses-table .highlight-code").first
-    answered.filter(has_text='"digits"').wait_for()
+    for operation in ("predict", "predict_json"):
+        route = page.locator(f"#operations-predict-{operation}")
+        route.locator(".opblock-summary-control").click()
+        route.locator(".try-out__btn").click()
+        if operation == "predict":
+            route.locator("input[type=file]").set_input_files(DEMO / "scene-1.jpg")
+        route.locator("button.execute").click()
+        status = route.locator(".live-responses-table tbody .response-col_status").first
+        status.wait_for()
+        assert status.inner_text().split()[0] == "200", route.inner_text()
+        sent = route.locator(".request-url pre").inner_text()
+        assert sent == f"{address}/v1/models/digits/{operation.replace('_', '/')}"
     page.close()
     assert broken == []
