@@ -203,28 +203,15 @@ def unchanged(shared):
     return cache(lambda model: Observer(load(shared / "models" / f"{model}.onnx").proto))
 
 
-@pytest.fixture(scope="module", params=CASES)
-def seen(request, shared, unchanged):
-    """A case, and its outputs for images, which its metadata do not change."""
-    model, family, says = planted(shared, request.param)
-    return request.param, model, family, says, Tailed(model, unchanged(CASES[request.param][0]))
-
-
-def test_numbers_exclude_the_family(seen):
-    _, model, family, says, observe = seen
-    found = recognised(model, None, observe)
-    if family != "yolox-decoded":
-        assert found.family is None
+@pytest.mark.parametrize("case", CASES)
+def test_numbers_exclude_the_family_with_metadata_and_without(shared, unchanged, case):
+    model, family, says = planted(shared, case)
+    observe = Tailed(model, unchanged(CASES[case][0]))
+    raw_grid = case == "X, decoded head on a raw grid"
+    assert recognised(model, None, observe).family == ("yolox" if raw_grid else None)
     with pytest.raises(UnsupportedModel, match=says):
         recognised(model, family, observe)
-
-
-def test_none_is_misread_without_metadata(seen):
-    case, whole, _, _, observe = seen
-    model = onnx.ModelProto()
-    model.CopyFrom(whole)
     del model.metadata_props[:]
-    raw_grid = case == "X, decoded head on a raw grid"
     assert recognised(model, None, observe).family == ("yolox" if raw_grid else None)
 
 

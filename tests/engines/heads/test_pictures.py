@@ -13,6 +13,8 @@ from fovea_preprocess.letterbox import LetterboxMap
 SIZE = (32, 48)
 IMAGE = [TensorSpec("images", "float32", (1, 3, *SIZE))]
 PHOTOGRAPH = np.random.default_rng(0).uniform(0.1, 0.9, (1, 3, 64, 96)).astype(np.float32)
+SAME = PHOTOGRAPH[..., : SIZE[0], : SIZE[1]]
+PICTURES = {"task": "image-to-image"}
 
 
 def recognised(seen, family=None, *, beside=(), **metadata):
@@ -24,67 +26,54 @@ def decoded(recognition, seen):
     return open_head(recognition, IMAGE).decode({"out": seen}, 0, PredictOptions())
 
 
-def test_a_larger_picture_is_one():
-    found = recognised(PHOTOGRAPH)
-    assert (found.family, found.task, found.nameless) == ("image", "image", True)
-    np.testing.assert_array_equal(decoded(found, PHOTOGRAPH).values[5, 7], PHOTOGRAPH[0, :, 5, 7])
-    assert recognised(PHOTOGRAPH[:, :1]).family == "image"
-
-
-def test_levels_of_0_to_1_become_black_where_0_to_255_is_taken():
-    assert recognised(PHOTOGRAPH / 255).family == "super-resolution"
-    assert recognised(PHOTOGRAPH[:, :1] / 255).family == "super-resolution-grey"
-    assert recognised(PHOTOGRAPH / 255, beside=("enlarged",)).family == "super-resolution"
-
-
-def test_a_picture_as_large_as_the_image_may_be_classes():
-    same = PHOTOGRAPH[..., : SIZE[0], : SIZE[1]]
-    found = recognised(same)
-    assert found.family is None
-    assert "--head image" in found.reason
-    assert recognised(same, family="image").family == "image"
-    assert recognised(same, task="image-to-image").family == "image"
-    assert recognised(same[:, :1], task="image-to-image").family == "image"
-
-
 @pytest.mark.parametrize(
-    ("family", "factor", "offset"), [("image-255", 255, 0), ("image-signed", 2, -1)]
+    ("seen", "metadata", "family"),
+    [
+        (PHOTOGRAPH, {}, "image"),
+        (PHOTOGRAPH[:, :1], {}, "image"),
+        # Levels of 0 to 1 become black where 0 to 255 is taken.
+        (PHOTOGRAPH / 255, {}, "super-resolution"),
+        (PHOTOGRAPH[:, :1] / 255, {}, "super-resolution-grey"),
+        (PHOTOGRAPH / 255, {"beside": ("enlarged",)}, "super-resolution"),
+        # One as large as the image may be classes.
+        (SAME, {}, None),
+        (SAME, PICTURES, "image"),
+        (SAME[:, :1], PICTURES, "image"),
+        (np.full((1, 3, 64, 97), 0.5), {}, None),
+        (np.full((1, 2, 64, 96), 0.5), {}, None),
+        (np.full((1, 3, 32 * 9, 48 * 9), 0.5), {}, None),
+    ],
 )
-def test_other_levels_are_named_by_the_user(family, factor, offset):
-    seen = PHOTOGRAPH * factor + offset
-    np.testing.assert_allclose(
-        decoded(recognised(seen, family=family), seen).levels,
-        decoded(recognised(PHOTOGRAPH), PHOTOGRAPH).levels,
-        atol=1,
-    )
+def test_the_size_and_the_numbers_tell_a_picture(seen, metadata, family):
+    found = recognised(seen, **metadata)
+    assert found.family == family or (family is None and found.task != "image")
+    if family == "image":
+        assert (found.task, found.nameless) == ("image", True)
+        at = decoded(found, seen).values[5, 7]
+        np.testing.assert_array_equal(at, seen[0, :, 5, 7])
 
 
-def test_numbers_that_are_no_levels_are_refused():
-    with pytest.raises(UnsupportedModel, match=r"not from 0 \(black\) to 1 \(white\)"):
+def test_a_user_names_the_levels():
+    assert "--head image" in recognised(SAME).reason
+    assert recognised(SAME, family="image").family == "image"
+    want = decoded(recognised(PHOTOGRAPH), PHOTOGRAPH).levels
+    for family, seen in (("image-255", PHOTOGRAPH * 255), ("image-signed", PHOTOGRAPH * 2 - 1)):
+        found = decoded(recognised(seen, family=family), seen)
+        np.testing.assert_allclose(found.levels, want, atol=1)
+    with pytest.raises(UnsupportedModel):
         recognised(PHOTOGRAPH * 255, family="image")
 
 
-@pytest.mark.parametrize(
-    "shape", [(1, 3, 64, 97), (1, 3, 16, 24), (1, 2, 64, 96), (1, 3, 32 * 9, 48 * 9)]
-)
-def test_other_shapes_are_left_to_others(shape):
-    assert recognised(np.full(shape, 0.5, np.float32)).task != "image"
-
-
-def test_what_is_no_number_is_unsound():
+def test_colours_are_those_of_rgb_and_what_is_no_number_is_unsound():
     head = open_head(recognised(PHOTOGRAPH), IMAGE)
+    picture = decoded(recognised(PHOTOGRAPH), PHOTOGRAPH)
+    np.testing.assert_array_equal(picture.in_rgb("RGB").values, picture.values)
+    np.testing.assert_array_equal(picture.in_rgb("BGR").values, picture.values[..., ::-1])
+    assert NewImage(picture.values[..., :1]).rgb.shape == (64, 96, 3)
     broken = PHOTOGRAPH.copy()
     assert head.unsound({"out": broken}, 0) is None
     broken[0, 1, 2, 3] = np.nan
     assert head.unsound({"out": broken}, 0) == "output out"
-
-
-def test_colours_are_those_of_rgb():
-    picture = decoded(recognised(PHOTOGRAPH), PHOTOGRAPH)
-    np.testing.assert_array_equal(picture.in_rgb("RGB").values, picture.values)
-    np.testing.assert_array_equal(picture.in_rgb("BGR").values, picture.values[..., ::-1])
-    grey = NewImage(picture.values[..., :1])
-    assert grey.rgb.shape == (64, 96, 3)
 
 
 def test_agreement_is_the_distance_of_levels():

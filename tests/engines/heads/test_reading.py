@@ -1,7 +1,11 @@
 """Text by CTC: told by its dictionary, collapsed as CTC says, compared by edits."""
 
+from itertools import groupby
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fovea_engines.heads.recognise import open_head, recognise
 from fovea_engines.results.options import PredictOptions
@@ -26,14 +30,24 @@ def recognised(seen, family=None, **metadata):
     return recognise(IMAGE, outputs, metadata, family, lambda _: [{"out": seen}])
 
 
-@pytest.mark.parametrize("columns", [4, 5])
-def test_a_dictionary_tells_it(columns):
-    found = recognised(steps(1, 0, 2, columns=columns), **SAYS)
-    assert (found.family, found.task, found.num_classes) == ("ctc", "read", 3)
+HEAD = open_head(recognised(steps(1, 0, 2), **SAYS), IMAGE)
 
 
-def test_logits_are_told_from_probabilities():
-    assert recognised(10 * steps(1, 0, 2) - 5, **SAYS).family == "ctc-logits"
+def read(*best):
+    return HEAD.decode({"out": steps(*best)}, 0, PredictOptions())
+
+
+@pytest.mark.parametrize(
+    ("seen", "family"),
+    [
+        (steps(1, 0, 2, columns=4), "ctc"),
+        (steps(1, 0, 2), "ctc"),
+        (10 * steps(1, 0, 2) - 5, "ctc-logits"),
+    ],
+)
+def test_a_dictionary_tells_it(seen, family):
+    found = recognised(seen, **SAYS)
+    assert (found.family, found.task, found.num_classes) == (family, "read", 3)
 
 
 def test_without_a_dictionary_the_user_says_so():
@@ -45,30 +59,14 @@ def test_without_a_dictionary_the_user_says_so():
         recognised(steps(1, 0, 2), family="ctc", character="a\nb")
 
 
-@pytest.mark.parametrize(
-    ("best", "text"),
-    [
-        ((0, 1, 1, 0, 1, 2, 0), "aab"),
-        ((0, 0), ""),
-        ((1, 2, 3), "abc"),
-        ((1, 4, 1), "a a"),
-        ((3, 3, 3), "c"),
-    ],
-)
-def test_repeated_steps_are_one_character(best, text):
-    seen = steps(*best)
-    head = open_head(recognised(steps(1, 0, 2), **SAYS), IMAGE)
-    found = head.decode({"out": seen}, 0, PredictOptions())
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12))
+def test_repeated_steps_are_one_character(best):
+    """0 is none, and the last column, beyond the dictionary, is a space."""
+    text = "".join(" abc "[step] for step, _ in groupby(best) if step)
+    found = read(*best)
     assert "".join(found.characters(LABELS)) == text
     assert found.scores.tolist() == pytest.approx([0.9] * len(text))
     assert found.score == pytest.approx(0.9 if text else 0)
-
-
-def test_labels_with_a_line_for_none_are_told_how_many_there_must_be():
-    outputs = [TensorSpec("out", "float32", (1, 68, 18))]
-    names = {"names": str([*map(str, range(68))])}
-    with pytest.raises(UnsupportedModel, match="name 67, and they name 68"):
-        recognise(IMAGE, outputs, names, "lprnet")
 
 
 def test_the_columns_of_lprnet_are_its_rows_and_none_is_last():
@@ -78,24 +76,32 @@ def test_the_columns_of_lprnet_are_its_rows_and_none_is_last():
     assert found.num_classes == 3
     text = open_head(found, IMAGE).decode({"out": logits}, 0, PredictOptions())
     assert text.characters(LABELS) == ["a", "a", "b"]
+    # Labels that have a line for none.
+    outputs = [TensorSpec("out", "float32", (1, 68, 18))]
+    names = {"names": str([*map(str, range(68))])}
+    with pytest.raises(UnsupportedModel, match="name 67, and they name 68"):
+        recognise(IMAGE, outputs, names, "lprnet")
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "edits"),
-    [("kitten", "sitting", 3), ("", "abc", 3), ("abc", "abc", 0), ("flaw", "lawn", 2)],
-)
-def test_edits(one, other, edits):
-    assert edit_distance(one, other) == edit_distance(other, one) == edits
+def plain_edits(one, other):
+    """Levenshtein's distance by its definition."""
+    if not one or not other:
+        return len(one) + len(other)
+    return min(
+        plain_edits(one[1:], other) + 1,
+        plain_edits(one, other[1:]) + 1,
+        plain_edits(one[1:], other[1:]) + (one[0] != other[0]),
+    )
+
+
+@given(st.text("ab", max_size=5), st.text("abc", max_size=5))
+def test_edits_are_those_of_the_definition(one, other):
+    assert edit_distance(one, other) == plain_edits(one, other)
 
 
 def test_agreement_is_of_texts():
-    head = open_head(recognised(steps(1, 0, 2), **SAYS), IMAGE)
-
-    def read(*best):
-        return head.decode({"out": steps(*best)}, 0, PredictOptions())
-
     assert read(1, 0, 2, 3).shared(read(1, 0, 2, 3)) == 1
     assert read(1, 0, 2, 3).shared(read(1, 0, 3)) == pytest.approx(2 / 3)
     assert read(0).shared(read(0, 0)) == 1
     assert read(0).shared(read(1)) == 0
-    assert head.unsound({"out": steps(1) * np.nan}, 0) == "output out"
+    assert HEAD.unsound({"out": steps(1) * np.nan}, 0) == "output out"

@@ -1,17 +1,12 @@
-"""Which models are taken for detectors, of which family, and which are not."""
+"""Which models are taken for detectors, by shapes, metadata and numbers, or by none of these."""
 
-import onnxruntime
+import numpy as np
 import pytest
+from tests.engines.heads.by_hand import told
 
-from fovea_engines.evaluation.observe import Observer
-from fovea_engines.heads.metadata import labels_from_metadata
-from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.recognise import open_head, recognise
-from fovea_engines.onnx_graph.load import load
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
-
-pytestmark = pytest.mark.real
 
 COCO = {"names": str({i: f"class {i}" for i in range(80)}), "stride": "32"}
 
@@ -24,142 +19,71 @@ def output(*shape, dtype="float32"):
     return [TensorSpec("output0", dtype, (-1, *shape))]
 
 
-REAL = {
-    "yolov8n": ("yolov8", "detect", 80),
-    "yolov5n": ("yolov5", "detect", 80),
-    "yolov10n": ("yolov10", "detect", 80),
-    "yolox_nano": ("yolox", "detect", 80),
-    "yolov8n-seg-320": ("yolov8-seg", "segment", 80),
-    "yolov8n-pose": ("yolov8-pose", "pose", 1),
-    "mobilenetv2": ("classifier-logits", "classify", 1000),
-    "u2netp": ("u2net", "saliency", None),
+FREE, GREY = image(-1, -1), [TensorSpec("x", "float32", (-1, 1, 640, 640))]
+BYTES = [TensorSpec("x", "uint8", (1, 640, 640, 3))]
+PROTOTYPES = TensorSpec("protos", "float32", (-1, 32, 160, 160))
+RAW_LEVEL = TensorSpec("p3", "float32", (-1, 3, 80, 80, 85))
+END_TO_END = COCO | {"end2end": "True"}
+DETECTORS = {
+    "rectangle": (image(320, 480), output(84, 3150), {}, "yolov8"),
+    "v8 P6": (image(1280, 1280), output(84, 34000), {}, "yolov8"),
+    "v5 P6": (image(1280, 1280), output(102000, 85), {}, "yolov5"),
+    "P2": (image(), output(34000, 85), {}, "yolox"),
+    "v3-tinyu": (image(), output(84, 2000), COCO, "yolov8"),
+    "v3-tiny": (image(416, 416), output(2535, 85), COCO, "yolov5"),
+    "yolox of two strides": (image(416, 416), output(845, 85), {}, "yolox"),
+    "dynamic v3-tinyu": (FREE, output(84, 2000), COCO, "yolov8"),
+    "one class": (image(), output(5, 8400), {}, "yolov8"),
+    "v5 one class": (image(), output(25200, 6), {}, "yolov5"),
+    "yolox one class": (image(), output(8400, 6), {}, "yolox"),
+    "end to end": (image(), output(100, 6), {}, "yolov10"),
+    "NHWC": (BYTES, output(84, 8400), {}, "yolov8"),
+    "dynamic v8": (FREE, output(84, -1), COCO, "yolov8"),
+    "dynamic v5": (FREE, output(-1, 85), COCO, "yolov5"),
+    "dynamic size v5": (FREE, output(25200, 85), COCO, "yolov5"),
+    "dynamic end to end": (FREE, output(300, 6), END_TO_END, "yolov10"),
+    "size from metadata": (FREE, output(84, 8400), {"imgsz": "[640, 640]"}, "yolov8"),
+    "a column more than the names": (image(), output(85, 8400), COCO, "yolov8-obb"),
+    "rotated": (image(), output(84, 8400), {"task": "obb"}, "yolov8-obb"),
+    "rotated rows": (image(), output(300, 7), {"task": "obb"}, "yolov10-obb"),
+    "keypoints": (image(), output(56, 8400), {"kpt_shape": "[17, 3]"}, "yolov8-pose"),
+    "prototypes of masks": (image(), [*output(116, 8400), PROTOTYPES], {}, "yolov8-seg"),
+    "v5 with a raw level": (image(), [*output(25200, 85), RAW_LEVEL], {}, "yolov5"),
 }
 
 
-@pytest.mark.parametrize("model", REAL)
-def test_real_models(shared, model):
-    session = onnxruntime.InferenceSession(
-        shared / "models" / f"{model}.onnx", providers=["CPUExecutionProvider"]
-    )
-
-    def specs(tensors):
-        return [
-            TensorSpec(t.name, "float32", tuple(d if isinstance(d, int) else -1 for d in t.shape))
-            for t in tensors
-        ]
-
-    inputs, outputs = specs(session.get_inputs()), specs(session.get_outputs())
-    metadata = session.get_modelmeta().custom_metadata_map
-    # The numbers of a classifier tell logits from probabilities.
-    graph = load(shared / "models" / f"{model}.onnx").proto
-    seen = Observer(graph) if model == "mobilenetv2" else None
-    told = recognise(inputs, outputs, metadata, observe=seen)
-    assert (told.family, told.task, told.num_classes) == REAL[model]
-    head = open_head(told, inputs)
-    assert (head.family if head else None) == told.family
-    if told.family is None:
-        assert "decode" in told.reason
-    # Without its metadata, a model is recognised by its shapes and by what it computes.
-    bare = recognise(inputs, outputs, {}, observe=Observer(graph))
-    assert bare.family == told.family
-
-
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "metadata", "family"),
-    [
-        pytest.param(image(320, 480), output(84, 3150), {}, "yolov8", id="rectangle"),
-        pytest.param(image(1280, 1280), output(84, 34000), {}, "yolov8", id="v8 P6"),
-        pytest.param(image(1280, 1280), output(102000, 85), {}, "yolov5", id="v5 P6"),
-        pytest.param(image(), output(34000, 85), {}, "yolox", id="P2"),
-        pytest.param(image(), output(84, 2000), COCO, "yolov8", id="v3-tinyu"),
-        pytest.param(image(416, 416), output(2535, 85), COCO, "yolov5", id="v3-tiny"),
-        pytest.param(image(416, 416), output(845, 85), {}, "yolox", id="yolox of two strides"),
-        pytest.param(image(-1, -1), output(84, 2000), COCO, "yolov8", id="dynamic v3-tinyu"),
-        pytest.param(image(), output(5, 8400), {}, "yolov8", id="one class"),
-        pytest.param(image(), output(25200, 6), {}, "yolov5", id="v5 one class"),
-        pytest.param(image(), output(8400, 6), {}, "yolox", id="yolox one class"),
-        pytest.param(image(), output(100, 6), {}, "yolov10", id="end to end"),
-        pytest.param(
-            [TensorSpec("x", "uint8", (1, 640, 640, 3))], output(84, 8400), {}, "yolov8", id="NHWC"
-        ),
-        pytest.param(image(-1, -1), output(84, -1), COCO, "yolov8", id="dynamic v8"),
-        pytest.param(image(-1, -1), output(-1, 85), COCO, "yolov5", id="dynamic v5"),
-        pytest.param(image(-1, -1), output(25200, 85), COCO, "yolov5", id="dynamic size v5"),
-        pytest.param(
-            image(-1, -1),
-            output(300, 6),
-            COCO | {"end2end": "True"},
-            "yolov10",
-            id="dynamic end to end",
-        ),
-        pytest.param(
-            image(-1, -1),
-            output(84, 8400),
-            {"imgsz": "[640, 640]"},
-            "yolov8",
-            id="size from metadata",
-        ),
-        pytest.param(
-            image(), output(85, 8400), COCO, "yolov8-obb", id="a column more than the names"
-        ),
-        pytest.param(image(), output(84, 8400), {"task": "obb"}, "yolov8-obb", id="rotated"),
-        pytest.param(image(), output(300, 7), {"task": "obb"}, "yolov10-obb", id="rotated rows"),
-        pytest.param(
-            image(), output(56, 8400), {"kpt_shape": "[17, 3]"}, "yolov8-pose", id="keypoints"
-        ),
-        pytest.param(
-            image(),
-            [*output(116, 8400), TensorSpec("protos", "float32", (-1, 32, 160, 160))],
-            {},
-            "yolov8-seg",
-            id="prototypes of masks",
-        ),
-        pytest.param(
-            image(),
-            [*output(25200, 85), TensorSpec("p3", "float32", (-1, 3, 80, 80, 85))],
-            {},
-            "yolov5",
-            id="v5 with a raw level",
-        ),
-    ],
-)
-def test_detectors(inputs, outputs, metadata, family):
-    told = recognise(inputs, outputs, metadata)
-    assert told.family == family
-    assert told.reason.startswith("output0 [")
+@pytest.mark.parametrize("name", DETECTORS)
+def test_shapes_and_metadata_tell_detectors(name):
+    inputs, outputs, metadata, family = DETECTORS[name]
+    found = recognise(inputs, outputs, metadata)
+    assert found.family == family
+    assert found.reason.startswith("output0 [")
     assert recognise(inputs, outputs, metadata, family).family == family
 
 
-@pytest.mark.parametrize(
-    ("inputs", "outputs", "metadata", "because"),
-    [
-        pytest.param(
-            image(), output(8400, 84), COCO, "fits rtmdet and picodet", id="transposed v8, named"
-        ),
-        pytest.param(image(), output(84, 8401), {}, "8401", id="odd count"),
-        pytest.param(image(-1, -1), output(-1, 85), {}, "nothing tells", id="v5 or yolox"),
-        pytest.param(image(-1, -1), output(-1, -1), COCO, "classes is dynamic", id="all dynamic"),
-        pytest.param(image(), output(4, 8400), {}, "room for no class", id="boxes only"),
-        pytest.param(image(), output(84, 8400, dtype="int8"), {}, "int8", id="integers"),
-        pytest.param(image(), output(84, 8400), {"task": "gaze"}, "task 'gaze'", id="task"),
-        pytest.param(image() + image(), output(84, 8400), {}, "not one batch", id="two inputs"),
-        pytest.param(
-            [TensorSpec("x", "float32", (-1, 1, 640, 640))],
-            output(84, 8400),
-            {},
-            "colour",
-            id="grey input",
-        ),
-        pytest.param(image(), output(84, 8400) + output(84, 8400), {}, "no family", id="two"),
-        pytest.param(image(), [], {}, "no family", id="no output"),
-        pytest.param([], output(84, 8400), {}, "not one batch", id="no input"),
-    ],
-)
-def test_others_serve_tensors_and_say_why(inputs, outputs, metadata, because):
-    told = recognise(inputs, outputs, metadata)
-    assert told.family is None
-    assert because in told.reason
-    assert open_head(told, inputs) is None
+OTHERS = {
+    "transposed v8, named": (image(), output(8400, 84), COCO, "fits rtmdet and picodet"),
+    "odd count": (image(), output(84, 8401), {}, "8401"),
+    "v5 or yolox": (FREE, output(-1, 85), {}, "nothing tells"),
+    "all dynamic": (FREE, output(-1, -1), COCO, "classes is dynamic"),
+    "boxes only": (image(), output(4, 8400), {}, "room for no class"),
+    "integers": (image(), output(84, 8400, dtype="int8"), {}, "int8"),
+    "task": (image(), output(84, 8400), {"task": "gaze"}, "task 'gaze'"),
+    "two inputs": (image() + image(), output(84, 8400), {}, "not one batch"),
+    "grey input": (GREY, output(84, 8400), {}, "colour"),
+    "two": (image(), output(84, 8400) + output(84, 8400), {}, "no family"),
+    "no output": (image(), [], {}, "no family"),
+    "no input": ([], output(84, 8400), {}, "not one batch"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_serve_tensors_and_say_why(name):
+    inputs, outputs, metadata, because = OTHERS[name]
+    found = recognise(inputs, outputs, metadata)
+    assert found.family is None
+    assert because in found.reason
+    assert open_head(found, inputs) is None
 
 
 def test_the_user_settles_what_shapes_leave_open():
@@ -188,82 +112,88 @@ def test_a_family_that_there_is_not_is_named_with_those_near_it():
         recognise(image(), output(84, 8400), {}, family="yolov88")
 
 
-def test_a_head_reads_the_output_that_the_runtime_names():
-    renamed = [TensorSpec("renamed:0", "float32", (-1, 84, 8400))]
-    told = recognise(image(), renamed, {}, "yolov8")
-    assert open_head(told, image()).outputs == ("renamed:0",)
-
-
-def test_a_raw_grid_needs_a_size():
-    inputs, outputs = image(-1, -1), output(-1, 85)
-    told = recognise(inputs, outputs, {}, family="yolox")
+def test_a_raw_grid_needs_a_size_and_a_head_the_name_of_its_output():
+    found = recognise(FREE, output(-1, 85), {}, family="yolox")
     with pytest.raises(UnsupportedModel, match="--size"):
-        open_head(told, inputs)
-    assert open_head(told, image(416, 320)).size == (416, 320)
+        open_head(found, FREE)
+    assert open_head(found, image(416, 320)).size == (416, 320)
+    renamed = [TensorSpec("renamed:0", "float32", (-1, 84, 8400))]
+    found = recognise(image(), renamed, {}, "yolov8")
+    assert open_head(found, image()).outputs == ("renamed:0",)
+
+
+EMPTY = {"output0": np.zeros((1, 300, 6), np.float32)}
+ROW = [0.25, 0.5, 0.2, 0.3, 0.9, 2]
+
+
+def test_rows_of_zeros_decide_between_no_families():
+    found = told(EMPTY)
+    assert found.family is None
+    assert found.unseen
+    assert found.open[0] == "yolov10"
+    assert "ultralytics-rtdetr" in found.open
+    assert "show nothing that it finds" in found.reason
 
 
 @pytest.mark.parametrize(
-    ("names", "labels"),
-    [
-        ("{0: 'a', 1: 'b'}", ("a", "b")),
-        ("{1: 'b', 0: 'a'}", ("a", "b")),
-        ('{"0": "a", "1": "b"}', ("a", "b")),
-        ("['a', 'b']", ("a", "b")),
-        ("('a', 'b')", ("a", "b")),
-        ("{0: 7, 1: 'b'}", ("7", "b")),
-        ("{0: 'a', 2: 'b'}", None),
-        ("{0: 'a'}", None),
-        ("{0: ['a'], 1: 'b'}", None),
-        ("{0: 'a', 1: 'b'", None),
-        ("__import__('os').abort()", None),
-        ("(" * 5000, None),
-        ("'ab'", None),
-        ("", None),
-    ],
+    ("row", "family"), [(ROW, "ultralytics-rtdetr"), ([40, 20, 90, 60, 0.9, 2], "yolov10")]
 )
-def test_labels(names, labels):
-    assert labels_from_metadata({"names": names}, 2) == labels
+def test_one_row_decides(row, family):
+    rows = EMPTY["output0"].copy()
+    rows[0, 0] = row
+    found = told({"output0": rows})
+    assert (found.family, found.unseen) == (family, False)
 
 
-def test_labels_of_any_number():
-    assert labels_from_metadata({"names": "['a']"}, None) == ("a",)
-    assert labels_from_metadata({}, None) is None
-    lines = {"character": "person\ntraffic light\n"}  # as PaddlePaddle's exporters have them
-    assert labels_from_metadata(lines, None) == ("person", "traffic light")
-    assert labels_from_metadata(lines, 3) is None
+def test_metadata_or_the_user_decides_without_a_row():
+    found = told(EMPTY, {"head": "RTDETRDecoder", "names": "['a', 'b', 'c']"})
+    assert (found.family, found.unseen) == ("ultralytics-rtdetr", True)
+    assert "its numbers say nothing" in found.reason
+    assert told(EMPTY, family="yolov10").family == "yolov10"
 
 
-def test_sizes():
-    assert default_preprocess("yolov8", image(480, 640), {}).row_shape == (3, 480, 640)
-    free = image(-1, -1)
-    by_metadata = default_preprocess("yolov8", free, {"imgsz": "[320, 640]"})
-    assert by_metadata.row_shape == (3, 320, 640)
-    assert default_preprocess("yolov8", free, {"imgsz": "320"}).row_shape == (3, 320, 320)
-    given = default_preprocess("yolov8", free, {"imgsz": "320"}, (640, 352))
-    assert given.row_shape == (3, 640, 352)
-    half_free = default_preprocess("yolov8", image(480, -1), {"imgsz": "640"})
-    assert half_free.row_shape == (3, 480, 640)
+def test_rows_of_padding_are_no_evidence():
+    """MMDeploy fills up with class -1, others with boxes of score 0."""
+    dets = np.full((1, 10, 5), 7, np.float32)
+    dets[..., 4] = 0
+    for labels in (np.full((1, 10), -1), np.zeros((1, 10))):
+        found = told({"dets": dets, "labels": labels.astype(np.int64)})
+        assert (found.family, found.unseen) == ("mmdeploy", True)
+
+
+def not_run(*outputs, metadata=None, family=None):
+    image = [TensorSpec("images", "float32", (-1, 3, 640, 640))]
+    return recognise(image, outputs, metadata or {}, family, observe=lambda _: ())
 
 
 @pytest.mark.parametrize(
-    ("inputs", "metadata", "size", "error", "says"),
+    ("shape", "could_be"),
     [
-        (image(), {}, (320, 320), InvalidOption, "fixed at 640x640"),
-        (image(-1, 640), {}, (320, 320), InvalidOption, "fixed at anyx640"),
-        (image(-1, -1), {}, (330, 320), InvalidOption, "multiples of 32"),
-        (image(-1, -1), {"stride": "64"}, (320, 352), InvalidOption, "multiples of 64"),
-        (image(-1, -1), {}, None, UnsupportedModel, "--size"),
-        (image(-1, -1), {"imgsz": "[640]"}, None, UnsupportedModel, "--size"),
-        (image(dtype="int64"), {}, None, UnsupportedModel, "int64"),
-        ([TensorSpec("x", "float32", (1, 1000))], {}, None, UnsupportedModel, "colour"),
+        ((300, 6), {"yolov10", "ultralytics-rtdetr"}),
+        ((84, 8400), {"yolov8", "libreyolo-yolo9", "yolov8-obb"}),
+        ((8400, 85), {"yolox", "yolox-decoded", "yolov6"}),
     ],
 )
-def test_sizes_and_inputs_that_are_refused(inputs, metadata, size, error, says):
-    with pytest.raises(error, match=says):
-        default_preprocess("yolov8", inputs, metadata, size)
+def test_a_model_that_cannot_be_run_is_not_guessed_by_its_shape(shape, could_be):
+    output = TensorSpec("output0", "float32", (-1, *shape))
+    found = not_run(output)
+    assert (found.family, found.unseen) == (None, True)
+    assert set(found.open) >= could_be
+    assert "the model could not be run" in found.reason
+    assert not_run(output, family=found.open[0]).family == found.open[0]
 
 
-def test_layout_and_type_come_from_the_input():
-    spec = default_preprocess("yolov8", [TensorSpec("x", "uint8", (1, 480, 640, 3))], {})
-    assert (spec.layout, spec.dtype, spec.scale) == ("NHWC", "uint8", 1.0)
-    assert default_preprocess("yolov5", image(dtype="float16"), {}).dtype == "float16"
+def test_names_and_metadata_decide_for_a_model_that_cannot_be_run():
+    dets = TensorSpec("dets", "float32", (-1, 100, 5)), TensorSpec("labels", "int64", (-1, 100))
+    found = not_run(*dets)
+    assert (found.family, found.unseen) == ("mmdeploy", True)
+    assert "could not be run, so its numbers say nothing" in found.reason
+    rows = TensorSpec("output0", "float32", (-1, 300, 6))
+    named = {"head": "RTDETRDecoder", "names": "['a', 'b', 'c']"}
+    assert not_run(rows, metadata=named).family == "ultralytics-rtdetr"
+
+
+@pytest.mark.parametrize("rows", [(40, 97), (640, 640)])
+def test_texts_and_maps_that_cannot_be_run_are_no_detectors(rows):
+    found = not_run(TensorSpec("output0", "float32", (-1, *rows)))
+    assert (found.family, found.open) == (None, ())

@@ -11,10 +11,13 @@ from tests.engines import reference
 from tests.engines.heads.expected import File, class_map, sampled
 from tests.rapidocr import OPTIONS, PREPROCESS, TEXT_MODEL, off, program
 
+from fovea_engines.evaluation.observe import Observer
 from fovea_engines.heads.presets import PRESETS, default_preprocess
 from fovea_engines.heads.recognise import open_head, recognise
 from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.heads.text import PpOcrDetection
+from fovea_engines.onnx_graph.load import load
+from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.rotated import corners
 from fovea_engines.results.skeleton import PERSON
@@ -224,6 +227,11 @@ def test_the_metadata_of_libreyolo_says_where_an_image_lies(shared):
 def test_grids_are_decoded_as_the_independent_reference_does(shared, model):
     """The best boxes are stored, and those of low scores are suppressed by brute force."""
     family = reference.MODELS[model]
+    graph = load(shared / "models" / f"{model}.onnx").proto
+    for metadata in (metadata_of(graph), {}):
+        shapes = graph_inputs(graph), graph_outputs(graph)
+        told = recognise(*shapes, metadata, observe=Observer(graph))
+        assert told.family == family
     session = onnxruntime.InferenceSession(
         shared / "models" / f"{model}.onnx", providers=["CPUExecutionProvider"]
     )

@@ -1,18 +1,14 @@
-"""Lines of text on maps that are made up, and those that RapidOCR finds with PP-OCR's network."""
+"""Lines of text on maps that are made up, by hand and by RapidOCR's own program."""
 
 import cv2
 import numpy as np
 import pytest
 from tests.engines.heads.by_hand import HEIGHT, WIDTH, told
-from tests.engines.heads.expected import File
-from tests.rapidocr import OPTIONS, PREPROCESS, TEXT_MODEL, off, program
+from tests.rapidocr import OPTIONS, off, program
 
-from fovea_engines.heads.presets import default_preprocess
 from fovea_engines.heads.text import PpOcrDetection
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.rotated import corners
-
-pytestmark = pytest.mark.real
 
 HEAD = PpOcrDetection.open(("map",), None)
 AS_RAPIDOCR = PredictOptions(conf=OPTIONS["box_thresh"])
@@ -94,6 +90,7 @@ def test_a_map_may_be_of_text_or_of_anything():
     assert "no probability" in told(logits, {"task": "text"}).reason
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("seed", range(5))
 def test_lines_of_any_angle_are_those_of_rapidocr(monkeypatch, seed):
     _, program_of = program(monkeypatch)
@@ -119,22 +116,3 @@ def test_lines_of_any_angle_are_those_of_rapidocr(monkeypatch, seed):
         far, which = off(outline, outlines)
         assert far <= 0.51  # it rounds
         assert found.scores[which] == pytest.approx(score, abs=1e-5)
-
-
-def test_lines_on_photographs_are_those_that_rapidocr_stored(shared, monkeypatch):
-    shapes, _ = program(monkeypatch)
-    file = File(shared, "ppocr-det", TEXT_MODEL)
-    for pixels, rows in file.images.values():
-        size = shapes(pixels).shape[2:]
-        trained = {"fit": "stretch", **PREPROCESS}
-        spec = default_preprocess("ppocr-det", file.inputs, {}, size, trained)
-        outputs, where = file.run(pixels, spec)
-        head = PpOcrDetection.open(tuple(outputs), size)
-        found = head.decode(outputs, 0, AS_RAPIDOCR).to_source(where)
-        assert len(found) == len(rows)
-        edge = np.array(pixels.shape[1::-1]) - 1
-        for row in rows:
-            far, which = off(np.array(row["polygon"]), corners(found.rotated).clip(0, edge))
-            # It cuts off fractions of pixels before a line is grown, and after.
-            assert far <= 2
-            assert found.scores[which] == pytest.approx(row["score"], abs=1e-3)

@@ -1,17 +1,20 @@
-"""--preprocess: what a file may say, and how it is laid over what the family was trained with."""
+"""What comes before a network: its size and type, that of its family, and --preprocess."""
 
 import json
 
 import pytest
 
+from fovea_engines.heads.metadata import labels_from_metadata
 from fovea_engines.heads.presets import PRESETS, default_preprocess, read_preprocess
 from fovea_engines.session import TensorSpec
-from fovea_preprocess.errors import InvalidOption, NotFound
-
-pytestmark = pytest.mark.slow
+from fovea_preprocess.errors import InvalidOption, NotFound, UnsupportedModel
 
 FLOAT = [TensorSpec("images", "float32", (1, 3, 64, 64))]
 BYTES = [TensorSpec("images", "uint8", (1, 64, 64, 3))]
+
+
+def image(height=640, width=640, dtype="float32"):
+    return [TensorSpec("images", dtype, (-1, 3, height, width))]
 
 
 @pytest.fixture
@@ -69,12 +72,6 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
         read_preprocess("x")
 
 
-def test_the_command_refuses_it_before_it_builds(fovea, file, tiny_model):
-    code, out, err = fovea("build", tiny_model, "--preprocess", file({"pad": 999}))
-    assert (code, out) == (2, "")
-    assert "pad must be a whole number from 0 to 255" in err
-
-
 def test_fields_of_a_file_are_laid_over_those_of_the_family(file):
     family = default_preprocess("yolox", FLOAT, {})
     spec = default_preprocess("yolox", FLOAT, {}, trained=read_preprocess(file({"pad": 0})))
@@ -125,3 +122,70 @@ def test_a_uint8_input_takes_what_leaves_its_values_alone(file):
 def test_a_uint8_input_takes_no_mean_of_its_family():
     spec = default_preprocess("mmdeploy", BYTES, {})
     assert (spec.channels, spec.scale, spec.mean, spec.std) == ("BGR", 1.0, (0,) * 3, (1,) * 3)
+
+
+@pytest.mark.parametrize(
+    ("names", "labels"),
+    [
+        ("{0: 'a', 1: 'b'}", ("a", "b")),
+        ("{1: 'b', 0: 'a'}", ("a", "b")),
+        ('{"0": "a", "1": "b"}', ("a", "b")),
+        ("['a', 'b']", ("a", "b")),
+        ("('a', 'b')", ("a", "b")),
+        ("{0: 7, 1: 'b'}", ("7", "b")),
+        ("{0: 'a', 2: 'b'}", None),
+        ("{0: 'a'}", None),
+        ("{0: ['a'], 1: 'b'}", None),
+        ("{0: 'a', 1: 'b'", None),
+        ("__import__('os').abort()", None),
+        ("(" * 5000, None),
+        ("'ab'", None),
+        ("", None),
+    ],
+)
+def test_labels(names, labels):
+    assert labels_from_metadata({"names": names}, 2) == labels
+
+
+def test_labels_of_any_number():
+    assert labels_from_metadata({"names": "['a']"}, None) == ("a",)
+    assert labels_from_metadata({}, None) is None
+    lines = {"character": "person\ntraffic light\n"}  # as PaddlePaddle's exporters have them
+    assert labels_from_metadata(lines, None) == ("person", "traffic light")
+    assert labels_from_metadata(lines, 3) is None
+
+
+def test_sizes():
+    assert default_preprocess("yolov8", image(480, 640), {}).row_shape == (3, 480, 640)
+    free = image(-1, -1)
+    by_metadata = default_preprocess("yolov8", free, {"imgsz": "[320, 640]"})
+    assert by_metadata.row_shape == (3, 320, 640)
+    assert default_preprocess("yolov8", free, {"imgsz": "320"}).row_shape == (3, 320, 320)
+    given = default_preprocess("yolov8", free, {"imgsz": "320"}, (640, 352))
+    assert given.row_shape == (3, 640, 352)
+    half_free = default_preprocess("yolov8", image(480, -1), {"imgsz": "640"})
+    assert half_free.row_shape == (3, 480, 640)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "metadata", "size", "error", "says"),
+    [
+        (image(), {}, (320, 320), InvalidOption, "fixed at 640x640"),
+        (image(-1, 640), {}, (320, 320), InvalidOption, "fixed at anyx640"),
+        (image(-1, -1), {}, (330, 320), InvalidOption, "multiples of 32"),
+        (image(-1, -1), {"stride": "64"}, (320, 352), InvalidOption, "multiples of 64"),
+        (image(-1, -1), {}, None, UnsupportedModel, "--size"),
+        (image(-1, -1), {"imgsz": "[640]"}, None, UnsupportedModel, "--size"),
+        (image(dtype="int64"), {}, None, UnsupportedModel, "int64"),
+        ([TensorSpec("x", "float32", (1, 1000))], {}, None, UnsupportedModel, "colour"),
+    ],
+)
+def test_sizes_and_inputs_that_are_refused(inputs, metadata, size, error, says):
+    with pytest.raises(error, match=says):
+        default_preprocess("yolov8", inputs, metadata, size)
+
+
+def test_layout_and_type_come_from_the_input():
+    spec = default_preprocess("yolov8", [TensorSpec("x", "uint8", (1, 480, 640, 3))], {})
+    assert (spec.layout, spec.dtype, spec.scale) == ("NHWC", "uint8", 1.0)
+    assert default_preprocess("yolov5", image(dtype="float16"), {}).dtype == "float16"
