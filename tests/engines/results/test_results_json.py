@@ -194,12 +194,9 @@ def written(result: TaskResult, options: PredictOptions) -> dict[str, Any]:
     return orjson.loads(orjson.dumps(size | result.to_json(WORDS, options)))
 
 
-def test_every_result_has_a_task_and_a_field():
+def test_every_result_has_a_task_and_a_field_and_heads_of_others_can_return_it():
     assert set(KINDS) == set(RESULTS) == set(RESULT_OF.values())
     assert len({kind.field for kind in RESULTS}) == len(RESULTS)
-
-
-def test_heads_of_others_can_return_every_result():
     assert {kind.__name__ for kind in RESULTS} <= set(api.__all__)
 
 
@@ -207,25 +204,64 @@ def test_heads_of_others_can_return_every_result():
 @given(data=st.data())
 def test_what_is_read_is_what_was_written(kind, data):
     result, options = data.draw(KINDS[kind])
-    answer = written(result, options)
-    read = read_result(answer, WORDS)
+    read = read_result(written(result, options), WORDS)
     assert type(read) is kind
-    assert orjson.dumps(read.to_json(WORDS, options)) == orjson.dumps(
-        result.to_json(WORDS, options)
-    )
-    SAME[kind](result, read, options)
+    twice, once = (orjson.dumps(each.to_json(WORDS, options)) for each in (read, result))
+    assert twice == once
+    assert_same(result, read, options)
 
 
-def same_objects(one: Detections, other: Detections, options: PredictOptions) -> None:
-    np.testing.assert_allclose(other.boxes, one.boxes, rtol=0, atol=PIXEL)
-    same_classes(one, other, options)
+def near(one: Any, other: Any, off: float, **more: float) -> None:
+    np.testing.assert_allclose(other, one, atol=off, **{"rtol": 0, **more})
+
+
+def assert_same(one: Any, other: Any, options: PredictOptions) -> None:
+    match one:
+        case Detections():
+            near(one.boxes, other.boxes, PIXEL)
+            assert_same_objects(one, other, options)
+        case Attributes():
+            for mine, others in zip(one.found, other.found, strict=True):
+                assert (others.name, others.exclusive) == (mine.name, mine.exclusive)
+                assert others.class_ids.tolist() == mine.class_ids.tolist()
+                near(mine.scores, others.scores, SCORE)
+        case Embedding():
+            near(one.norm, other.norm, 1e-6, rtol=1e-6)
+            same = "unit" if options.normalise else "vector"
+            assert getattr(other, same).tolist() == getattr(one, same).tolist()
+        case ReadText():
+            assert other.characters(WORDS.labels) == one.characters(WORDS.labels)
+            near(one.score, other.score, SCORE)
+    assert_same_map(one, other)
+    if isinstance(one, Detections | Classes):
+        assert other.class_ids.tolist() == one.class_ids.tolist()
+    if isinstance(one, Detections | Classes | ReadText):
+        near(one.scores, other.scores, SCORE)
+
+
+def assert_same_map(one: Any, other: Any) -> None:
+    match one:
+        case ClassMap():
+            assert (other.pixels() == one.pixels()).all()
+        case SoftMask():
+            near(one.pixels(), other.pixels(), 0.5 / 255 + 1e-6)
+        case DepthMap():
+            step = float(np.ptp(one.values.astype(np.float64))) / 65_535
+            near(one.pixels(), other.pixels(), 0.51 * step, rtol=1e-6)
+            ends = (one.values.min(), one.values.max(), one.metres)
+            assert (other.values.min(), other.values.max(), other.metres) == ends
+        case NewImage():
+            assert (other.levels == one.levels).all()
+
+
+def assert_same_objects(one: Detections, other: Detections, options: PredictOptions) -> None:
     if not len(one):
         return
     if one.keypoints is not None:
-        np.testing.assert_allclose(other.keypoints, one.keypoints, rtol=0, atol=PIXEL)
+        near(one.keypoints, other.keypoints, PIXEL)
     if one.rotated is not None:
-        np.testing.assert_allclose(other.rotated, one.rotated, rtol=0, atol=PIXEL)
-        np.testing.assert_allclose(other.rotated[:, 4], one.rotated[:, 4], rtol=0, atol=SCORE)
+        near(one.rotated, other.rotated, PIXEL)
+        near(one.rotated[:, 4], other.rotated[:, 4], SCORE)
     if one.track_ids is not None:
         assert other.track_ids.tolist() == np.maximum(one.track_ids, 0).tolist()
     if one.masks is not None and options.mask != "polygon":
@@ -233,64 +269,8 @@ def same_objects(one: Detections, other: Detections, options: PredictOptions) ->
             assert (other.masks.bitmap(index) == one.masks.bitmap(index)).all()
     for mine, others in zip(one.findings or (), other.findings or (), strict=False):
         # Two stages may share a place, where the later one stays.
-        assert {each.field for each in others} == {
-            "error" if each.error else each.field for each in mine
-        }
-
-
-def same_classes(one: Any, other: Any, options: PredictOptions) -> None:
-    assert other.class_ids.tolist() == one.class_ids.tolist()
-    np.testing.assert_allclose(other.scores, one.scores, rtol=0, atol=SCORE)
-
-
-def same_attributes(one: Attributes, other: Attributes, options: PredictOptions) -> None:
-    for mine, others in zip(one.found, other.found, strict=True):
-        assert (others.name, others.exclusive) == (mine.name, mine.exclusive)
-        same_classes(mine, others, options)
-
-
-def same_vectors(one: Embedding, other: Embedding, options: PredictOptions) -> None:
-    np.testing.assert_allclose(other.norm, one.norm, rtol=1e-6, atol=1e-6)
-    same = "unit" if options.normalise else "vector"
-    assert getattr(other, same).tolist() == getattr(one, same).tolist()
-
-
-def same_texts(one: ReadText, other: ReadText, options: PredictOptions) -> None:
-    assert other.characters(WORDS.labels) == one.characters(WORDS.labels)
-    np.testing.assert_allclose(other.scores, one.scores, rtol=0, atol=SCORE)
-    np.testing.assert_allclose(other.score, one.score, rtol=0, atol=SCORE)
-
-
-def same_class_maps(one: ClassMap, other: ClassMap, options: PredictOptions) -> None:
-    assert (other.pixels() == one.pixels()).all()
-
-
-def same_foregrounds(one: SoftMask, other: SoftMask, options: PredictOptions) -> None:
-    np.testing.assert_allclose(other.pixels(), one.pixels(), rtol=0, atol=0.5 / 255 + 1e-6)
-
-
-def same_depths(one: DepthMap, other: DepthMap, options: PredictOptions) -> None:
-    step = float(np.ptp(one.values.astype(np.float64))) / 65_535
-    np.testing.assert_allclose(other.pixels(), one.pixels(), rtol=1e-6, atol=0.51 * step)
-    assert (other.values.min(), other.values.max()) == (one.values.min(), one.values.max())
-    assert other.metres == one.metres
-
-
-def same_pictures(one: NewImage, other: NewImage, options: PredictOptions) -> None:
-    assert (other.levels == one.levels).all()
-
-
-SAME: dict[type[TaskResult], Any] = {
-    Detections: same_objects,
-    Classes: same_classes,
-    Attributes: same_attributes,
-    Embedding: same_vectors,
-    ReadText: same_texts,
-    ClassMap: same_class_maps,
-    SoftMask: same_foregrounds,
-    DepthMap: same_depths,
-    NewImage: same_pictures,
-}
+        fields = {"error" if each.error else each.field for each in mine}
+        assert {each.field for each in others} == fields
 
 
 @given(arrays(np.bool_, SIZES))

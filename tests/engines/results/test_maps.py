@@ -1,12 +1,17 @@
-"""Maps are resized to the pixels of an image by the rules of OpenCV and torch."""
+"""Maps: resized to the pixels of an image as OpenCV and torch do, and as files."""
+
+import io
 
 import cv2
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
-from fovea_engines.results.map_encoding import NOTHING
+from fovea_client.png import read_grey, read_levels
+from fovea_engines.results.colours import colour
+from fovea_engines.results.map_encoding import NOTHING, class_png, depth_png, mask_png, picture_png
 from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask, best_of
 from fovea_engines.results.resampling import nearest, smooth
 from fovea_preprocess.letterbox import fit
@@ -94,3 +99,58 @@ def test_a_map_keeps_its_cells_until_pixels_are_asked_for(found):
     moved = found.to_source(fit(PreprocessSpec(64, 96), 30, 20))
     assert moved.pixels().shape == (20, 30)
     assert moved.arrays[0] is found.arrays[0]
+
+
+SHAPES = st.tuples(st.integers(1, 40), st.integers(1, 40))
+SEEDS = st.integers(0, 99)
+
+
+def opened(data):
+    image = Image.open(io.BytesIO(data))
+    assert (np.asarray(image) == read_grey(data)).all()
+    return image
+
+
+@given(SHAPES, SEEDS)
+def test_classes_are_indices_in_the_colours_of_the_drawings(shape, seed):
+    """Nothing is the greatest index, and many classes take 16 bits."""
+    ids = np.random.default_rng(seed).integers(0, 255, shape).astype(np.uint16)
+    ids[0, -1] = NOTHING
+    image = opened(class_png(ids))
+    assert image.mode == "P"
+    assert (np.asarray(image) == np.where(ids == NOTHING, 255, ids)).all()
+    assert image.size == (1, 1) or image.convert("RGB").getpixel((0, 0)) == colour(int(ids[0, 0]))
+    ids[-1, 0] = 255
+    image = opened(class_png(ids))
+    assert image.mode == "I;16"
+    assert (np.asarray(image) == ids).all()
+
+
+@given(SHAPES, SEEDS, st.sampled_from([0, 1e-3, 100]))
+def test_a_mask_has_255_steps_and_a_depth_16_bits(shape, seed, size):
+    """A depth is a level times the scale plus the offset."""
+    random = np.random.default_rng(seed)
+    values = random.uniform(size=shape).astype(np.float32)
+    assert np.asarray(opened(mask_png(values))) / 255 == pytest.approx(values, abs=0.5 / 254)
+    values = 5 + size * random.normal(size=shape).astype(np.float32)
+    file = depth_png(values)
+    found = np.asarray(opened(file.png), np.float64) * file.scale + file.offset
+    assert found == pytest.approx(values, abs=float(np.ptp(values)) / 65535 + 1e-6)
+
+
+@given(SHAPES, st.sampled_from([1, 3]))
+def test_a_picture_keeps_its_levels(shape, channels):
+    levels = np.random.default_rng(0).integers(0, 256, (*shape, channels), np.uint8)
+    found = read_levels(picture_png(levels)).reshape(levels.shape)
+    np.testing.assert_array_equal(found, levels)
+
+
+def test_files_of_others_are_refused():
+    for data in (b"", b"GIF89a", b"\x89PNG\r\n\x1a\n"):
+        with pytest.raises(ValueError, match="PNG file"):
+            read_grey(data)
+    for mode in ("RGB", "LA"):
+        file = io.BytesIO()
+        Image.new(mode, (4, 4)).save(file, "PNG")
+        with pytest.raises(ValueError, match="is not read"):
+            read_grey(file.getvalue())
