@@ -40,8 +40,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.server.streams.digits import LENGTH, DigitScene  # noqa: E402
-from tests.server.streams.mot import COUNTS, OF_NO_MATTER, figures, row, rows_of  # noqa: E402
+from tests.server.tracking.digits import LENGTH, DigitScene  # noqa: E402
+from tests.server.tracking.mot import COUNTS, OF_NO_MATTER, figures, row, rows_of  # noqa: E402
 
 from fovea_engines.build.build import build  # noqa: E402
 from fovea_engines.build.plan import BuildPlan  # noqa: E402

@@ -6,7 +6,6 @@ import socket
 import socketserver
 import ssl
 import threading
-import time
 import wave
 from contextlib import ExitStack, aclosing, nullcontext
 from fractions import Fraction
@@ -17,15 +16,14 @@ import av
 import pytest
 from tests.certificates import make_pair
 from tests.server.streams.conftest import mjpeg_camera, rtsp_server, write_moving_scene
-from tests.server.streams.feeds import until
+from tests.server.streams.walks import until
 from tests.serving import free_ports
 
-from fovea_preprocess.errors import FetchRefused, InvalidOption, NotFound
-from fovea_server.dataplane.reach import EVERYWHERE, Reach
+from fovea_preprocess.errors import NotFound
+from fovea_server.dataplane.reach import EVERYWHERE
 from fovea_server.streams.cameras.config import StreamConfig
 from fovea_server.streams.cameras.stream import CameraStream, cancel_and_wait
-from fovea_server.streams.events.config import EventConfig
-from fovea_server.streams.frames.address import SourceAddress, check_address
+from fovea_server.streams.frames.address import SourceAddress
 from fovea_server.streams.frames.camera import Camera, SourceState
 from fovea_server.streams.frames.reader import SourceSettings
 
@@ -66,47 +64,60 @@ async def reason_of(source):
         await asyncio.wait([task])
 
 
-@pytest.mark.parametrize("transport", ["tcp", "udp"])
-def test_rtsp(rtsp, transport):
-    source = camera(f"rtsp://{rtsp[0]}/video", transport=transport)
+@pytest.mark.parametrize(
+    ("at", "address", "transport"),
+    [
+        (0, "rtsp://{}/video", "tcp"),
+        (0, "RTSP://{}/video", "udp"),
+        (1, "rtsp://viewer:s3cret@{}/video", "udp"),
+        (1, "rtsp://porch:p%40s%3As%231%2F50%25@{}/video", "tcp"),
+        (1, "rtsp://porch:p%40s:s%231%2F50%@{}/video", "tcp"),
+    ],
+)
+def test_rtsp(rtsp, at, address, transport):
+    source = camera(address.format(rtsp[at]), transport=transport)
+    # As it is once its name was looked up.
+    source.address = source.address.at("127.0.0.1")
+    assert source.address.name == rtsp[at]
     frames = asyncio.run(first(source, 5))
     assert source.state is SourceState.LIVE
     assert {f.image.pixels.shape for f in frames} == {(240, 320, 3)}
     assert [f.number for f in frames] == list(range(5))
     assert sorted(f.pts_s for f in frames) == [f.pts_s for f in frames]
-    assert all(0 <= time.monotonic() - f.came < 30 for f in frames)
 
 
-def test_a_password_opens_and_is_not_shown(rtsp):
-    good = camera(f"rtsp://viewer:s3cret@{rtsp[1]}/video?token=s3cret")
-    assert asyncio.run(first(camera(f"rtsp://viewer:s3cret@{rtsp[1]}/video"), 1))
-    bad = camera(f"rtsp://viewer:s3cre@{rtsp[1]}/video")
-    assert asyncio.run(reason_of(bad)) == (SourceState.WAITING, "user or password are wrong")
-    assert good.address.shown == f"rtsp://{rtsp[1]}/video?..."
-    assert "s3cre" not in f"{good.address} {good.address!r} {bad.reason}"
-
-
-def test_a_camera_without_frames_says_why(rtsp):
-    state, reason = asyncio.run(reason_of(camera(f"rtsp://{rtsp[0]}/silent", open_s=3.0)))
+@pytest.mark.parametrize(
+    ("at", "path", "words"),
+    [
+        (1, "viewer:s3cre@{}/video?token=s3cre", "user or password are wrong"),
+        (0, "{}/silent", "stalled|no more frames"),
+        (0, "{}/sound", "it has no video"),
+    ],
+)
+def test_a_camera_of_rtsp_without_frames_says_why(rtsp, at, path, words):
+    silent = {"open_s": 3.0} if "silent" in path else {"open_s": 30.0, "stall_s": 30.0}
+    source = camera(f"rtsp://{path.format(rtsp[at])}", **silent)
+    state, reason = asyncio.run(reason_of(source))
     assert state is SourceState.WAITING
-    assert "stalled" in reason or "no more frames" in reason
+    assert re.search(words, reason)
+    assert "s3cre" not in f"{source.address} {source.address!r} {source.reason}"
 
 
 def test_the_newest_frame_wins(mjpeg):
     async def slow():
-        source, ages = camera(f"http://{mjpeg}/video"), []
+        source, sent = camera(f"http://{mjpeg}/video"), []
         async with aclosing(source.frames()) as coming:
             async for frame in coming:
-                ages.append(time.monotonic() - frame.came)
-                if len(ages) == 6:
+                sent.append(round(frame.image.pixels[0, 0, 0] / 8))
+                if len(sent) == 4:
                     break
+                # Some frames come meanwhile: a queue would give the next one.
                 await asyncio.sleep(0.3)
-        return source, ages
+        return source, sent
 
-    source, ages = asyncio.run(slow())
+    source, sent = asyncio.run(slow())
     assert source.dropped > 5
-    # A queue would be a second behind by now.
-    assert max(ages[1:]) < 0.6
+    assert all((b - a) % 32 > 1 for a, b in pairwise(sent))
 
 
 def test_every_takes_fewer_frames(mjpeg):
@@ -296,14 +307,19 @@ def test_a_file_with_broken_frames_is_read_to_its_end(tmp_path):
 
 
 def test_what_is_no_video_fails_with_a_reason(tmp_path):
-    sound, text, nobody = (tmp_path / name for name in ("sound.wav", "text.mp4", "nobody.mp4"))
+    sound, text, unknown, nobody = (
+        tmp_path / name for name in ("sound.wav", "text.mp4", "unknown.avi", "nobody.mp4")
+    )
     with wave.open(str(sound), "wb") as file:
         file.setparams((1, 2, 8000, 0, "NONE", ""))
         file.writeframes(bytes(16000))
     text.write_text("no video")
+    write_moving_scene(tmp_path / "known.avi", 3, 1)
+    unknown.write_bytes((tmp_path / "known.avi").read_bytes().replace(b"MJPG", b"ZZZZ"))
     for path, words in (
         (sound, "it has no video"),
         (text, "no video that can be decoded"),
+        (unknown, "its codec is not known"),
         (nobody, "no such file"),
     ):
         source = camera(str(path))
@@ -332,46 +348,10 @@ def test_each_fault_has_a_reason(mjpeg, path, words):
     assert re.search(words, reason)
 
 
-def test_what_the_camera_sends_may_be_no_video(rtsp):
-    _, reason = asyncio.run(reason_of(camera(f"rtsp://{rtsp[0]}/sound", open_s=30.0, stall_s=30.0)))
-    assert reason == "it has no video"
-
-
-def test_a_codec_that_nobody_knows(tmp_path):
-    write_moving_scene(tmp_path / "known.avi", 3, 1)
-    unknown = tmp_path / "unknown.avi"
-    unknown.write_bytes((tmp_path / "known.avi").read_bytes().replace(b"MJPG", b"ZZZZ"))
-    source = camera(str(unknown))
-    assert asyncio.run(first(source, 1)) == []
-    assert (source.state, source.reason) == (SourceState.FAILED, "its codec is not known")
-
-
-def test_frames_of_8k_are_read(mjpeg):
-    (frame,) = asyncio.run(first(camera(f"http://{mjpeg}/huge", open_s=20.0), 1))
-    assert frame.image.pixels.shape == (4320, 7680, 3)
-
-
-@pytest.mark.parametrize("address", ["rtsp://localhost/x", "http://[::1]/x", "https://10.0.0.1/x"])
-def test_addresses_that_are_not_public_are_refused(address):
-    with pytest.raises(FetchRefused, match="--url-allow-host"):
-        check_address(SourceAddress.parse(address), Reach())
-
-
-def test_each_redirect_is_checked(mjpeg, monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        "fovea_server.dataplane.reach.is_public", lambda each: not asked.append(each)
-    )
-    target = check_address(SourceAddress.parse(f"http://{mjpeg}/away"), Reach())
-    assert target.text == f"http://{mjpeg}/video"
-    assert len(asked) == 2
-    with pytest.raises(FetchRefused, match="redirects more than"):
-        check_address(SourceAddress.parse(f"http://{mjpeg}/loop"), Reach())
-    with pytest.raises(FetchRefused, match="not HTTP"):
-        check_address(SourceAddress.parse(f"http://{mjpeg}/ftp"), Reach())
-    # The decoder follows none: what was checked might redirect the next time.
-    away = SourceAddress("http", f"http://{mjpeg}/away", mjpeg)
-    source = Camera(away, SourceSettings(), reach=EVERYWHERE)
+def test_the_decoder_follows_no_redirect(mjpeg):
+    """What was checked might redirect the next time."""
+    source = camera(f"http://{mjpeg}/away")
+    source.address = SourceAddress("http", f"http://{mjpeg}/away", mjpeg)
     assert asyncio.run(reason_of(source))[0] is SourceState.WAITING
 
 
@@ -436,13 +416,6 @@ def test_a_camera_leads_the_decoder_nowhere(scheme, hidden, tmp_path):
     assert reason == "the camera redirects to another address: name that one"
 
 
-def test_rtsp_of_an_address_that_was_checked(rtsp):
-    source = camera(f"rtsp://viewer:s3cret@{rtsp[1]}/video", transport="udp")
-    source.address = source.address.at("127.0.0.1")
-    assert source.address.name == rtsp[1]
-    assert len(asyncio.run(first(source, 5))) == 5
-
-
 def test_a_camera_is_asked_again_whatever_fails(mjpeg, caplog):
     source = camera(f"http://{mjpeg}/video")
     source._turn = lambda: 1 / 0
@@ -484,65 +457,9 @@ def test_a_stream_goes_on_whatever_a_frame_fails_of(mjpeg, caplog):
     assert caplog.text.count("Traceback") == 1
 
 
-@pytest.mark.parametrize(
-    "path", ["user=a_password=s3_cret_channel=1.sdp", "a;PWD=s3_cret&b", "token=s3_cret/1"]
-)
-def test_a_password_in_the_path_is_not_shown(path):
-    shown = SourceAddress.parse(f"rtsp://camera/{path}").shown
-    assert shown == f"rtsp://camera/{path.replace('s3_cret', '...')}"
-
-
-@pytest.mark.parametrize(
-    ("text", "advice"),
-    [
-        ("rtsp://admin:p@ss#1@127.0.0.1:9/stream", "write # as %23 and @ as %40 in the password"),
-        ("rtsp://admin:pa#ss@127.0.0.1/x", "write # as %23 in"),
-        ("RTSP://admin:pa/ss@127.0.0.1/x", "write / as %2F in"),
-        ("http://admin:pa?ss@127.0.0.1", "write [?] as %3F in"),
-        ("rtsp://admin:1/ss@127.0.0.1/x", "write / as %2F in"),
-        ("rtsps://ad/min:ss@[::1]:8/x", "write / as %2F in"),
-        ("rtsp://admin:ss#@127.0.0.1/x", "write # as %23 in"),
-    ],
-)
-def test_no_piece_of_a_password_is_taken_for_a_host(text, advice):
-    with pytest.raises(InvalidOption, match=advice) as raised:
-        SourceAddress.parse(text)
-    assert not {"admin", "ss", "min"} & set(re.findall(r"\w+", str(raised.value)))
-    for key in ("webhook", "mqtt"):
-        receiver = text.replace(text.partition(":")[0], "mqtt" if key == "mqtt" else "https")
-        with pytest.raises(InvalidOption, match=advice):
-            EventConfig.parse({key: receiver})
-
-
-@pytest.mark.parametrize("text", ["rtsp://c/a@b", "rtsp://c/?user=a@b", "rtsp://a:b:c@d@e/f"])
-def test_addresses_with_an_at_sign_elsewhere_are_read(text):
-    address = SourceAddress.parse(text)
-    assert address.text == text
-    assert address.url.hostname in ("c", "e")
-
-
-@pytest.mark.parametrize("password", ["p%40s%3As%231%2F50%25", "p%40s:s%231%2F50%"])
-def test_a_password_with_escapes_opens(rtsp, password):
-    assert asyncio.run(first(camera(f"rtsp://porch:{password}@{rtsp[1]}/video"), 1))
-
-
-def test_schemes_are_the_same_in_any_case(rtsp, mjpeg, tmp_path):
+def test_schemes_are_the_same_in_any_case(mjpeg, tmp_path):
     write_moving_scene(tmp_path / "a clip.avi", 3, 1)
-    for address in (f"RTSP://{rtsp[0]}/video", f"Http://{mjpeg}/video"):
-        assert asyncio.run(first(camera(address), 1))
-    clip = f"FILE://{tmp_path}/a%20clip.avi"
-    assert len(asyncio.run(first(camera(clip), 9))) == 3
-
-
-@pytest.mark.parametrize("sent", ["\r\n", "\n", "\t", " ", "\x00", "\x7f", "%0d%0A", "%00"])
-@pytest.mark.parametrize("before", ["rtsp://10.0.0.1/a", "rtsp://user", "http://10.0.0.1/a?b="])
-def test_no_address_ends_a_line_of_what_is_sent(before, sent):
-    text = f"{before}{sent}Host: other@10.0.0.1/b" if before.endswith("user") else before + sent
-    with pytest.raises(InvalidOption, match="line feed"):
-        SourceAddress.parse(f"{text}x")
-
-
-@pytest.mark.parametrize("text", ["ftp://a/b", "rtsp:///x", "rtsp://a:99999/x", "gopher://x"])
-def test_addresses_of_no_camera(text):
-    with pytest.raises(InvalidOption):
-        SourceAddress.parse(text)
+    assert asyncio.run(first(camera(f"Http://{mjpeg}/video"), 1))
+    assert len(asyncio.run(first(camera(f"FILE://{tmp_path}/a%20clip.avi"), 9))) == 3
+    (frame,) = asyncio.run(first(camera(f"http://{mjpeg}/huge", open_s=20.0), 1))
+    assert frame.image.pixels.shape == (4320, 7680, 3)

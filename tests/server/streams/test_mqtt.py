@@ -12,7 +12,7 @@ import httpx
 import orjson
 import pytest
 from tests.server.streams.conftest import mjpeg_camera
-from tests.server.streams.feeds import feed_in, numbers, play, until
+from tests.server.streams.walks import feed_in, numbers, play, until
 from tests.serving import free_ports, start_server
 from tests.system import program
 
@@ -176,19 +176,6 @@ def test_a_server_that_is_killed_is_offline(tmp_path, port):
         asyncio.run(run())
 
 
-def test_a_wrong_password_is_a_reason_without_it(tmp_path, port):
-    async def run():
-        feed = feed_in(tmp_path / "log", mqtt=f"mqtt://fovea:secret@127.0.0.1:{port}")
-        await until(lambda: feed.document["sending"]["mqtt"]["reason"])
-        await until(lambda: "uthori" in feed.document["sending"]["mqtt"]["reason"])
-        assert "does not let us in" in feed.document["sending"]["mqtt"]["reason"]
-        assert "secret" not in feed.document["sending"]["mqtt"]["reason"]
-        await feed.stop()
-
-    with broker(port, tmp_path):
-        asyncio.run(run())
-
-
 def test_the_status_is_that_of_the_camera_and_the_model(demo_repository, tmp_path, port):
     repository = tmp_path / "repository"
     shutil.copytree(demo_repository, repository)
@@ -231,11 +218,17 @@ def test_the_status_is_that_of_the_camera_and_the_model(demo_repository, tmp_pat
         asyncio.run(run())
 
 
-def test_a_port_without_a_broker_is_a_reason(tmp_path, port):
+def test_no_broker_and_a_wrong_password_are_reasons_without_it(tmp_path, port):
     async def run():
         feed = feed_in(tmp_path / "log", mqtt=f"mqtt://fovea:secret@127.0.0.1:{port}")
-        await until(lambda: feed.document["sending"]["mqtt"]["reason"])
-        assert "nobody listens there" in feed.document["sending"]["mqtt"]["reason"]
-        await feed.stop()
+
+        def reason():
+            return feed.document["sending"]["mqtt"]["reason"]
+
+        await until(lambda: "nobody listens there" in reason())
+        with broker(port, tmp_path):
+            await until(lambda: "does not let us in" in reason())
+            assert "secret" not in reason()
+            await feed.stop()
 
     asyncio.run(run())

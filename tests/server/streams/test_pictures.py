@@ -6,7 +6,6 @@ import shutil
 import socket
 from contextlib import ExitStack
 from itertools import islice
-from pathlib import Path
 
 import av
 import cv2
@@ -16,7 +15,7 @@ import pytest
 from tests.built import build
 from tests.e2e.results import AS_IT_IS, KINDS
 from tests.keyed import key, until
-from tests.server.streams.conftest import write_moving_scene
+from tests.server.streams.conftest import resident, write_moving_scene
 from tests.serving import start_server
 
 from fovea_engines.build.plan import BuildPlan
@@ -91,7 +90,7 @@ def marked(picture, x, y):
     return (abs(part - MARK).max(axis=-1) < 60).any()
 
 
-def test_the_newest_frame_has_all_that_is_known(client, door):
+def test_pictures_have_all_that_is_known(client, server, keys, door):
     until(lambda: client.get("/streams/door").json()["counts"]["floor"]["objects"])
     answer = client.get("/streams/door/image")
     assert answer.headers["content-type"] == "image/jpeg"
@@ -101,9 +100,6 @@ def test_the_newest_frame_has_all_that_is_known(client, door):
     assert marked(picture, 320, 30)
     assert marked(picture, 200, 288)
     assert not marked(picture, 200, 100)
-
-
-def test_a_reader_of_mjpeg_reads_the_video(client, server, keys, door):
     head = "".join(f"{name}: {each}\r\n" for name, each in keys[1]["looks"].items())
     with av.open(f"{server.url}/v1/streams/door/video", options={"headers": head}) as video:
         frames = [frame.to_ndarray(format="rgb24") for frame in islice(video.decode(0), 4)]
@@ -151,16 +147,12 @@ def test_pictures_are_drawn_once_for_all(client, server, keys, door):
 
 
 def test_slow_readers_cost_bounded_memory(client, server, keys, door):
-    def resident():
-        status = Path(f"/proc/{server.process.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
-
     client.get("/streams/door/image")
     request = (
         "GET /v1/streams/door/video HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         f"x-api-key: {keys[1]['looks']['x-api-key']}\r\n\r\n"
     )
-    before = resident()
+    before = resident(server)
     with ExitStack() as slow:
         for _ in range(30):
             one = slow.enter_context(socket.create_connection(("127.0.0.1", server.port)))
@@ -170,7 +162,7 @@ def test_slow_readers_cost_bounded_memory(client, server, keys, door):
         with client.stream("GET", "/streams/door/video") as answer:
             size = sum(map(len, parts(answer, 40)))
         # Each would hold as much as was sent to the one that reads.
-        assert resident() - before < 30 * size / 1e6 / 2
+        assert resident(server) - before < 30 * size / 1e6 / 2
 
 
 def test_it_ends_with_its_stream_and_its_key(client, server, keys, door):

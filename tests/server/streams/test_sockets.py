@@ -6,7 +6,6 @@ import socket
 import struct
 import threading
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import cv2
 import httpx
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from tests.conftest import DEMO
 from tests.keyed import key, until
+from tests.server.streams.conftest import resident
 from tests.serving import start_server
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
@@ -69,6 +69,9 @@ def keyed(demo_repository, keys, tmp_path_factory):
     running = start_server(demo_repository, folder, flags, program=program)
     yield running
     assert running.stop() == 0
+    text = running.log.read_text()
+    assert "status=101" in text
+    assert not [name for name, secret in keys[1].items() if secret in text]
 
 
 @contextmanager
@@ -105,11 +108,6 @@ def posted(server, image=JPEG, **options):
     return answered.status_code, answered.json()
 
 
-def resident(server):
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
-
-
 def test_frames_are_answered_as_by_predict_and_in_order(server):
     frames = [JPEG, OTHER] * 10
     alone = {frame: posted(server, frame, conf=0.4)[1]["images"] for frame in (JPEG, OTHER)}
@@ -122,6 +120,12 @@ def test_frames_are_answered_as_by_predict_and_in_order(server):
             assert (found["frame"], found["task"]) == (number, "detect")
             assert found["images"] == alone[frame]
             assert found["timing_ms"]["total"] > 0
+    with opened(server) as (line, _):
+        line.send(JPEG[at : at + 1000] for at in range(0, len(JPEG), 1000))
+        assert answer(line)["images"] == posted(server)[1]["images"]
+        assert line.ping().wait(120)
+        line.send(JPEG[at : at + 1] for at in range(3000))
+        assert answer(line)["error"]["code"] == "invalid_image"
 
 
 def test_a_bad_frame_has_its_error_and_the_stream_goes_on(server):
@@ -134,6 +138,10 @@ def test_a_bad_frame_has_its_error_and_the_stream_goes_on(server):
         "text": "send each image as a binary message",
         "x" * 9000: "this is text",
     }
+    with opened(server, "?timeout_ms=1") as (line, _):
+        for _ in range(2):
+            line.send(JPEG)
+        assert [answer(line)["status"] for _ in range(2)] == [504, 504]
     with opened(server) as (line, _):
         for number, (frame, words) in enumerate(bad.items()):
             line.send(frame)
@@ -147,39 +155,6 @@ def test_a_bad_frame_has_its_error_and_the_stream_goes_on(server):
                 assert 400 <= found["status"] < 500
             line.send(JPEG)
             assert answer(line)["images"][0]["detections"]
-
-
-def test_a_message_in_pieces(server):
-    with opened(server) as (line, _):
-        line.send(JPEG[at : at + 1000] for at in range(0, len(JPEG), 1000))
-        assert answer(line)["images"] == posted(server)[1]["images"]
-        assert line.ping().wait(120)
-        line.send(JPEG[at : at + 1] for at in range(3000))
-        assert answer(line)["error"]["code"] == "invalid_image"
-
-
-@pytest.mark.parametrize(
-    ("sent", "code"),
-    [
-        ([b"x" * (LIMIT + 1)], 1009),
-        ([b"x" * 100_000] * 30, 1009),
-    ],
-    ids=["whole", "in pieces"],
-)
-def test_a_message_over_the_limit_ends_the_connection(server, sent, code):
-    with opened(server) as (line, _):
-        line.send(JPEG)
-        with suppress(ConnectionClosed):
-            line.send(sent if len(sent) > 1 else sent[0])
-        found, reason, said = ending(line)
-        assert (found, str(LIMIT) in reason) == (code, True)
-        assert [each["frame"] for each in said] in ([], [0])
-
-
-def test_a_text_that_is_not_utf_8_ends_the_connection(server):
-    line = raw(server)
-    line.sendall(b"\x81\x82\0\0\0\0\xff\xff")
-    assert struct.pack("!H", 1007) + b"the text is not UTF-8" in said_by(line)
 
 
 def test_ids_of_objects(server):
@@ -200,8 +175,7 @@ def test_ids_of_objects(server):
             found = [answer(line) for _ in range(7)]
             assert [ids(each) for each in found if "error" not in each] == wanted
 
-
-def test_ids_end_with_the_connection_that_named_the_stream(server):
+    # They end with the connection that named the stream.
     def tracked():
         metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
         return int(metrics.partition('fovea_tracked_streams{model="digits"} ')[2].split()[0])
@@ -248,6 +222,9 @@ def test_requests_that_are_none(server):
     wrong = httpx.get(f"{server.url}{STREAM}", headers=old)
     assert (wrong.status_code, wrong.headers["sec-websocket-version"]) == (426, "13")
     assert httpx.post(f"{server.url}{STREAM}").status_code == 405
+    line = socket.create_connection(("127.0.0.1", server.port), 30)
+    line.sendall(HANDSHAKE.replace("HTTP/1.1", "HTTP/1.0").format(path=STREAM).encode())
+    assert said_by(line).startswith(b"HTTP/1.1 426 ")
 
 
 def test_pages_of_other_sites(server):
@@ -257,14 +234,6 @@ def test_pages_of_other_sites(server):
         line.send('{"api_key": "which nobody asks for"}')
         line.send(JPEG)
         assert answer(line)["frame"] == 0
-
-
-def test_a_deadline_is_of_each_frame(server):
-    with opened(server, "?timeout_ms=1") as (line, _):
-        line.send(JPEG)
-        line.send(JPEG)
-        found = [answer(line) for _ in range(2)]
-        assert [each["status"] for each in found] == [504, 504]
 
 
 def test_a_model_is_loaded_again_under_a_connection(server):
@@ -411,43 +380,58 @@ def test_a_client_that_reads_nothing_is_cut_off(keyed, keys):
         line.close()
 
 
+HEAD_OF_60_KB = b"\x82\xfe" + struct.pack("!HI", 60_000, 0)
+TOO_MUCH = b"\x82\xff" + struct.pack("!QI", LIMIT + 1, 0) + bytes(1000)
+PIECES = b"".join(
+    bytes([2 * (not n), 0xFE]) + struct.pack("!HI", 50_000, 0) + bytes(50_000) for n in range(41)
+)
+SLOW = b"did not arrive within 2 s"
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (TOO_MUCH, struct.pack("!H", 1009)),
+        (PIECES, struct.pack("!H", 1009)),
+        (b"\x81\x82\0\0\0\0\xff\xff", struct.pack("!H", 1007) + b"the text is not UTF-8"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"\x88"),
+        (b"\x82\x05plain", b"\x88"),
+        (b"\xff\xff\xff\xff", b"\x88"),
+        (b"\x88\x81\0\0\0\0x", b"\x88"),
+    ],
+    ids=["whole", "in pieces", "no UTF-8", "HTTP", "no mask", "noise", "a bad close"],
+)
+def test_a_message_that_is_none_ends_its_connection(server, sent, words):
+    line = raw(server)
+    with suppress(ConnectionError):
+        line.sendall(sent)
+    assert words in said_by(line)
+    with opened(server) as (other, _):
+        other.send(JPEG)
+        assert answer(other)["frame"] == 0
+
+
 @pytest.mark.parametrize(
     "begun",
-    [b"\x82\xfe" + struct.pack("!HI", 60_000, 0) + b"begun", b"\x02\x80\0\0\0\0", b"\x82"],
+    [HEAD_OF_60_KB + b"begun", b"\x02\x80\0\0\0\0", b"\x82"],
     ids=["a payload", "a piece", "a head"],
 )
 def test_a_message_that_comes_too_slowly(keyed, keys, begun):
     line = raw(keyed, keys[1]["good"])
     line.sendall(begun)
-    assert b"did not arrive within 2 s" in said_by(line)
-
-
-def test_pings_and_empty_pieces_hold_no_message_open(keyed, keys):
-    line = raw(keyed, keys[1]["good"])
-    line.sendall(b"\x02\x80\0\0\0\0")
+    if begun != b"\x02\x80\0\0\0\0":
+        assert SLOW in said_by(line)
+        return
+    # Neither pings nor empty pieces hold it open.
     line.settimeout(0.05)
     said = b""
     with suppress(ConnectionError):
-        while b"did not arrive within 2 s" not in said:
+        while SLOW not in said:
             line.sendall(b"\x89\x80\0\0\0\0\x00\x80\0\0\0\0" * 100)
             with suppress(TimeoutError):
                 said += line.recv(65_536)
-    assert b"did not arrive within 2 s" in said
+    assert SLOW in said
     line.close()
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [b"GET / HTTP/1.1\r\n\r\n", b"\x82\x05plain", b"\xff\xff\xff\xff", b"\x88\x81\0\0\0\0x"],
-    ids=["HTTP", "no mask", "noise", "close"],
-)
-def test_what_is_no_websocket_ends_the_connection(server, sent):
-    line = raw(server)
-    line.sendall(sent)
-    assert b"\x88" in said_by(line)
-    with opened(server) as (other, _):
-        other.send(JPEG)
-        assert answer(other)["frame"] == 0
 
 
 def test_bytes_behind_the_request_are_no_messages(keyed, keys):
@@ -461,12 +445,6 @@ def test_bytes_behind_the_request_are_no_messages(keyed, keys):
         assert said.startswith(b"HTTP/1.1 400 "), said
         assert b"once it is accepted (101)" in said
     raw(keyed, keys[1]["good"]).close()
-
-
-def test_http_1_0_knows_no_upgrade(server):
-    line = socket.create_connection(("127.0.0.1", server.port), 30)
-    line.sendall(HANDSHAKE.replace("HTTP/1.1", "HTTP/1.0").format(path=STREAM).encode())
-    assert said_by(line).startswith(b"HTTP/1.1 426 ")
 
 
 def test_a_stop_answers_what_was_received(demo_repository, tmp_path):
@@ -549,11 +527,8 @@ def test_the_key_of_a_page(keyed, keys):
     with connect(address.replace("digits", "nobody"), **page) as line:
         line.send(json.dumps({"api_key": keys[1]["good"]}))
         assert ending(line)[:2] == (1008, "not_found")
-
-
-def test_clients_without_a_key_do_not_take_the_places_of_others(keyed, keys):
-    page = {"origin": keyed.url}
-    with connect(f"ws://127.0.0.1:{keyed.port}{STREAM}", **page):
+    # Who waits for a key takes no place of others.
+    with connect(address, **page):
         status, error = refusal(keyed, **page)
         assert (status, "wait for a key already" in error["message"]) == (429, True)
         with opened(keyed, **bearer(keys[1]["good"])) as (line, _):
@@ -596,15 +571,7 @@ def test_connections_are_bounded_and_end_when_they_are_idle(keyed, keys):
         # Pings are answered meanwhile.
         code, reason, said = ending(idle)
         assert (code, reason, said) == (1000, "no frame came for 5 s", [])
-
-
-def test_a_client_that_answers_no_pings_is_cut_off(keyed, keys):
+    # One that answers none is cut off.
     said = said_by(raw(keyed, keys[1]["good"]))
     assert b"\x89\x04" in said
     assert b"no frame came" not in said
-
-
-def test_the_log_and_the_metrics_have_no_key(keyed, keys):
-    text = keyed.log.read_text()
-    assert "status=101" in text
-    assert not [name for name, secret in keys[1].items() if secret in text]

@@ -4,12 +4,11 @@ import json
 import shutil
 import socket
 import time
-from pathlib import Path
 
 import httpx
 import orjson
 import pytest
-from tests.server.streams.conftest import write_moving_scene
+from tests.server.streams.conftest import resident, write_moving_scene
 from tests.server.streams.receiver import Receiver, receiving
 from tests.serving import start_server
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -114,21 +113,16 @@ def test_what_moves_is_counted_and_told_once(server, ended, receiver):
     assert lines_of(server, after=-(10**9), count=len(events)) == events
     kinds = {each["kind"] for each in events}
     assert kinds == {"appeared", "lost", "entered", "left", "crossed", "count"}
-
-
-def test_listings_and_the_log_have_no_secret(server, ended):
+    # Listings and the log have no secret, and the metrics have the receiver.
     assert ended["webhook"].startswith("http://127.0.0.1")
     text = httpx.get(f"{server.url}/v1/streams").text + server.log.read_text()
     assert not [word for word in ("s3cret", "whsec_", "t0ken") if word in text]
-
-
-def test_receivers_are_in_the_metrics(server, ended, receiver):
     text = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
     of = 'receiver="webhook",stream="gate"'
     for sample in (
         f"fovea_stream_events_waiting{{{of}}} 0",
         f"fovea_stream_receiver_up{{{of}}} 1",
-        f'fovea_stream_events_total{{events="sent",{of}}} {len(receiver.events)}',
+        f'fovea_stream_events_total{{events="sent",{of}}} {len(events)}',
         f'fovea_stream_events_total{{events="missed",{of}}} 0',
     ):
         assert sample in text
@@ -174,21 +168,10 @@ def test_websockets_go_on_behind_the_last(server, ended, receiver):
     head = {"Last-Event-ID": str(third), "Origin": server.url}
     with followed(server, additional_headers=head) as line:
         assert [json.loads(line.recv(20)) for _ in events[3:]] == events[3:]
-
-
-@pytest.mark.parametrize(
-    ("name", "head", "status"),
-    [
-        ("plain", {}, 404),
-        ("nobody", {}, 404),
-        ("gate", {"Last-Event-ID": "x"}, 422),
-        ("gate", {"Origin": "https://evil.example"}, 403),
-    ],
-)
-def test_websockets_that_are_wrong(server, name, head, status):
-    with pytest.raises(InvalidStatus) as refused, followed(server, name, additional_headers=head):
+    foreign = {"Origin": "https://evil.example"}
+    with pytest.raises(InvalidStatus) as refused, followed(server, additional_headers=foreign):
         pass
-    assert refused.value.response.status_code == status
+    assert refused.value.response.status_code == 403
 
 
 def test_a_stream_without_an_event_is_followed(server):
@@ -219,11 +202,7 @@ def test_pictures_of_events(server, ended, receiver):
 
 
 def test_clients_that_read_slowly_cost_bounded_memory(server, ended):
-    def resident():
-        status = Path(f"/proc/{server.process.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
-
-    before, slow = resident(), []
+    before, slow = resident(server), []
     for wish in (b"", WISH) * 15:
         one = socket.create_connection(("127.0.0.1", server.port))
         one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -235,11 +214,12 @@ def test_clients_that_read_slowly_cost_bounded_memory(server, ended):
     assert begun == [b"HTTP/1.1 200", b"HTTP/1.1 101"] * 15
     assert len(lines_of(server, "long", count=4500)) == 4500
     # Each would hold four megabytes.
-    assert resident() - before < 60
+    assert resident(server) - before < 60
     for one in slow:
         one.close()
 
 
+@pytest.mark.parametrize("carrier", ["http", "ws"])
 @pytest.mark.parametrize(
     ("path", "head", "status", "words"),
     [
@@ -250,9 +230,17 @@ def test_clients_that_read_slowly_cost_bounded_memory(server, ended):
         ("gate/events", {"Last-Event-ID": "9" * 30}, 422, "must be the number of an event"),
     ],
 )
-def test_requests_that_are_wrong(server, path, head, status, words):
-    answer = httpx.get(f"{server.url}/v1/streams/{path}", headers=head)
-    assert (answer.status_code, words in answer.text) == (status, True), answer.text
+def test_requests_that_are_wrong(server, carrier, path, head, status, words):
+    address = f"{carrier}://127.0.0.1:{server.port}/v1/streams/{path}"
+    if carrier == "ws":
+        with pytest.raises(InvalidStatus) as refused, connect(address, additional_headers=head):
+            pass
+        answer = refused.value.response
+        text = answer.body.decode()
+    else:
+        answer = httpx.get(address, headers=head)
+        text = answer.text
+    assert (answer.status_code, words in text) == (status, True), text
 
 
 def test_clients_name_no_receivers(server):

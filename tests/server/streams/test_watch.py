@@ -110,24 +110,6 @@ def test_who_reads_no_more_ends_it_without_a_word(demo_repository, mjpeg):
     assert "BrokenPipe" not in errors
 
 
-def test_the_table_has_counts(fovea, demo_repository, clip):
-    command = "watch", "digits", clip, "--repository", demo_repository
-    code, out, errors = fovea(*command, "--line", "middle=0.5,0,0.5,1")
-    assert code == 0, errors
-    assert re.search(r"middle +│ in \d, out \d ", out)
-
-
-def test_a_stream_says_why_no_object_has_an_id(fovea, demo_repository, clip):
-    command = "watch", "digits", clip, "--repository", demo_repository, "--track", "bytetrack"
-    code, out, errors = fovea(*command, "--track-new", "1")
-    assert code == 0, errors
-    # The sentence is broken into the lines of a cell.
-    assert {"objects", "none", "id:", "score", "track_new"} <= set(re.split(r"[\s│]+", out))
-    code, out, errors = fovea(*command)
-    assert code == 0, errors
-    assert "track_new" not in out
-
-
 def test_a_port_that_is_in_use_is_named(fovea, demo_repository, clip):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])
@@ -139,15 +121,18 @@ def test_a_port_that_is_in_use_is_named(fovea, demo_repository, clip):
     )
 
 
-def test_the_table_has_each_source_and_its_reason(fovea, demo_repository, clip):
-    command = "watch", "digits", clip, "nobody.mp4", "--repository", demo_repository
-    code, out, _errors = fovea(*command, "--every", "500ms")
+def test_the_table_has_counts_reasons_and_why_no_object_has_an_id(fovea, demo_repository, clip):
+    command = "watch", "digits", clip, "--repository", demo_repository
+    code, out, errors = fovea(*command, "--line", "middle=0.5,0,0.5,1", "--track-new", "1")
+    assert code == 0, errors
+    assert re.search(r"middle +│ in \d, out \d ", out)
+    # The sentence is broken into the lines of a cell.
+    assert {"objects", "none", "id:", "score", "track_new"} <= set(re.split(r"[\s│]+", out))
+    code, out, _ = fovea(*command, "nobody.mp4", "--track", "bytetrack", "--every", "500ms")
     assert code == 1
     text = " ".join(out.split())
-    assert "ended" in text
-    assert "failed" in text
-    assert "such file" in text
-    assert " 3 " in text
+    assert all(each in text for each in ("ended", "failed", "such file", " 3 "))
+    assert "track_new" not in text
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,21 @@
-"""Scenes of boxes that move, cross, turn and are hidden: exact ids and paths, without a picture."""
+"""Scenes of boxes that move, cross, turn and are hidden: exact ids and paths, without a picture;
+and the events of such a scene.
+"""
 
+import asyncio
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from fovea_engines.results.detections import Detections
+from fovea_server.streams.events.config import EventConfig
+from fovea_server.streams.events.feed import EventFeed
+from fovea_server.tensors.messages import ImageResult
 
 WIDTH, HEIGHT, FPS, LENGTH = 640, 360, 10, 240
 BOX = 20, 40  # half of its width; its height
+DOOR = "door=0.5,0,0.5,1"
 
 
 @dataclass
@@ -57,3 +64,32 @@ def frame_of(scene, frame):
         np.array([walk.class_id for walk, _ in here], np.int32),
         track_ids=np.array([walk.track_id for walk, _ in here], np.int32),
     )
+
+
+def feed_in(folder, **given):
+    feed = EventFeed("gate", EventConfig.parse({"lines": DOOR, **given}), folder)
+    feed.start()
+    feed.become(live=True)
+    return feed
+
+
+def play(feed, seed=1, pixels=None):
+    scene = walks(seed)
+    for frame in range(LENGTH):
+        result = ImageResult(WIDTH, HEIGHT, 1, found=frame_of(scene, frame), pixels=pixels)
+        feed.see({"frame": frame, "time_s": frame / FPS}, frame / FPS, result, ("person", "dog"))
+
+
+def numbers(log):
+    after, found = 0, []
+    while events := log.read(after):
+        after = events[-1].number
+        found += [event.number for event in events]
+    return found
+
+
+async def until(there):
+    """Wait for a condition on the loop."""
+    async with asyncio.timeout(120):
+        while not there():
+            await asyncio.sleep(0.01)

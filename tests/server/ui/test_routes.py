@@ -75,29 +75,14 @@ def test_scripts_are_sent_without_comments_but_the_client_as_it_is(demo_server):
         assert len(sent) > 0.6 * (folder / name).stat().st_size
 
 
-# Loaded when the tab of streams is first shown, and when the camera, a pipeline, a card or a
-# network of vectors is.
-LATER = {
-    *("lines.js", "streams.js", "streams.html", "streams.css", "streamlist.js", "player.js"),
-    *("events.js", "shapes.js", "crops.js", "camera.js", "opened.js"),
-    "similar.js",
-}
-
-
 def test_the_page_is_small(demo_server):
-    """All that a browser loads, compressed as it is sent; the types are for programmers."""
+    """All that a browser may load, compressed as it is sent; the types are for programmers."""
     folder = Path(page.__file__).parent
     kinds = (".js", ".css", ".svg", ".html")
-    names = {path.name for path in folder.iterdir() if path.suffix in kinds}
-
-    def sent(names):
-        answers = [httpx.get(f"{demo_server.url}/page/{name}") for name in names]
-        return sum(int(answer.headers["content-length"]) for answer in answers)
-
-    index = int(httpx.get(demo_server.url, headers=HTML).headers["content-length"])
-    assert index + sent(names - LATER - {"index.html"}) < 50_000
-    assert names > LATER
-    assert sent(LATER) < 12_500
+    names = {path.name for path in folder.iterdir() if path.suffix in kinds} - {"index.html"}
+    paths = ["", *(f"page/{name}" for name in names)]
+    answers = [httpx.get(f"{demo_server.url}/{path}", headers=HTML) for path in paths]
+    assert sum(int(answer.headers["content-length"]) for answer in answers) < 62_500
 
 
 def test_the_document_names_the_path_of_a_proxy(demo_server, serve, demo_repository):

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from tests.server.streams.digits import FPS, HEIGHT, LENGTH, WIDTH, DigitScene
-from tests.server.streams.mot import COUNTS, OF_NO_MATTER, figures, row, rows_of
+from tests.server.tracking.digits import FPS, HEIGHT, LENGTH, WIDTH, DigitScene
+from tests.server.tracking.mot import COUNTS, OF_NO_MATTER, figures, row, rows_of
 
 from fovea_engines.engine import Engine
 from fovea_engines.results.options import PredictOptions
