@@ -1,6 +1,5 @@
 """Pictures of streams: drawn for those who look, over HTTP, for keys, and for slow readers."""
 
-import asyncio
 import json
 import shutil
 import socket
@@ -122,28 +121,6 @@ def parts(answer, count):
         if len(found) >= count:
             break
     return found
-
-
-def test_pictures_are_drawn_once_for_all(client, server, keys, door):
-    """Two who look get the same files, but for those that one of them missed."""
-
-    async def look():
-        async def one():
-            address = f"{server.url}/v1/streams/door/video"
-            async with (
-                httpx.AsyncClient(timeout=60) as looking,
-                looking.stream("GET", address, headers=keys[1]["looks"]) as answer,
-            ):
-                held = b""
-                coming = answer.aiter_bytes()
-                while held.count(b"Content-Length") <= 12:
-                    held += await anext(coming)
-            return set(held.split(b"--frame\r\n")[2:-1])
-
-        return await asyncio.gather(one(), one())
-
-    first, second = asyncio.run(look())
-    assert len(first & second) >= 6
 
 
 def test_slow_readers_cost_bounded_memory(client, server, keys, door):

@@ -1,4 +1,4 @@
-"""Digits that the demo's detector finds in videos: ids, counts of lines, and times in zones."""
+"""Digits that the demo's detector finds in videos: ids, and counts of lines."""
 
 import numpy as np
 import pytest
@@ -57,59 +57,16 @@ def test_ids_are_right(scenes, tracker, tmp_path):
     assert figures(tmp_path, truth, ids)["IDF1"] >= 0.95
 
 
-@pytest.fixture(scope="module")
-def played(scenes):
-    """Of each seed: the counts of a line in the middle, and the changes."""
-    shapes = [
-        Shape.parse("line", "middle=0.5,0,0.5,1:anchor=center"),
-        Shape.parse("zone", "right=0.5,0,1,0,1,1,0.5,1:anchor=center"),
-    ]
-    told = {}
-    for seed, (*_, found) in scenes.items():
-        state, changes = Scene(shapes, 1 / FPS, 1.5), []
-        for number, each in enumerate(tracked(found, "botsort")):
-            changes += state.see(each, None, (WIDTH, HEIGHT), number / FPS)
-        told[seed] = state.counts["middle"], [*changes, *state.end()]
-    return told
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_counts_of_a_line_are_exact(scenes, played, seed):
-    crossed = [np.diff(centers(digit) >= MIDDLE).sum() for digit in scenes[seed][0].digits]
-    assert crossed == [1, 1, 1, 1]
-    # Every other one goes to the right, which is out, as the line goes down.
-    assert played[seed][0] == {"in": 2, "out": 2}
-
-
 def centers(digit):
     return np.array([sum(digit.box(frame)[::2]) / 2 for frame in range(LENGTH)])
 
 
-def classes_of(digit, found):
-    """Return the classes as which a digit is found."""
-    told = set()
-    for frame, objects in enumerate(found):
-        off = np.abs(objects.boxes - np.array(digit.box(frame))).max(axis=1, initial=0.0)
-        told.update(objects.class_ids[off <= 10].tolist())
-    return told
-
-
-def test_times_in_a_zone_are_right_to_two_frames(scenes, played):
-    compared = 0
-    for seed, (scene, seen, found) in scenes.items():
-        for change in (each for each in played[seed][1] if each.kind == "left"):
-            frame, box = round(change.subject.last_s * FPS), change.subject.box
-            near = [np.abs(np.subtract(digit.box(frame), box)).max() for digit in scene.digits]
-            digit = int(np.argmin(near))
-            if near[digit] > 10:
-                continue  # it is something in the photograph
-            if len(classes_of(scene.digits[digit], found)) > 1:
-                continue  # what is another class at another place may be another object
-            inside = centers(scene.digits[digit]) >= MIDDLE
-            hidden = seen[:, digit] < WHOLE
-            # Nobody sees when one who is hidden comes or goes.
-            borders = [0, int(np.flatnonzero(np.diff(inside))[0]), LENGTH - 1]
-            unseen = sum(hidden[max(0, at - 3) : at + 4].sum() for at in borders)
-            assert abs(change.time_s * FPS - inside.sum()) <= 2 + unseen
-            compared += not unseen
-    assert compared > 30
+@pytest.mark.parametrize("seed", SEEDS)
+def test_counts_of_a_line_are_exact(scenes, seed):
+    scene, _, found = scenes[seed]
+    assert [np.diff(centers(digit) >= MIDDLE).sum() for digit in scene.digits] == [1, 1, 1, 1]
+    state = Scene([Shape.parse("line", "middle=0.5,0,0.5,1:anchor=center")], 1 / FPS, 1.5)
+    for number, each in enumerate(tracked(found, "botsort")):
+        state.see(each, None, (WIDTH, HEIGHT), number / FPS)
+    # Every other one goes to the right, which is out, as the line goes down.
+    assert state.counts["middle"] == {"in": 2, "out": 2}
