@@ -36,7 +36,7 @@ from fovea_server.streams.events.config import EventConfig, hide_secrets
 from fovea_server.streams.events.log import EventLog
 from fovea_server.tensors.messages import ImageResult
 
-SENDING = [sys.executable, "-m", "tests.server.streams.sending"]
+SENDING = [sys.executable, "-m", "tests.server.streams.walks"]
 
 
 @pytest.fixture(autouse=True)

@@ -158,7 +158,7 @@ def test_a_server_that_is_killed_is_offline(tmp_path, port):
         command = [
             sys.executable,
             "-m",
-            "tests.server.streams.sending",
+            "tests.server.streams.walks",
             str(tmp_path / "log"),
             "mqtt",
         ]

@@ -279,6 +279,17 @@ def test_what_is_drawn():
     assert not changed[:190].any()
 
 
+@pytest.mark.parametrize(("width", "height"), [(600, 400), (1920, 1080)])
+def test_counts_are_white_on_black_and_as_large_as_the_picture_needs(width, height):
+    canvas = np.full((height, width, 3), 255, np.uint8)
+    line = Shape.parse("line", "door=0.5,0.9,0.5,0.1")
+    draw_counts(canvas, [line], {"door": {"in": 3, "out": 1}})
+    rows, columns = np.nonzero((canvas != 255).any(axis=-1))
+    label = canvas[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
+    assert 0.5 < (label < 60).all(axis=-1).mean() < 0.95
+    assert len(label) > 0.03 * height
+
+
 @pytest.mark.parametrize("height", [400, 60])
 def test_counts_at_one_place_do_not_cover_each_other(height):
     """A line through a zone, as people draw a door and its mat: each name is legible."""

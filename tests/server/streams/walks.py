@@ -1,14 +1,18 @@
 """Scenes of boxes that move, cross, turn and are hidden: exact ids and paths, without a picture;
-and the events of such a scene.
+and the events of such a scene. As a program it sends the events of a folder until it is killed:
+walks.py FOLDER KEY ADDRESS.
 """
 
 import asyncio
+import sys
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
 from fovea_engines.results.detections import Detections
+from fovea_server.streams.events import sender
 from fovea_server.streams.events.config import EventConfig
 from fovea_server.streams.events.feed import EventFeed
 from fovea_server.tensors.messages import ImageResult
@@ -93,3 +97,14 @@ async def until(there):
     async with asyncio.timeout(120):
         while not there():
             await asyncio.sleep(0.01)
+
+
+async def send(folder, key, address):
+    """Send what is in a folder, and what comes."""
+    sender._FIRST_WAIT_S = sender._LONGEST_WAIT_S = 0.02
+    feed_in(Path(folder), zones="yard=0,0,1,0,1,1", **{key: address})
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(send(*sys.argv[1:]))

@@ -63,21 +63,9 @@ FRAME = """
 """
 
 
-class Page(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        body = b"<!doctype html><title>Another site</title><body>"
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
+class Files(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
-
-
-class Files(SimpleHTTPRequestHandler):
-    log_message = Page.log_message
 
 
 @contextmanager
@@ -92,8 +80,10 @@ def hosted(handler) -> Iterator[int]:
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[int]:
-    with hosted(Page) as port:
+def site(tmp_path_factory) -> Iterator[int]:
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "index.html").write_text("<!doctype html><title>Another site</title><body>")
+    with hosted(partial(Files, directory=folder)) as port:
         yield port
 
 
@@ -128,8 +118,14 @@ def test_nothing_that_another_page_posts_is_done(browser, site, server, host):
     page.evaluate(POST, {server.url + path: body for path, body in ATTACKS.items()})
     for path in ("/v2/logging", "/setup", "/v2/repository/models/digits/unload"):
         page.evaluate(FORM, [server.url + path, ATTACKS[path]])
-    page.close()
     assert state(server) == before
+    # Nor can it frame our pages.
+    for path in ("/", "/docs"):
+        page.evaluate(FRAME, server.url + path)
+        page.frames[-1].wait_for_url(
+            lambda url: url.startswith("chrome-error:"), wait_until="commit"
+        )
+    page.close()
     refused = logged(server, "fovea_server.refused")
     assert f"http://{host}:{site}" in refused[0]
     assert "--cors-origin" in refused[0]
@@ -139,27 +135,22 @@ def test_nothing_that_another_page_posts_is_done(browser, site, server, host):
     assert all("status=403" in line for line in done if "fovea_server.access" in line)
 
 
-def test_a_page_that_the_operator_names_may(browser, site, serve, demo_repository):
+def test_a_page_and_a_name_that_the_operator_allows(browser, site, serve, demo_repository):
     origin = f"http://localhost:{site}"
-    server = serve(demo_repository, f"--cors-origin={origin}")
+    server = serve(demo_repository, f"--cors-origin={origin}", f"--allowed-host={REBOUND}")
     page = browser.new_page()
+    errors: list[object] = []
+    page.on("pageerror", lambda error: errors.append(error))
+    assert page.goto(f"http://{REBOUND}:{server.port}/").status == 200
+    page.set_input_files("#files", DEMO / "scene-1.jpg")
+    page.locator("#found .row").first.wait_for()
     page.goto(origin)
     page.evaluate(POST, {f"{server.url}/v2/logging": '{"log_warning": false}'})
     page.close()
+    assert errors == []
     assert httpx.get(f"{server.url}/v2/logging").json()["log_warning"] is False
     [line] = logged(server, "fovea_server.control")
     assert f"POST '/v2/logging' by 127.0.0.1, from a page of '{origin}': 200" in line
-
-
-def test_no_page_can_frame_ours(browser, site, server):
-    page = browser.new_page()
-    page.goto(f"http://localhost:{site}/")
-    for path in ("/", "/docs"):
-        page.evaluate(FRAME, server.url + path)
-        page.frames[-1].wait_for_url(
-            lambda url: url.startswith("chrome-error:"), wait_until="commit"
-        )
-    page.close()
 
 
 def test_a_name_of_an_attacker_that_leads_here(browser, server):
@@ -181,18 +172,6 @@ def test_a_name_of_an_attacker_that_leads_here(browser, server):
     assert page.goto(f"http://{REBOUND}:{server.metrics_port}/metrics").status == 403
     page.close()
     assert state(server) == before
-
-
-def test_a_name_of_the_operator(browser, serve, demo_repository):
-    server = serve(demo_repository, f"--allowed-host={REBOUND}")
-    page = browser.new_page()
-    errors: list[object] = []
-    page.on("pageerror", lambda error: errors.append(error))
-    assert page.goto(f"http://{REBOUND}:{server.port}/").status == 200
-    page.set_input_files("#files", DEMO / "scene-1.jpg")
-    page.locator("#found .row").first.wait_for()
-    page.close()
-    assert errors == []
 
 
 # What a developer of a page may write besides the program of docs/http.md.
@@ -273,7 +252,7 @@ def proxied(server: RunningServer, prefix: str, headers: dict[str, str]) -> Iter
 
         do_GET = do_POST = handle_one  # noqa: N815 - names of the standard library
 
-        log_message = Page.log_message
+        log_message = Files.log_message
 
     with hosted(Handler) as port:
         yield f"http://127.0.0.1:{port}{prefix}"
