@@ -1,12 +1,16 @@
-"""Elements of tensors as JSON has them."""
+"""Answers of v2: elements of tensors as JSON has them, and encodings."""
 
+import asyncio
 import json
+import zlib
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from fovea_preprocess.errors import InvalidRequest, MalformedJson
+from fovea_server.http.messages import Response
+from fovea_server.http.v2.answers import compress
 from fovea_server.http.v2.tensor_json import data_json, elements_of
 from fovea_server.tensors.messages import OutputTensor
 
@@ -74,3 +78,31 @@ def test_a_deep_list_costs_no_more_than_its_elements():
 def test_the_number_of_elements_is_the_shapes(data):
     with pytest.raises(MalformedJson, match="Shape does not match true shape of 'data' field"):
         elements_of("INPUT", "INT32", data, 4)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "encoding"),
+    [
+        (b"gzip", b"gzip"),
+        (b"deflate", b"deflate"),
+        (b"deflate, gzip", b"deflate"),
+        (b"deflate;q=0.5, gzip;q=0.6", b"gzip"),
+        (b"br;q=1.0, gzip;q=0.1", b"gzip"),
+        (b"gzip;q=0", None),
+        (b"gzip;q=nonsense", None),
+        (b"identity, gzip;q=0.9", None),
+        (b"*", None),
+        (b"\xff,,;q=,", None),
+    ],
+)
+def test_an_answer_gets_the_best_encoding_that_is_known(accepted, encoding):
+    body = [b"head", memoryview(bytes(100_000))]
+    answer = Response(body=list(body))
+    asyncio.run(compress(answer, accepted))
+    if encoding is None:
+        assert answer.body == body
+        assert answer.headers == []
+    else:
+        assert answer.headers == [(b"content-encoding", encoding)]
+        unpacked = zlib.decompress(b"".join(answer.body), 32 + zlib.MAX_WBITS)
+        assert unpacked == b"".join(body)
