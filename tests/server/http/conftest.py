@@ -1,4 +1,6 @@
-"""The application of a server with an adder and the demo model, which is asked without a socket."""
+"""The application of a server with an adder and the demo model, which is asked without a socket;
+and a transport of connections that goes nowhere.
+"""
 
 import asyncio
 import shutil
@@ -22,6 +24,44 @@ DEMO = Path(fovea_server.__file__).parent / "demo"
 LIMIT = 1 << 20
 
 Ask = Callable[..., httpx.Response]
+
+
+class Wire(asyncio.Transport):
+    """A transport that goes nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written, self.closed = b"", False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def writelines(self, pieces: object) -> None:
+        self.written += b"".join(pieces)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The event loops of tests that are coroutines."""
+    return "asyncio"
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import zlib
+from importlib.metadata import version
 from itertools import product
 
 import pytest
@@ -67,6 +68,17 @@ def test_what_is_for_post_alone_and_what_is_not_there(ask):
             assert infer.json() == {"error": "Method Not Allowed"}
     for path, method in product(("/nowhere", "/v1/nowhere", "/v2/nowhere"), ("HEAD", "OPTIONS")):
         assert ask(method, path).status_code == 404
+
+
+@pytest.mark.parametrize("page", [True, False])
+def test_load_balancers_get_200_at_the_root(asking, page):
+    ask = asking(page=page)
+    found = ask("GET", "/", headers={"user-agent": "GoogleHC/1.0"})
+    known = found.json()["name"], found.json()["version"]
+    assert (found.status_code, known) == (200, ("fovea", version("fovea-serve")))
+    browser = ask("GET", "/", headers={"accept": "text/html,*/*;q=0.8"})
+    kind = "text/html" if page else "application/json"
+    assert (browser.status_code, browser.headers["content-type"].partition(";")[0]) == (200, kind)
 
 
 FRESH = re.compile(r"[0-9a-f]{24}")

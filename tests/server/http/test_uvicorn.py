@@ -3,6 +3,8 @@
 import asyncio
 import inspect
 
+import pytest
+from tests.server.http.conftest import Wire
 from uvicorn import Config, Server
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import (
@@ -13,34 +15,13 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from uvicorn.server import ServerState
 from websockets.streams import StreamReader
 
+pytestmark = pytest.mark.anyio
+
 GET = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n"
 SCOPE = {
     *("type", "asgi", "http_version", "server", "client", "scheme", "root_path", "headers"),
     *("state", "method", "path", "raw_path", "query_string"),
 }
-
-
-class Wire(asyncio.Transport):
-    """A transport that goes nowhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written, self.closed = b"", False
-
-    def write(self, data: bytes) -> None:
-        self.written += data
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
 
 
 async def silent(scope, receive, send) -> None:
@@ -52,44 +33,50 @@ def names(method: object) -> list[str]:
     return list(inspect.signature(method).parameters)
 
 
-def test_what_connections_use_of_uvicorn():
-    assert STATUS_LINE[404] == b"HTTP/1.1 404 Not Found\r\n"
-    # Hooks that `Connection` replaces, or calls with these arguments.
-    hooks = {
+# Hooks that our subclasses replace, or call with these arguments.
+HOOKS = {
+    HttpToolsProtocol: {
         "connection_made": ["transport"],
         "connection_lost": ["exc"],
         "data_received": ["data"],
-        "handle_websocket_upgrade": [],
-        "pause_writing": [],
-        "resume_writing": [],
         "_start_asgi_task": ["cycle", "app"],
-    }
-    check(HttpToolsProtocol, hooks)
-    asyncio.run(_check_a_connection())
-
-
-def test_what_websockets_use_of_uvicorn():
-    hooks = {
+        **dict.fromkeys(("handle_websocket_upgrade", "pause_writing", "resume_writing"), ()),
+    },
+    WebSocketsSansIOProtocol: {
         "data_received": ["data"],
         "connection_lost": ["exc"],
-        "pause_writing": [],
-        "resume_writing": [],
-        "shutdown": [],
-        "receive": [],
         "send": ["message"],
-        "handle_events": [],
         "handle_cont": ["event"],
-        "handle_parser_exception": [],
-        "send_receive_event_to_app": [],
-        "keepalive_timeout": [],
-        "stop_keepalive": [],
-    }
-    check(WebSocketsSansIOProtocol, hooks)
-    check(StreamReader, {"read_exact": ["n"], "discard": []})
-    asyncio.run(_check_a_socket())
+        **dict.fromkeys(("pause_writing", "resume_writing", "shutdown", "receive"), ()),
+        **dict.fromkeys(("handle_events", "handle_parser_exception"), ()),
+        **dict.fromkeys(("keepalive_timeout", "stop_keepalive", "send_receive_event_to_app"), ()),
+    },
+    StreamReader: {"read_exact": ["n"], "discard": []},
+    Server: {
+        "startup": ["sockets"],
+        "shutdown": ["sockets"],
+        "on_tick": ["counter"],
+        "handle_exit": ["sig", "frame"],
+    },
+}
 
 
-async def _check_a_socket() -> None:
+@pytest.mark.parametrize("kind", HOOKS)
+def test_hooks_have_their_arguments(kind):
+    for name, parameters in HOOKS[kind].items():
+        assert names(getattr(kind, name)) == ["self", *parameters], name
+
+
+def test_a_server():
+    config = Config(silent, lifespan="off", log_config=None)
+    server = Server(config)
+    assert (server.started, server.should_exit, server.force_exit) == (False, False, False)
+    config.load()
+    assert (config.is_ssl, config.ssl) == (False, None)
+    assert hasattr(config.lifespan_class(config), "shutdown")
+
+
+async def test_a_websocket():
     config = Config(silent, interface="asgi3", ws="none", log_config=None)
     socket = WebSocketsSansIOProtocol(config, ServerState(), {})
     assert socket.loop is asyncio.get_running_loop()
@@ -109,28 +96,8 @@ async def _check_a_socket() -> None:
     assert (socket.conn.events, socket.conn.close_sent) == ([], None)
 
 
-def test_what_servers_use_of_uvicorn():
-    hooks = {
-        "startup": ["sockets"],
-        "shutdown": ["sockets"],
-        "on_tick": ["counter"],
-        "handle_exit": ["sig", "frame"],
-    }
-    check(Server, hooks)
-    config = Config(silent, lifespan="off", log_config=None)
-    server = Server(config)
-    assert (server.started, server.should_exit, server.force_exit) == (False, False, False)
-    config.load()
-    assert (config.is_ssl, config.ssl) == (False, None)
-    assert hasattr(config.lifespan_class(config), "shutdown")
-
-
-def check(kind: type, hooks: dict[str, list[str]]) -> None:
-    for name, parameters in hooks.items():
-        assert names(getattr(kind, name)) == ["self", *parameters], name
-
-
-async def _check_a_connection() -> None:
+async def test_a_connection():
+    assert STATUS_LINE[404] == b"HTTP/1.1 404 Not Found\r\n"
     config = Config(silent, interface="asgi3", ws="none", proxy_headers=False, log_config=None)
     state = ServerState()
     protocol = HttpToolsProtocol(config=config, server_state=state, app_state={})
