@@ -1,5 +1,6 @@
 """A real server for tests: the `fovea` command, a process of its own, real ports."""
 
+import re
 import signal
 import socket
 import subprocess
@@ -35,6 +36,22 @@ class RunningServer:
 
     def predict_url(self, model: str) -> str:
         return f"{self.url}/v1/models/{model}/predict"
+
+    def metrics(self) -> str:
+        return httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics").text
+
+    def metric(self, name: str) -> float:
+        """The first value of a metric."""
+        found = re.search(rf"^{name}(?:{{.*}})? (\S+)", self.metrics(), re.MULTILINE)
+        assert found, name
+        return float(found[1])
+
+    def memory_mb(self, field: str = "VmRSS") -> float:
+        """What the process has in memory, in MiB; `VmHWM` is the most that it had."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)
+        assert found, field
+        return int(found[1]) / 1024
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""

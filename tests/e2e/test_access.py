@@ -248,7 +248,11 @@ def allowed(client: Client, asked: Asked) -> bool:
     with httpx.stream(
         asked.method, url, headers=dict(client.headers), timeout=120, **sent
     ) as answer:
-        return answer.status_code not in (401, 403)
+        if answer.status_code not in (401, 403):
+            return True
+        assert (answer.status_code == 401) == (client.name in ("no key", "wrong key"))
+        assert answer.status_code == 403 or answer.headers["www-authenticate"]
+        return False
 
 
 def wrong(found: Mapping[str, bool], needs: str) -> list[str]:

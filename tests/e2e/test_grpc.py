@@ -4,15 +4,14 @@ import contextlib
 import queue
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
-import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from tests.keyed import until
 from tests.serving import RunningServer, start_server
 from tritonclient.grpc import service_pb2 as messages
 
@@ -70,17 +69,9 @@ def queued() -> messages.ModelInferRequest:
     return message
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "it never came to that"
-        time.sleep(0.01)
-
-
 def waiting(server: RunningServer) -> bool:
-    metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
     line = f'nv_inference_pending_request_count{{model="{QUEUE}",version="1"}} 1'
-    return line in metrics.splitlines()
+    return line in server.metrics().splitlines()
 
 
 def test_every_method_of_the_service_is_there(channel):
@@ -128,19 +119,16 @@ def test_a_client_that_leaves_frees_its_place_in_the_queue(server, client, chann
         client.infer(QUEUE, floats(np.zeros((1, 2), np.float32)))
     call.cancel()
     until(lambda: not waiting(server))
-    (counted,) = client.get_inference_statistics(QUEUE).model_stats
-    assert counted.execution_count == 0, "it left before its time"
-    assert client.infer(QUEUE, floats(np.zeros((1, 2), np.float32))) is not None
-
-
-def test_a_stream_that_is_cancelled_frees_its_places_too(server, channel):
     stream = channel.stream_stream(
         f"{SERVICE}/ModelStreamInfer", messages.ModelInferRequest.SerializeToString
     )
-    call = stream(iter([queued()]))
+    streamed = stream(iter([queued()]))
     until(lambda: waiting(server))
-    call.cancel()
+    streamed.cancel()
     until(lambda: not waiting(server))
+    (counted,) = client.get_inference_statistics(QUEUE).model_stats
+    assert counted.execution_count == 0, "it left before its time"
+    assert client.infer(QUEUE, floats(np.zeros((1, 2), np.float32))) is not None
 
 
 def test_a_client_that_leaves_its_answers_unread(client, channel):
@@ -234,15 +222,6 @@ def test_restricted_protocols(repository, serve):
         client.start_stream(lambda result, error: answers.put(error))
         assert "protocol-user" in answers.get(timeout=30).message()
         client.stop_stream()
-
-
-def test_a_port_that_is_taken_is_told(server, repository, serve):
-    with pytest.raises(pytest.fail.Exception) as caught:
-        serve(repository, f"--grpc-port={server.grpc_port}")
-    told = str(caught.value)
-    assert f"cannot listen on 127.0.0.1 port {server.grpc_port}" in told
-    assert "--grpc-port" in told
-    assert "Traceback" not in told
 
 
 @pytest.mark.parametrize(("level", "compressed"), [("high", True), ("none", False)])

@@ -1,4 +1,4 @@
-"""Keys over every transport, and while their file changes."""
+"""Keys and secrets over every transport: while their file changes, and what they may cost."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -20,6 +20,7 @@ from tests.keyed import key, tensor, until
 from tests.serving import PROGRAM, RunningServer, start_server
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
+from websockets.sync.client import connect
 
 from fovea_client import AsyncClient, Client, ServerError
 from fovea_server.auth.key import digest_of, new_token
@@ -27,39 +28,6 @@ from fovea_server.auth.key import digest_of, new_token
 pytestmark = pytest.mark.slow
 
 PREDICT = "/v1/models/digits/predict"
-# Method, address, and the scope that it takes: "any" key will do, or none at all.
-ROUTES = [
-    ("POST", PREDICT, "predict"),
-    ("POST", "/v1/models/digits/versions/x/predict", "predict"),
-    ("POST", "/v2/models/digits/infer", "predict"),
-    ("POST", "/v2/models/digits/generate", "predict"),
-    ("POST", "/v1/vision/detection", "predict"),
-    ("POST", "/predict", "predict"),
-    ("POST", "/infer/object_detection", "predict"),
-    ("GET", "/v1/models", "any"),
-    ("GET", "/v1/models/digits", "any"),
-    ("GET", "/v1/models/digits/statistics", "any"),
-    ("GET", "/v1/keys/self", "any"),
-    ("GET", "/v2", "any"),
-    ("GET", "/v2/models/digits", "any"),
-    ("GET", "/v2/models/digits/config", "any"),
-    ("GET", "/v2/models/stats", "any"),
-    ("GET", "/v2/logging", "any"),
-    ("POST", "/v2/repository/index", "any"),
-    ("POST", "/v2/logging", "control"),
-    ("POST", "/v2/repository/models/digits/load", "control"),
-    ("POST", "/v2/repository/models/digits/unload", "control"),
-    ("POST", "/v2/trace/setting", "control"),
-    ("GET", "/v2/systemsharedmemory/status", "control"),
-    ("GET", "/v1/health/live", "open"),
-    ("GET", "/v1/health/ready", "open"),
-    ("GET", "/v1/models/digits/ready", "open"),
-    ("GET", "/v2/health/live", "open"),
-    ("GET", "/v2/models/digits/ready", "open"),
-    ("GET", "/", "open"),
-    ("GET", "/docs", "open"),
-    ("GET", "/openapi.json", "open"),
-]
 SCOPES = ("predict", "control", "metrics")
 
 
@@ -102,70 +70,32 @@ def guarded(demo_repository, tmp_path_factory):
     assert not [token for token in tokens.values() if token in told]
 
 
-def expected(scope: str, key: str | None) -> set[int] | None:
-    """The statuses of a refusal; None where it is let in."""
-    if scope == "open":
-        return None
-    if key in (None, "unknown", "expired"):
-        return {401}
-    return None if scope in ("any", key) else {403}
+def own(guarded: Guarded, **given: object) -> httpx.Response:
+    return httpx.get(f"{guarded.server.url}/v1/keys/self", **given)  # type: ignore[arg-type]
 
 
-def test_a_key_without_its_scheme_is_told_the_form(guarded):
-    headers = {"authorization": guarded.tokens["predict"]}
-    answer = httpx.get(f"{guarded.server.url}/v1/models", headers=headers)
-    assert (answer.status_code, "write Authorization: Bearer KEY" in answer.text) == (401, True)
-    assert guarded.tokens["predict"] not in answer.text
-
-
-@pytest.mark.parametrize("key", [None, "unknown", "expired", *SCOPES])
-@pytest.mark.parametrize(("method", "path", "scope"), ROUTES)
-def test_each_route_asks_for_its_scope(guarded, method, path, scope, key):
-    headers = {} if key is None else {"authorization": f"Bearer {guarded.tokens[key]}"}
-    answer = httpx.request(method, guarded.server.url + path, headers=headers)
-    refused = expected(scope, key)
-    if refused is None:
-        assert answer.status_code not in (401, 403), answer.text
-        return
-    assert answer.status_code in refused, answer.text
-    if key is None:
-        assert "asks for a key" in answer.text
-    if answer.status_code == 401:
-        assert answer.headers["www-authenticate"] == 'Bearer realm="fovea"'
-    else:
-        assert f"lacks the scope '{scope}'" in answer.text
-
-
-@pytest.mark.parametrize("key", [None, "unknown", "expired", *SCOPES])
-def test_metrics_ask_for_theirs(guarded, key):
-    url = f"http://127.0.0.1:{guarded.server.metrics_port}/metrics"
-    headers = {} if key is None else {"x-api-key": guarded.tokens[key]}
-    answer = httpx.get(url, headers=headers)
-    assert {answer.status_code} == (expected("metrics", key) or {200})
-
-
-CALLS: list[tuple[str, Callable[[grpc.InferenceServerClient, dict[str, str]], object]]] = [
-    ("predict", lambda client, headers: client.infer("digits", [tensor()], headers=headers)),
-    ("any", lambda client, headers: client.get_server_metadata(headers=headers)),
-    ("any", lambda client, headers: client.get_model_repository_index(headers=headers)),
-    ("control", lambda client, headers: client.update_log_settings({"log_info": True}, headers)),
-    ("open", lambda client, headers: client.is_server_live(headers=headers)),
-]
-
-
-@pytest.mark.parametrize("key", [None, "unknown", "expired", *SCOPES])
-@pytest.mark.parametrize(("scope", "ask"), CALLS)
-def test_grpc_asks_for_the_same(guarded, scope, ask, key):
-    headers = {} if key is None else {"authorization": f"Bearer {guarded.tokens[key]}"}
-    refused = expected(scope, key)
-    with grpc.InferenceServerClient(f"127.0.0.1:{guarded.server.grpc_port}") as client:
-        if refused is None:
-            assert ask(client, headers)
-            return
-        with pytest.raises(InferenceServerException) as error:
-            ask(client, headers)
-    status = "UNAUTHENTICATED" if refused == {401} else "PERMISSION_DENIED"
-    assert error.value.status() == f"StatusCode.{status}"
+def test_every_way_to_send_a_key(guarded):
+    token = guarded.tokens["predict"]
+    for given in (
+        {"headers": {"x-api-key": token}},
+        {"headers": {"authorization": f"bearer {token}"}},
+        # As curl --user and Label Studio send one.
+        {"auth": ("anybody", token)},
+    ):
+        assert own(guarded, **given).json()["name"] == "predict"
+    refused = own(guarded, headers={"authorization": token})
+    assert "write Authorization: Bearer KEY" in refused.text
+    for given in (
+        {"headers": {"authorization": token}},
+        {"headers": {"authorization": "Basic %%"}},
+        {"auth": ("anybody", "wrong")},
+        *({"headers": {"x-api-key": guarded.tokens[name]}} for name in ("expired", "unknown")),
+        {},
+    ):
+        refused = own(guarded, **given)
+        assert refused.status_code == 401
+        assert refused.headers["www-authenticate"] == 'Bearer realm="fovea"'
+        assert token not in refused.text
 
 
 def test_a_stream_asks_for_a_key(guarded):
@@ -213,12 +143,12 @@ def test_a_key_for_other_models(guarded, scene):
             client.get_model_metadata("digits", headers=headers)
 
 
-def test_a_password_is_a_key(guarded):
-    """As curl --user and Label Studio send one."""
-    url, token = guarded.server.url + "/v1/keys/self", guarded.tokens["predict"]
-    assert httpx.get(url, auth=("anybody", token)).json()["name"] == "predict"
-    assert httpx.get(url, auth=("anybody", "wrong")).status_code == 401
-    assert httpx.get(url, headers={"authorization": "Basic %%"}).status_code == 401
+def test_a_first_message_of_a_socket_has_a_bound(guarded):
+    url = guarded.server.url
+    stream = f"{url.replace('http', 'ws', 1)}/v1/models/digits/stream"
+    with connect(stream, origin=url) as line:
+        line.send("[" * 4000)
+        assert json.loads(line.recv(60))["error"]["code"] == "unauthenticated"
 
 
 def test_a_key_tells_of_itself_and_is_named_in_the_log(guarded):
@@ -236,6 +166,30 @@ def test_a_key_tells_of_itself_and_is_named_in_the_log(guarded):
 def test_no_key_is_in_the_command_line(guarded):
     listed = Path(f"/proc/{guarded.server.process.pid}/cmdline").read_bytes()
     assert not [token for token in guarded.tokens.values() if token.encode() in listed]
+
+
+def test_a_secret_in_a_file_or_the_environment_is_in_no_command_line(
+    serve, demo_repository, tmp_path, monkeypatch
+):
+    file = tmp_path / "admin"
+    file.write_text("hunter2\n")
+    monkeypatch.setenv("FOVEA_GRPC_RESTRICTED_PROTOCOL", "inference,metadata:key=of-environment")
+    restricted = f"--http-restricted-api=metadata:admin@{file}"
+    server = serve(demo_repository, restricted, program=PROGRAM)
+    listed = Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
+    assert b"hunter2" not in listed
+    assert b"of-environment" not in listed
+    url = f"{server.url}/v1/models"
+    assert httpx.get(url).status_code == 403
+    assert httpx.get(url, headers={"admin": "wrong"}).status_code == 403
+    assert httpx.get(url.replace("/v1/models", "/v2"), headers={"admin": "hunter2"}).is_success
+    with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        with pytest.raises(InferenceServerException, match="restricted"):
+            client.get_server_metadata()
+        given = {"triton-grpc-protocol-key": "of-environment"}
+        assert client.get_server_metadata(headers=given)
+    assert server.stop() == 0
+    assert "hunter2" not in server.log.read_text()
 
 
 def test_keys_change_under_load(demo_repository, serve, scene, tmp_path):
@@ -313,16 +267,20 @@ def test_our_clients_send_the_key_of_the_environment(guarded, fovea, monkeypatch
     assert asyncio.run(asked())
 
 
-def test_a_file_that_is_none_ends_the_start(fovea, demo_repository, tmp_path):
-    code, _, told = fovea("serve", demo_repository, f"--keys={tmp_path / 'keys.json'}")
-    assert code == 2
-    assert "fovea key add NAME" in told
+def test_files_that_are_none_end_the_start(fovea, demo_repository, tmp_path):
+    for flag in (
+        f"--keys={tmp_path / 'keys.json'}",
+        f"--http-restricted-api=logging:key@{tmp_path}/x",
+    ):
+        code, _, told = fovea("serve", demo_repository, flag)
+        assert (code, str(tmp_path) in told) == (2, True)
 
 
-@pytest.fixture
-def patterned(demo_repository, serve, tmp_path):
+@pytest.fixture(scope="module")
+def patterned(demo_repository, tmp_path_factory):
     """A server with two models, and a key for one of them alone."""
-    repository, file = tmp_path / "models", tmp_path / "keys.json"
+    folder = tmp_path_factory.mktemp("patterned")
+    repository, file = folder / "models", folder / "keys.json"
     for name in ("cam-1", "hidden"):
         copy = shutil.copytree(demo_repository / "digits", repository / name)
         config = copy / "config.pbtxt"
@@ -330,7 +288,9 @@ def patterned(demo_repository, serve, tmp_path):
     scopes = ("--scope", "predict,control")
     token = key("add", "cam", "--keys", file, "--model", "cam-*", *scopes)
     flags = ("--model-control-mode=explicit", "--load-model=*", "--api=roboflow")
-    return serve(repository, f"--keys={file}", *flags), {"x-api-key": token}, file
+    server = start_server(repository, folder, (*flags, f"--keys={file}"))
+    yield server, {"x-api-key": token}, file
+    assert server.stop() == 0
 
 
 def test_a_key_for_some_models_sees_and_controls_no_others(patterned):
@@ -443,16 +403,20 @@ def test_who_has_no_key_learns_no_name_of_a_model(patterned, scene):
 
 
 def test_a_key_that_ends_is_out_of_an_open_stream(patterned):
-    server, headers, file = patterned
+    server, _, file = patterned
+    headers = {"x-api-key": key("add", "leaving", "--keys", file, "--model", "cam-*")}
+    until(lambda: httpx.get(f"{server.url}/v1/keys/self", headers=headers).is_success)
     found: Queue[tuple[object, object]] = Queue()
     with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+
+        def refused() -> bool:
+            client.async_stream_infer("cam-1", [tensor()])
+            return "is not known here" in str(found.get(timeout=60)[1])
+
         client.start_stream(lambda result, error: found.put((result, error)), headers=headers)
-        client.async_stream_infer("cam-1", [tensor()])
-        assert found.get(timeout=60)[1] is None
-        key("rm", "cam", "--keys", file)
-        time.sleep(2)
-        client.async_stream_infer("cam-1", [tensor()])
-        assert "is not known here" in str(found.get(timeout=60)[1])
+        assert not refused()
+        key("rm", "leaving", "--keys", file)
+        until(refused)
         client.stop_stream()
 
 
@@ -469,11 +433,107 @@ def test_bodies_of_strangers_hold_little_memory(patterned):
             held = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
             held.sendall(head.encode())
         until(lambda: httpx.post(url, json={"image": []}).status_code == 429)
-    until(
-        lambda: (
-            httpx.post(
-                url, json={"model_id": "a", "image": {"type": "base64", "value": ""}}
-            ).status_code
-            == 401
-        )
-    )
+    asked = {"model_id": "a", "image": {"type": "base64", "value": ""}}
+    until(lambda: httpx.post(url, json=asked).status_code == 401)
+
+
+LIMITS = {
+    "slow": ("--rate", "0.2/s"),
+    "counted": ("--scope", "predict,metrics", "--rate", "3/h"),
+    "daily": ("--quota", "1000/day"),
+}
+
+Limited = Callable[[str], tuple[RunningServer, dict[str, str]]]
+
+
+@pytest.fixture(scope="module")
+def limited(demo_repository, tmp_path_factory) -> Iterator[Limited]:
+    """A server whose keys have limits; called with the name of a key, it gives its headers, too."""
+    folder = tmp_path_factory.mktemp("keys")
+    file = folder / "keys.json"
+    tokens = {name: key("add", name, "--keys", file, *given) for name, given in LIMITS.items()}
+    server = start_server(demo_repository, folder, [f"--keys={file}"])
+    yield lambda name: (server, {"x-api-key": tokens[name]})
+    assert server.stop() == 0
+
+
+def test_a_rate_counts_images(limited, scene):
+    server, headers = limited("slow")
+
+    def ask(images: int) -> httpx.Response:
+        files = [("image", scene)] * images
+        return httpx.post(server.url + PREDICT, files=files, headers=headers)
+
+    assert ask(1).status_code == 200
+    refused = ask(1)
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "rate_limited"
+    wait_s = int(refused.headers["retry-after"])
+    assert 1 <= wait_s <= 5
+    time.sleep(wait_s)
+    # It is taken from a full bucket, and the next one waits for both.
+    assert ask(2).status_code == 200
+    assert int(ask(1).headers["retry-after"]) > 5
+    left = httpx.get(server.url + "/v1/keys/self", headers=headers).json()
+    assert (left["images_per_s"], left["images_left"]) == (0.2, 0.0)
+    with (
+        grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
+        pytest.raises(InferenceServerException, match=r"may send 0\.2/s images") as error,
+    ):
+        client.infer("digits", [tensor()], headers=headers)
+    assert error.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+    row = {"name": "images", "datatype": "FP32", "shape": [1, 3, 320, 320], "data": [0.0] * 307200}
+    url = f"{server.url}/v2/models/digits/infer"
+    answer = httpx.post(url, json={"inputs": [row]}, headers=headers)
+    assert answer.status_code == 429
+    assert "retry-after" in answer.headers
+
+
+def test_a_quota_is_shared_and_outlives_a_kill(demo_repository, serve, scene, tmp_path):
+    file = tmp_path / "keys.json"
+    token = key("add", "cam", "--keys", file, "--quota", "20/month")
+    flags = demo_repository, f"--keys={file}"
+    first, second = serve(*flags), serve(*flags)
+    headers = {"x-api-key": token}
+
+    def left(server: RunningServer) -> int:
+        own = httpx.get(server.url + "/v1/keys/self", headers=headers).json()
+        assert own["quota"] == 20
+        return int(own["quota_left"])
+
+    def ask(server: RunningServer, images: int) -> httpx.Response:
+        files = [("image", scene)] * images
+        return httpx.post(server.url + PREDICT, files=files, headers=headers)
+
+    assert ask(first, 5).status_code == ask(second, 4).status_code == 200
+    until(lambda: left(first) == left(second) == 11)
+    second.process.kill()
+    second.process.wait()
+    third = serve(*flags)
+    assert left(third) == 11
+    refused = ask(third, 12)
+    assert refused.status_code == 429
+    assert "has 11 of its 20 images of this month left" in refused.text
+    assert int(refused.headers["retry-after"]) <= 31 * 86_400
+    metrics = httpx.get(f"http://127.0.0.1:{first.metrics_port}/metrics", headers=headers)
+    assert metrics.status_code == 403
+    assert first.stop() == third.stop() == 0
+
+
+def test_requests_are_counted_by_key(limited, scene):
+    server, headers = limited("counted")
+    for images in (2, 9):
+        httpx.post(server.url + PREDICT, files=[("image", scene)] * images, headers=headers)
+    metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics", headers=headers).text
+    assert 'fovea_key_requests_total{key="counted",status="200"} 1\n' in metrics
+    assert 'fovea_key_requests_total{key="counted",status="429"} 1\n' in metrics
+    assert 'fovea_key_images_total{key="counted"} 2\n' in metrics
+
+
+def test_a_wrong_shape_costs_no_more_than_a_batch(limited):
+    server, headers = limited("daily")
+    given = {"name": "images", "datatype": "FP32", "shape": [1000, 0, 0, 0], "data": []}
+    url = f"{server.url}/v2/models/digits/infer"
+    assert httpx.post(url, json={"inputs": [given]}, headers=headers).status_code == 400
+    own = httpx.get(server.url + "/v1/keys/self", headers=headers).json()
+    assert own["quota_left"] >= 1000 - 64

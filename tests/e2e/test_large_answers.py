@@ -1,8 +1,6 @@
 """Answers that are much larger than their requests: what the server holds of them is bounded."""
 
 import asyncio
-import re
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,12 +11,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.e2e.test_grpc import SERVICE, until
+from tests.keyed import until
 from tests.serving import RunningServer
 from tritonclient.grpc import service_pb2 as messages
 
 pytestmark = pytest.mark.slow
 
+SERVICE = "/inference.GRPCInferenceService"
 MB = 1 << 20
 SIZE = 16 * MB
 ELEMENTS = SIZE // 4
@@ -65,18 +64,8 @@ def server(tmp_path, serve) -> Iterator[RunningServer]:
     assert "Traceback" not in server.log.read_text()
 
 
-def memory_mb(server: RunningServer, field: str) -> float:
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    found = re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)
-    assert found
-    return int(found[1]) / 1024
-
-
 def held(server: RunningServer) -> float:
-    metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
-    found = re.search(r"^fovea_held_bytes (\S+)", metrics, re.MULTILINE)
-    assert found
-    return float(found[1])
+    return server.metric("fovea_held_bytes")
 
 
 def message(model: str = "wide") -> messages.ModelInferRequest:
@@ -108,84 +97,63 @@ def streams(server: RunningServer, count: int, model: str) -> Iterator[list[Iter
 
 @pytest.mark.parametrize("model", ["wide", "both"])
 def test_streams_that_do_not_read_hold_no_more_than_they_may(server, model):
-    before = memory_mb(server, "VmRSS")
+    before = server.memory_mb()
     with streams(server, 10, model) as unread:
         until(lambda: held(server) > LIMIT_MB * MB / 2)
         assert held(server) <= (LIMIT_MB + 1) * MB
         assert len(unread) == 10
     until(lambda: held(server) == 0)
-    assert memory_mb(server, "VmHWM") - before < MAX_MB
-
-
-def test_a_stream_that_is_read_goes_on_beside_others_that_are_not(server):
+    assert server.memory_mb("VmHWM") - before < MAX_MB
     with streams(server, 2, "wide") as unread:
         until(lambda: held(server) > 2 * SIZE)
         with streams(server, 1, "wide") as (read,):
             sizes = [len(answer) for answer in read]
-    assert len(unread) == 2
+        assert len(unread) == 2
+    # One that is read goes on beside those that are not.
     assert len(sizes) == 12
     assert min(sizes) > SIZE
-    assert memory_mb(server, "VmHWM") < 2 * MAX_MB
+    assert server.memory_mb("VmHWM") < 2 * MAX_MB
 
 
-@pytest.mark.parametrize("model", ["wide", "both"])
-def test_many_clients_wait_for_their_turn(server, model):
-    before = memory_mb(server, "VmRSS")
+async def over_http(server: RunningServer, model: str) -> int:
     given = {"name": "X" if model == "wide" else "IN", "datatype": "FP32", "shape": [1]}
-    body = {
-        "inputs": [given | {"data": [2.0]}],
-        "parameters": {"binary_data_output": True},
-    }
-
-    async def ask(client: httpx.AsyncClient) -> int:
-        url, plain = f"{server.url}/v2/models/{model}/infer", {"Accept-Encoding": "identity"}
-        async with client.stream("POST", url, json=body, headers=plain) as answer:
-            size = 0
-            async for piece in answer.aiter_raw():
-                size += len(piece)
+    body = {"inputs": [given | {"data": [2.0]}], "parameters": {"binary_data_output": True}}
+    url, plain = f"{server.url}/v2/models/{model}/infer", {"Accept-Encoding": "identity"}
+    async with (
+        httpx.AsyncClient(timeout=60) as client,
+        client.stream("POST", url, json=body, headers=plain) as answer,
+    ):
         assert answer.status_code == 200, "those that wait are answered"
-        return size
+        return sum([len(piece) async for piece in answer.aiter_raw()])
+
+
+async def over_grpc(server: RunningServer, model: str) -> int:
+    options = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}", options) as channel:
+        call = channel.unary_unary(
+            f"{SERVICE}/ModelInfer", messages.ModelInferRequest.SerializeToString
+        )
+        return len(await call(message(model)))
+
+
+@pytest.mark.parametrize(
+    ("ask", "model"), [(over_http, "wide"), (over_http, "both"), (over_grpc, "wide")]
+)
+def test_many_clients_wait_for_their_turn(server, ask, model):
+    before = server.memory_mb()
 
     async def ask_all() -> list[int]:
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(timeout=60, limits=limits) as client:
-            return await asyncio.gather(*(ask(client) for _ in range(40)))
+        return await asyncio.gather(*(ask(server, model) for _ in range(30)))
 
     assert min(asyncio.run(ask_all())) > SIZE
     until(lambda: held(server) == 0)
-    assert memory_mb(server, "VmHWM") - before < MAX_MB
+    assert server.memory_mb("VmHWM") - before < MAX_MB
 
 
-def test_calls_are_counted_until_they_are_sent(server):
-    sizes: list[int] = []
-
-    def ask() -> None:
-        options = [("grpc.max_receive_message_length", -1)]
-        with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options) as channel:
-            call = channel.unary_unary(
-                f"{SERVICE}/ModelInfer", messages.ModelInferRequest.SerializeToString
-            )
-            sizes.append(len(call(message())))
-
-    before = memory_mb(server, "VmRSS")
-    clients = [threading.Thread(target=ask) for _ in range(20)]
-    for client in clients:
-        client.start()
-    for client in clients:
-        client.join()
-    assert len(sizes) == 20
-    assert min(sizes) > SIZE
-    assert memory_mb(server, "VmHWM") - before < MAX_MB
-    until(lambda: held(server) == 0)
-
-
-@pytest.mark.parametrize("path", ["infer", "generate"])
-def test_outputs_that_are_too_long_for_json_are_refused_at_once(server, path):
-    if path == "infer":
-        body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [2.0]}]}
-    else:
-        body = {"X": 2.0}
-    answer = httpx.post(f"{server.url}/v2/models/wider/{path}", json=body, timeout=60)
-    assert answer.status_code == 413
-    assert "ask for binary data" in answer.json()["error"]
+def test_outputs_that_are_too_long_for_json_are_refused_at_once(server):
+    tensor = {"name": "X", "datatype": "FP32", "shape": [1], "data": [2.0]}
+    for path, body in (("infer", {"inputs": [tensor]}), ("generate", {"X": 2.0})):
+        answer = httpx.post(f"{server.url}/v2/models/wider/{path}", json=body, timeout=60)
+        assert answer.status_code == 413
+        assert "ask for binary data" in answer.json()["error"]
     until(lambda: held(server) == 0)

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import re
 import socket
 import ssl
 import struct
@@ -16,7 +15,6 @@ from pathlib import Path
 import httpx
 import numpy as np
 import orjson
-import psutil
 import pytest
 from PIL import Image
 from tests.certificates import make_pair
@@ -98,10 +96,6 @@ def server(repository, tmp_path_factory) -> Iterator[RunningServer]:
     yield server
     assert server.stop() == 0
     assert "Traceback" not in server.log.read_text()
-
-
-def memory_mb(server: RunningServer) -> float:
-    return float(psutil.Process(server.process.pid).memory_info().rss / 1e6)
 
 
 def head(path: str, **headers: object) -> bytes:
@@ -220,10 +214,10 @@ def test_large_json(server, headers, path):
 
 
 def test_a_client_that_sends_and_never_reads_is_cut_off(server):
-    before = memory_mb(server)
+    before = server.memory_mb()
     with connect(server) as connection:
         send_until_cut_off(connection, request(4 << 20)[0])
-        assert memory_mb(server) - before < 6 * HELD_MB
+        assert server.memory_mb() - before < 6 * HELD_MB
     assert httpx.get(f"{server.url}/v2/health/live").status_code == 200
 
 
@@ -250,29 +244,29 @@ def test_answers_that_nobody_reads_are_counted(server):
 
 
 def test_a_length_that_is_declared_costs_nothing(server):
-    before = memory_mb(server)
+    before = server.memory_mb()
     with ExitStack() as stack:
         for _ in range(20):
             connection = stack.enter_context(connect(server))
             connection.sendall(head(ADD, Content_Length=64 << 20) + b"{")
             connection.sendall(b"}")
         assert httpx.get(f"{server.url}/v2/health/live").status_code == 200
-        assert memory_mb(server) - before < HELD_MB
+        assert server.memory_mb() - before < HELD_MB
 
 
 @pytest.mark.parametrize("path", [ADD, "/v1/models/x/predict"])
 @pytest.mark.parametrize("line", [b"name: %s\r\n" % (b"a" * 50), b"a" * 60])
 def test_trailers_have_an_end(server, path, line):
-    before = memory_mb(server)
+    before = server.memory_mb()
     with connect(server) as connection:
         connection.sendall(head(path, Transfer_Encoding="chunked") + b"1\r\n{\r\n0\r\nname: ")
         send_until_cut_off(connection, line * 1000)
-    assert memory_mb(server) - before < HELD_MB
+    assert server.memory_mb() - before < HELD_MB
 
 
 def test_what_is_unpacked_is_counted(server):
     body, size = infer(np.zeros(10_000_000, np.int32))
-    packed, before = zlib.compress(body, 9), memory_mb(server)
+    packed, before = zlib.compress(body, 9), server.memory_mb()
     given = {"Content_Length": len(packed), "Content_Encoding": "deflate"}
     sent = head(ADD, Inference_Header_Content_Length=size, **given) + packed
     with ExitStack() as stack:
@@ -280,7 +274,7 @@ def test_what_is_unpacked_is_counted(server):
         for connection in connections:
             connection.sendall(sent)
         statuses = [connection.recv(12) for connection in connections]
-        assert memory_mb(server) - before < 8 * HELD_MB
+        assert server.memory_mb() - before < 8 * HELD_MB
     assert b"HTTP/1.1 503" in statuses
 
 
@@ -289,8 +283,7 @@ def test_the_memory_of_all_bodies_is_limited(repository, serve):
     sent, _ = request()
     with connect(server) as first, connect(server) as second:
         first.sendall(sent[: len(sent) - 100])
-        metrics = f"http://127.0.0.1:{server.metrics_port}/metrics"
-        until(lambda: re.search(r"^fovea_held_bytes 4\d{6}", httpx.get(metrics).text, re.M))
+        until(lambda: server.metric("fovea_held_bytes") > 4e6)
         with contextlib.suppress(ConnectionError):
             second.sendall(sent)
         assert receive(second)[0] == 503

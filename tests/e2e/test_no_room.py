@@ -1,5 +1,8 @@
-"""A machine without room: descriptors, disks, and a repository that is gone for a while."""
+"""A machine without room: descriptors, disks, threads, a repository that is gone for a while; and
+numbers in a configuration that would take more than there is.
+"""
 
+import base64
 import json
 import resource
 import socket
@@ -10,10 +13,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 from tests.forked import PROGRAM
-from tests.server.registries import ADDER_CONFIG, adder, wait_until
-from tests.serving import RunningServer
+from tests.server.registries import ADDER_CONFIG, adder, chain, wait_until
+from tests.serving import RunningServer, start_server
 
 pytestmark = pytest.mark.slow
 
@@ -183,3 +187,125 @@ def test_models_stay_where_the_mount_of_their_repository_vanishes(tmp_path, serv
     adder(small_disk, "other", config=ADDER_CONFIG)
     logged(server, "model other version 1 is ready")
     logged(server, "can be read again")
+
+
+MILLION = 1_000_000
+CONFIG = {
+    "max_batch_size": 8,
+    "input": [{"name": "X", "data_type": "TYPE_INT32", "dims": [4]}],
+    "output": [{"name": "Y", "data_type": "TYPE_INT32", "dims": [4]}],
+}
+
+
+def sample(**given: object) -> dict[str, object]:
+    """A configuration with a warm-up."""
+    zeros = {"data_type": "TYPE_INT32", "dims": given.pop("dims", [4]), "zero_data": True}
+    return {"model_warmup": [{"name": "s", "inputs": {"X": zeros}, **given}]}
+
+
+def state(*dims: int) -> dict[str, object]:
+    """A configuration of sequences that begin with zeros."""
+    zeros = {"name": "z", "data_type": "TYPE_INT32", "dims": dims, "zero_data": True}
+    tensors = {"input_name": "X", "output_name": "Y", "data_type": "TYPE_INT32", "dims": dims}
+    return {"sequence_batching": {"state": [{**tensors, "initial_state": [zeros]}]}, "input": []}
+
+
+COSTLY = {
+    "instances": ({"instance_group": [{"count": MILLION}]}, "1000000 instances, and "),
+    "groups": ({"instance_group": [{"count": 40}] * 40}, "1600 instances, and "),
+    "gpus": ({"instance_group": [{"count": 40, "gpus": list(range(40))}]}, "1600 instances"),
+    "runs": (sample(count=MILLION), "1000000 runs, and 10000 are the most"),
+    "rows": ({"max_batch_size": 10**9, **sample(batch_size=10**9)}, "lower its batch_size"),
+    "dims": (sample(dims=[MILLION, MILLION]), "lower its batch_size or dims"),
+    "state": (state(MILLION, MILLION), "state 'X'"),
+}
+
+
+@pytest.fixture(scope="module")
+def amounts(tmp_path_factory):
+    """A server whose models are loaded by requests."""
+    repository = tmp_path_factory.mktemp("amounts")
+    adder(repository, "adder", config=ADDER_CONFIG)
+    below = deep = "adder"
+    for level in range(40):
+        deep = chain(repository, f"deep{level}", deep).name
+    for level in range(9):
+        below = chain(repository, f"double{level}", below, below).name
+    server = start_server(repository, repository, ["--model-control-mode=explicit"])
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("upload", [False, True], ids=["override", "upload"])
+@pytest.mark.parametrize("asked", COSTLY)
+def test_a_number_that_costs_is_refused(amounts, tmp_path, asked, upload):
+    given, said = COSTLY[asked]
+    parameters: dict[str, object] = {"config": json.dumps(CONFIG | given)}
+    if upload:
+        model = adder(tmp_path, "adder") / "1" / "model.onnx"
+        parameters["file:1/model.onnx"] = base64.b64encode(model.read_bytes()).decode()
+    process = psutil.Process(amounts.process.pid)
+    threads, memory = process.num_threads(), process.memory_info().rss
+    url = f"{amounts.url}/v2/repository/models/adder/load"
+    answer = httpx.post(url, json={"parameters": parameters}, timeout=60)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+    assert process.num_threads() <= threads + 8  # of the pool that loads
+    assert process.memory_info().rss < memory + (200 << 20)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("deep39", "more than 32 ensembles run one another"),
+        ("double8", "a request to it would run 511 models and ensembles, and 256 are the most"),
+    ],
+)
+def test_ensembles_that_multiply_are_refused(amounts, name, said):
+    answer = httpx.post(f"{amounts.url}/v2/repository/models/{name}/load", timeout=60)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+
+
+def test_numbers_that_cost_nothing_are_taken(amounts):
+    for given in (
+        {"max_batch_size": 10**9},
+        {"dynamic_batching": {"priority_levels": 10**9, "default_priority_level": 1}},
+        {"dynamic_batching": {"max_queue_delay_microseconds": 10**9}},
+        {"instance_group": [{"count": 64, "rate_limiter": {"priority": 10**9}}]},
+        {"parameters": {"INFERENCE_NUM_THREADS": {"string_value": "1000000"}}},
+    ):
+        parameters = {"config": json.dumps(CONFIG | given)}
+        url = f"{amounts.url}/v2/repository/models/adder/load"
+        answer = httpx.post(url, json={"parameters": parameters}, timeout=60)
+        assert answer.status_code == 200, (given, answer.text)
+    assert psutil.Process(amounts.process.pid).num_threads() < 200
+
+
+def test_threads_that_cannot_be_started_end_again(tmp_path):
+    """A model for which there is no room fails alone; no thread of it stays."""
+    adder(tmp_path, "adder", config=ADDER_CONFIG + "instance_group { count: 60 }")
+    program = """
+import resource, sys, threading
+from pathlib import Path
+from tests.server.registries import serving
+from fovea_preprocess.errors import InvalidRequest
+with serving(Path(sys.argv[1]), model_control_mode="explicit") as registry:
+    registry.load("adder")
+    registry.unload("adder")
+    before = threading.active_count()
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * 4096
+    resource.setrlimit(resource.RLIMIT_AS, (used + (150 << 20),) * 2)
+    threading.stack_size(8 << 20)
+    try:
+        registry.load("adder")
+    except InvalidRequest as error:
+        print(str(error).strip())
+    print(threading.active_count() - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True
+    )
+    said, left = done.stdout.strip().splitlines()
+    assert "threads of model 'adder' could be started (can't start new thread)" in said
+    assert left == "0"

@@ -119,8 +119,7 @@ def test_clients_that_leave_right_behind_their_bodies_leave_nothing_held(server)
         with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
             connection.sendall(post(Content_Length=size) + bytes(size))
     until(lambda: server.log.read_text().count(PREDICT) - before == len(sizes))
-    metrics = f"http://127.0.0.1:{server.metrics_port}/metrics"
-    until(lambda: "\nfovea_held_bytes 0\n" in httpx.get(metrics).text)
+    until(lambda: server.metric("fovea_held_bytes") == 0)
 
 
 def test_chunks_of_one_byte_hold_up_nobody(server):
