@@ -40,11 +40,12 @@ class RunningServer:
     def metrics(self) -> str:
         return httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics").text
 
-    def metric(self, name: str) -> float:
-        """The first value of a metric."""
-        found = re.search(rf"^{name}(?:{{.*}})? (\S+)", self.metrics(), re.MULTILINE)
-        assert found, name
-        return float(found[1])
+    def metric(self, name: str, *labels: str) -> float:
+        """The first value of a metric that has such labels as `model="digits"`."""
+        lines = [line for line in self.metrics().splitlines() if re.match(rf"{name}[ {{]", line)]
+        found = [line for line in lines if all(label in line for label in labels)]
+        assert found, (name, labels)
+        return float(found[0].rpartition(" ")[2])
 
     def memory_mb(self, field: str = "VmRSS") -> float:
         """What the process has in memory, in MiB; `VmHWM` is the most that it had."""

@@ -1,9 +1,11 @@
-"""Images that are small as files and huge once decoded: what they cost others, and in memory."""
+"""Images that are small as files and huge once decoded: what they cost others, and in memory; and
+without the memory to decode it, a good image is not called damaged: it is to be sent again.
+"""
 
 import base64
 import io
 import json
-import re
+import resource
 import socket
 import struct
 import threading
@@ -22,6 +24,7 @@ from tests.e2e.test_v2_images import images
 from tests.keyed import until
 from tests.preprocess.test_header import huge_webp, tiff
 from tests.serving import RunningServer, start_server
+from tritonclient.utils import InferenceServerException
 
 pytestmark = pytest.mark.slow
 
@@ -54,34 +57,24 @@ def server(demo_repository, tmp_path, flags):
     assert "Traceback" not in server.log.read_text()
 
 
-def peak_mb(server) -> int:
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(re.search(r"VmHWM:\s*(\d+)", status)[1]) >> 10
-
-
-def metric(server, name: str) -> float:
-    text = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
-    return float(re.search(rf"^{name}(?:{{.*}})? (\S+)", text, re.MULTILINE)[1])
-
-
 def test_many_at_once_take_the_memory_of_one(server, huge):
-    before = peak_mb(server)
+    before = server.memory_mb("VmHWM")
     with ThreadPoolExecutor(8) as pool:
         posted = pool.map(
             lambda _: httpx.post(server.predict_url("digits"), content=huge, timeout=120), range(8)
         )
         assert {answer.status_code for answer in posted} == {200}
     # One takes 8 bytes a pixel at its peak, the letterbox included; eight took 3.5 GB.
-    assert peak_mb(server) - before < 1.5 * 8 * SIDE**2 / 1e6
-    assert metric(server, "fovea_decoding_bytes") == 0
+    assert server.memory_mb("VmHWM") - before < 1.5 * 8 * SIDE**2 / 1e6
+    assert server.metric("fovea_decoding_bytes") == 0
 
 
 def test_a_webp_of_a_few_bytes_takes_no_memory_for_what_it_claims(server):
-    before = peak_mb(server)
+    before = server.memory_mb("VmHWM")
     for side in (7999, 16_384):
         answer = httpx.post(server.predict_url("digits"), content=huge_webp(side, side))
         assert answer.status_code in (400, 413)
-    assert peak_mb(server) - before < 1.5 * 3 * 7999**2 / 1e6
+    assert server.memory_mb("VmHWM") - before < 1.5 * 3 * 7999**2 / 1e6
 
 
 # A server with one thread for the model still has others to decode.
@@ -105,7 +98,7 @@ def test_a_good_image_is_answered_before_most_heavy_ones(server, huge, demo_mode
 
     with ThreadPoolExecutor(8) as pool:
         waiting = pool.map(heavy, range(8))
-        until(lambda: metric(server, "fovea_decoding_bytes"))
+        until(lambda: server.metric("fovea_decoding_bytes"))
         transport = httpx.HTTPTransport(local_address=source)
         with httpx.Client(transport=transport, timeout=60) as client:
             assert client.post(url, content=image).status_code == 200
@@ -121,21 +114,19 @@ def test_a_client_that_leaves_while_its_image_waits_leaves_nothing(server, huge)
     sockets = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(6)]
     for each in sockets:
         each.sendall(head.encode() + b"\r\n\r\n" + huge)
-    until(lambda: metric(server, "fovea_decoding_bytes"))
+    until(lambda: server.metric("fovea_decoding_bytes"))
     for each in sockets:
         each.close()
-    answered = threading.Event()
     answer = httpx.post(url, content=huge, timeout=120)
-    answered.set()
     assert answer.status_code == 200
-    assert metric(server, "fovea_decoding_bytes") == 0
+    assert server.metric("fovea_decoding_bytes") == 0
 
 
 def test_a_request_whose_turn_does_not_come_in_time_is_504(server, huge):
     url = server.predict_url("digits")
     with ThreadPoolExecutor(4) as pool:
         waiting = pool.map(lambda _: httpx.post(url, content=huge, timeout=300), range(4))
-        until(lambda: metric(server, "fovea_decoding_bytes"))
+        until(lambda: server.metric("fovea_decoding_bytes"))
         late = httpx.post(url, content=huge, headers={"X-Request-Timeout-Ms": "50"}, timeout=60)
         assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_exceeded")
         assert {answer.status_code for answer in waiting} == {200}
@@ -202,7 +193,7 @@ def test_every_way_in_counts(server):
     site = HTTPServer(("127.0.0.1", 0), Site)
     threading.Thread(target=site.serve_forever, daemon=True).start()
     calls = ways(server, image, f"http://127.0.0.1:{site.server_port}/")
-    before = peak_mb(server)
+    before = server.memory_mb("VmHWM")
     try:
         with ThreadPoolExecutor(len(calls)) as pool:
             asked = {way: pool.submit(call) for way, call in calls.items()}
@@ -212,8 +203,8 @@ def test_every_way_in_counts(server):
         site.server_close()
     # One that is drawn on takes most, 12 bytes a pixel; together they would take ten times that.
     # Pixels that wait to be drawn on, or that tiles are cut from, stay.
-    assert peak_mb(server) - before < 2 * 12 * SIDE**2 / 1e6
-    assert metric(server, "fovea_decoding_bytes") == 0
+    assert server.memory_mb("VmHWM") - before < 2 * 12 * SIDE**2 / 1e6
+    assert server.metric("fovea_decoding_bytes") == 0
 
 
 def gif_of_a_small_screen() -> bytes:
@@ -233,18 +224,18 @@ def tiff_of_huge_tiles() -> bytes:
     ("make", "of_a_pixel"), [(gif_of_a_small_screen, 4), (tiff_of_huge_tiles, 3)]
 )
 def test_files_that_hide_what_they_take_wait_their_turn(server, make, of_a_pixel):
-    image, before = make(), peak_mb(server)
+    image, before = make(), server.memory_mb("VmHWM")
     with ThreadPoolExecutor(6) as pool:
         posted = pool.map(
             lambda _: httpx.post(server.predict_url("digits"), content=image, timeout=120), range(6)
         )
         codes = {answer.status_code for answer in posted}
     assert codes <= {200, 400}
-    assert peak_mb(server) - before < 1.6 * of_a_pixel * SIDE**2 / 1e6
+    assert server.memory_mb("VmHWM") - before < 1.6 * of_a_pixel * SIDE**2 / 1e6
 
 
 def test_images_of_one_request_take_turns_and_each_has_its_answer(server, huge, demo_model):
-    small, before = (demo_model.parent / "scene-1.jpg").read_bytes(), peak_mb(server)
+    small, before = (demo_model.parent / "scene-1.jpg").read_bytes(), server.memory_mb("VmHWM")
     cut = huge[: len(huge) // 2]
     files = [("images", ("a", each)) for each in (huge, small, cut, huge, small)]
     answer = httpx.post(server.predict_url("digits"), files=files, timeout=120).json()
@@ -253,7 +244,7 @@ def test_images_of_one_request_take_turns_and_each_has_its_answer(server, huge, 
     assert said[1] == said[4] > 0
     assert said[2] == "error"
     assert json.dumps(answer["images"][2]).count("ends early") == 1
-    assert peak_mb(server) - before < 1.5 * 8 * SIDE**2 / 1e6
+    assert server.memory_mb("VmHWM") - before < 1.5 * 8 * SIDE**2 / 1e6
 
 
 def test_a_model_that_is_unloaded_answers_what_waits_for_its_turn(demo_repository, tmp_path, huge):
@@ -264,9 +255,75 @@ def test_a_model_that_is_unloaded_answers_what_waits_for_its_turn(demo_repositor
             pool.submit(httpx.post, server.predict_url("digits"), content=huge, timeout=120)
             for _ in range(4)
         ]
-        until(lambda: metric(server, "fovea_accepted_requests") >= 4)
+        until(lambda: server.metric("fovea_accepted_requests") >= 4)
         unload = httpx.post(f"{server.url}/v2/repository/models/digits/unload", timeout=120)
         assert unload.status_code == 200
         assert [each.result().status_code for each in asked] == [200] * 4
     assert server.stop() == 0
     assert "Traceback" not in server.log.read_text()
+
+
+# 187 MB once decoded, and a few hundred kB as files
+LARGE_SIDE, LEFT = 7900, 120 << 20
+
+
+@pytest.fixture(scope="module")
+def large() -> dict[str, bytes]:
+    image, files = Image.new("RGB", (LARGE_SIDE, LARGE_SIDE), (90, 120, 200)), {}
+    for kind, options in {"JPEG": {}, "PNG": {}, "WEBP": {"lossless": True}, "GIF": {}}.items():
+        out = io.BytesIO()
+        image.save(out, kind, **options)
+        files[kind] = out.getvalue()
+    return files
+
+
+@pytest.fixture(scope="module")
+def full(demo_repository, demo_model, tmp_path_factory):
+    """A server that has answered, and may take only a little more memory; and what it answered."""
+    folder = tmp_path_factory.mktemp("full")
+    server = start_server(demo_repository, folder, ("--api=deepstack",))
+    scene = (demo_model.parent / "scene-1.jpg").read_bytes()
+    for _ in range(4):
+        assert httpx.post(server.predict_url("digits"), content=scene).status_code == 200
+    pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + LEFT
+    resource.prlimit(server.process.pid, resource.RLIMIT_AS, (most, most))
+    yield server, scene
+    assert server.stop() == 0
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF"])
+def test_without_memory_it_is_503_with_a_time_to_try_again(full, large, kind):
+    server, scene = full
+    answer = httpx.post(server.predict_url("digits"), content=large[kind], timeout=60)
+    assert answer.status_code == 503, answer.text
+    error = answer.json()["error"]
+    assert error["code"] == "no_memory"
+    assert f"{LARGE_SIDE}x{LARGE_SIDE}" in error["message"]
+    assert "later" in error["message"]
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert httpx.post(server.predict_url("digits"), content=scene).status_code == 200
+
+
+def test_without_memory_other_images_of_the_request_are_answered(full, large):
+    server, scene = full
+    files = [("images", ("a.jpg", scene)), ("images", ("b.png", large["PNG"]))]
+    good, bad = httpx.post(server.predict_url("digits"), files=files, timeout=60).json()["images"]
+    assert good["detections"]
+    assert bad["error"]["code"] == "no_memory"
+
+
+def test_without_memory_other_apis_say_so_and_damaged_images_are_damaged(full, large):
+    server, _ = full
+    with (
+        grpc_client.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
+        pytest.raises(InferenceServerException, match="not enough memory") as refused,
+    ):
+        client.infer("digits", images(grpc_client, large["PNG"], name="images"))
+    assert refused.value.status() == "StatusCode.UNAVAILABLE"
+    files = {"image": ("a.png", large["PNG"])}
+    answer = httpx.post(server.url + "/v1/vision/detection", files=files, timeout=60)
+    assert (answer.status_code, "not enough memory" in answer.text) == (503, True)
+    answer = httpx.post(server.predict_url("digits"), content=large["PNG"][:200])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_image")

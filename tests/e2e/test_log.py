@@ -1,5 +1,5 @@
-"""What an operator reads: a line for each request over v1, v2 and gRPC, with its id; a warning while
-requests are refused; and no lines but Fovea's own.
+"""What an operator reads: a line for each request over v1, v2 and gRPC, with its id; a warning
+while requests are refused; and no lines but Fovea's own.
 """
 
 import fcntl

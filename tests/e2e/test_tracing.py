@@ -4,12 +4,21 @@ import queue
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Condition, Thread
 
 import httpx
 import numpy as np
 import pytest
-from tests.e2e.collector import Collector, collecting
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from tests.e2e.test_v2_images import images
 from tests.serving import RunningServer, free_ports, start_server
+from tritonclient import grpc as triton
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
@@ -17,6 +26,77 @@ pytestmark = pytest.mark.slow
 
 STAGES = ["queue", "decode", "letterbox", "infer", "postprocess"]
 OF_TENSORS = ["queue", "input", "infer", "output"]
+
+
+class Collector:
+    """Keeps the spans that it gets, and the attributes of who sent them."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.sender: dict[str, str] = {}
+        self._spans: list[Span] = []
+        self._arrived = Condition()
+
+    def add(self, body: bytes) -> None:
+        with self._arrived:
+            for sent in ExportTraceServiceRequest.FromString(body).resource_spans:
+                for each in sent.resource.attributes:
+                    self.sender[each.key] = each.value.string_value
+                for scope in sent.scope_spans:
+                    self._spans += scope.spans
+            self._arrived.notify_all()
+
+    def has(self, trace_id: str) -> bool:
+        """Return True if a span of that trace has arrived."""
+        with self._arrived:
+            return any(span.trace_id.hex() == trace_id for span in self._spans)
+
+    def trace(self, trace_id: str) -> tuple[Span, list[Span]]:
+        """The server's span of a trace, once it is there, and those of the stages by time.
+
+        The spans of a request arrive together, that of the server last.
+        """
+
+        def of_trace() -> list[Span]:
+            return [span for span in self._spans if span.trace_id.hex() == trace_id]
+
+        def served() -> list[Span]:
+            return [span for span in of_trace() if span.kind == Span.SPAN_KIND_SERVER]
+
+        with self._arrived:
+            assert self._arrived.wait_for(served, timeout=60), "no span has arrived"
+            [server] = served()
+            parts = [span for span in of_trace() if span is not server]
+        return server, sorted(parts, key=lambda span: span.start_time_unix_nano)
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    collector = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            collector.add(self.rfile.read(int(self.headers["content-length"])))
+            answer = ExportTraceServiceResponse().SerializeToString()
+            self.send_response(200)
+            self.send_header("content-type", "application/x-protobuf")
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *about: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        collector.url = f"http://127.0.0.1:{server.server_port}"
+        yield collector
+        server.shutdown()
+        thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +174,9 @@ def test_v1(traced, collector, scene, accept):
     assert told == about(OK, **{"fovea.request_id": caller.span, "fovea.images": 1})
     server, _ = collector.trace(caller.trace)
     assert server.name == "POST /v1/models/{model}/predict"
+    assert collector.sender["service.name"] == "fovea"
+    assert collector.sender["service.version"]
+    assert collector.sender["deployment.environment"] == "test"
     if accept == "application/json":
         timing = answer.json()["timing_ms"]
         spans = {part.name: part.end_time_unix_nano - part.start_time_unix_nano for part in parts}
@@ -131,17 +214,11 @@ def test_v2_over_http(traced, collector, scene):
     assert server.name == "POST /v2/models/{model}/infer"
 
 
-def images(scene: bytes) -> InferInput:
-    sent = InferInput("images", [1], "BYTES")
-    sent.set_data_from_numpy(np.array([scene], object))
-    return sent
-
-
 def test_grpc(traced, collector, scene):
     caller = Caller()
     with InferenceServerClient(f"127.0.0.1:{traced.grpc_port}") as client:
         headers = caller.headers | {"x-request-id": caller.span}
-        client.infer("digits", [images(scene)], headers=headers)
+        client.infer("digits", images(triton, scene, name="images"), headers=headers)
     told, _ = check(collector, caller, STAGES)
     assert told == about(RPC, **{"fovea.request_id": caller.span})
     server, _ = collector.trace(caller.trace)
@@ -170,7 +247,7 @@ def test_each_request_of_a_stream_has_a_span(traced, collector, scene):
     answers: queue.Queue = queue.Queue()
     with InferenceServerClient(f"127.0.0.1:{traced.grpc_port}") as client:
         client.start_stream(lambda result, error: answers.put(error), headers=caller.headers)
-        client.async_stream_infer("digits", [images(scene)])
+        client.async_stream_infer("digits", images(triton, scene, name="images"))
         assert answers.get(timeout=60) is None
         client.stop_stream()
     told, _ = check(collector, caller, STAGES)
@@ -202,15 +279,6 @@ def test_who_is_not_sampled_is_not_traced_and_health_never_is(traced, collector,
     collector.trace(last.trace)
     assert not collector.has(unsampled.trace)
     assert not collector.has(probe.trace)
-
-
-def test_the_server_says_who_it_is(traced, collector, scene):
-    caller = Caller()
-    httpx.post(traced.predict_url("digits"), content=scene, headers=caller.headers)
-    collector.trace(caller.trace)
-    assert collector.sender["service.name"] == "fovea"
-    assert collector.sender["service.version"]
-    assert collector.sender["deployment.environment"] == "test"
 
 
 def test_spans_that_wait_are_sent_before_the_end(

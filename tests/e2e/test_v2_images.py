@@ -6,7 +6,6 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tests.listed import check_listed
-from tritonclient.utils import InferenceServerException
 
 pytestmark = pytest.mark.slow
 
@@ -80,29 +79,6 @@ def test_one_output_can_be_asked_for(client, protocol, image_input, scene):
     answer = client.infer("digits", images(protocol, scene, name=image_input), outputs=wanted)
     assert answer.as_numpy("boxes").shape[2] == 4
     assert answer.as_numpy("scores") is None
-
-
-@pytest.mark.parametrize(
-    ("parameters", "said"),
-    [({"conf": "2"}, "conf is 2"), ({"confidence": "0.5"}, "'confidence' is not an option")],
-)
-def test_bad_options_are_told(client, protocol, image_input, scene, parameters, said):
-    inputs = images(protocol, scene, name=image_input)
-    with pytest.raises(InferenceServerException, match=said):
-        client.infer("digits", inputs, parameters=parameters)
-
-
-def test_a_damaged_image_is_named(client, protocol, image_input, scene):
-    inputs = images(protocol, scene, scene[: len(scene) // 2], name=image_input)
-    with pytest.raises(InferenceServerException, match="image 1: "):
-        client.infer("digits", inputs)
-
-
-def test_unknown_output_is_told(client, protocol, image_input, scene):
-    wanted = [protocol.InferRequestedOutput("output0")]
-    inputs = images(protocol, scene, name=image_input)
-    with pytest.raises(InferenceServerException, match="images are answered with num_detections"):
-        client.infer("digits", inputs, outputs=wanted)
 
 
 def test_a_raw_body_is_an_image(demo_server, scene):
