@@ -242,7 +242,7 @@ def test_clients_that_leave_amid_a_large_answer_leave_no_traceback(crowded, rese
         if resets:
             connection.sendall(http2.frame(http2.RST_STREAM, 0, 1, http2.CANCEL))
     assert burst(crowded, 1) == {"OK": 1}
-    until(lambda: crowded.log.read_text().removeprefix(before).count("/ModelInfer") == 2)
+    until(lambda: crowded.log.read_text().removeprefix(before).count("/ModelInfer") >= 2)
     assert "ExecuteBatchError" not in crowded.log.read_text()
 
 

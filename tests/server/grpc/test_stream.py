@@ -1,11 +1,13 @@
-"""A stream whose client does not read: what it holds is bounded in requests and in bytes."""
+"""Streams and messages that arrive: what is held of them is bounded, and each ends once."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
+from fovea_preprocess.errors import BodyTimeout
 from fovea_server.byte_budget import ByteBudget, Reservation
+from fovea_server.grpc.arrivals import Reader, _stop
 from fovea_server.grpc.calls import Rpc
 from fovea_server.grpc.inference import InferStream, StreamedAnswer
 from fovea_server.traffic.traffic import Traffic
@@ -80,3 +82,26 @@ def test_what_is_read_makes_room():
 
     asyncio.run(streamed(2, ByteBudget(1000 * MB), requests(), Read()))
     assert len(written) == 5
+
+
+def test_a_call_whose_own_limit_has_just_ended_it_is_stopped_only_once():
+    async def run() -> Reader:
+        reader, loop = Reader(), asyncio.get_running_loop()
+        now = loop.time()
+        try:
+            async with asyncio.timeout_at(now) as reader.timeout:
+                # Both are due in the same turn of the loop, before this task runs again.
+                loop.call_at(now + 1e-6, _stop, [reader], BodyTimeout("too slow"))
+                await asyncio.sleep(60)
+        except TimeoutError:
+            return reader
+        raise AssertionError("it has a limit")
+
+    failed: list[object] = []
+
+    async def watched() -> Reader:
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: failed.append(what))
+        return await run()
+
+    assert asyncio.run(watched()).error is None
+    assert not failed
