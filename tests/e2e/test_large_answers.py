@@ -9,8 +9,8 @@ import grpc
 import httpx
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from tests.keyed import until
 from tests.serving import RunningServer
 from tritonclient.grpc import service_pb2 as messages
@@ -28,16 +28,12 @@ MAX_MB = 4 * LIMIT_MB
 
 def wide(repository: Path, name: str = "wide", elements: int = ELEMENTS) -> None:
     """Write a model that answers one number with many copies of it."""
-    graph = helper.make_graph(
-        [helper.make_node("Expand", ["X", "shape"], ["Y"])],
-        "wide",
-        [helper.make_tensor_value_info("X", TensorProto.FLOAT, [1])],
-        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, [elements])],
-        [numpy_helper.from_array(np.array([elements]), "shape")],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    text = f"""<ir_version: 9, opset_import: ["": 17]>
+    wide (float[1] X) => (float[{elements}] Y) <int64[1] shape = {{{elements}}}> {{
+        Y = Expand (X, shape)
+    }}"""
     (repository / name / "1").mkdir(parents=True)
-    onnx.save(model, repository / name / "1" / "model.onnx")
+    onnx.save(onnx.parser.parse_model(text), repository / name / "1" / "model.onnx")
 
 
 ENSEMBLE = f"""

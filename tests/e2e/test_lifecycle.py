@@ -17,11 +17,10 @@ from pathlib import Path
 
 import grpc
 import httpx
-import numpy as np
 import onnx
+import onnx.parser
 import pytest
 import tritonclient.grpc as triton
-from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from ruamel.yaml import YAML
 from tests.conftest import ROOT
@@ -292,8 +291,7 @@ def test_it_is_not_ready_and_live_and_answers_until_it_stops(demo_repository, se
         assert (refused.status_code, refused.json()["reason"]) == (400, "the server is stopping")
         assert probe.get("/v1/health/ready").status_code == 503
         assert check(b"") == NOT_SERVING
-        metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
-        assert "\nfovea_ready 0" in metrics
+        assert server.metric("fovea_ready") == 0
 
         # On the connection from before, and then on one that is new: each is asked to leave.
         for _ in range(2):
@@ -372,50 +370,36 @@ def test_clients_of_grpc_that_wait_for_answers_get_them(demo_repository, serve):
     assert not [told for told in clients.failed if "StatusCode.UNAVAILABLE" not in told]
 
 
-def endless(repository: Path) -> None:
-    """Write a model whose warm-up computes for days in one call, which nothing interrupts."""
-    integer, boolean = TensorProto.INT64, TensorProto.BOOL
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["going"], ["goes_on"]),
-            helper.make_node("Add", ["before", "one"], ["after"]),
-        ],
-        "body",
-        [
-            helper.make_tensor_value_info("turn", integer, []),
-            helper.make_tensor_value_info("going", boolean, []),
-            helper.make_tensor_value_info("before", integer, ["N", 1]),
-        ],
-        [
-            helper.make_tensor_value_info("goes_on", boolean, []),
-            helper.make_tensor_value_info("after", integer, ["N", 1]),
-        ],
-    )
-    graph = helper.make_graph(
-        [helper.make_node("Loop", ["turns", "yes", "X"], ["Y"], body=body)],
-        "endless",
-        [helper.make_tensor_value_info("X", integer, ["N", 1])],
-        [helper.make_tensor_value_info("Y", integer, ["N", 1])],
-        [
-            numpy_helper.from_array(np.array(2**60), "turns"),
-            numpy_helper.from_array(np.array(True), "yes"),
-            numpy_helper.from_array(np.array([[1]]), "one"),
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    folder = repository / "endless"
-    (folder / "1").mkdir(parents=True)
-    onnx.save(model, folder / "1" / "model.onnx")
-    zeros = "data_type: TYPE_INT64 dims: [ 1 ] zero_data: true"
+# Its warm-up computes for days in one call, which nothing interrupts.
+ENDLESS = """
+<ir_version: 9, opset_import: ["": 17]>
+endless (int64[N, 1] X) => (int64[N, 1] Y)
+<int64 turns = {1152921504606846976}, bool yes = {1}, int64[1, 1] one = {1}> {
+    Y = Loop (turns, yes, X) <body = step (int64 turn, bool going, int64[N, 1] before)
+        => (bool goes_on, int64[N, 1] after) {
+        goes_on = Identity (going)
+        after = Add (before, one)
+    }>
+}
+"""
+
+
+def warm(folder: Path, datatype: str, size: int, count: int = 1) -> None:
+    """Give a model a warm-up with zeros."""
+    zeros = f"data_type: {datatype} dims: [ {size} ] zero_data: true"
+    inputs = f'inputs {{ key: "X" value {{ {zeros} }} }}'
     (folder / "config.pbtxt").write_text(
-        f'model_warmup {{ name: "s" batch_size: 1 inputs {{ key: "X" value {{ {zeros} }} }} }}'
+        f'model_warmup {{ name: "s" batch_size: 1 count: {count} {inputs} }}'
     )
 
 
 @pytest.mark.parametrize("flags", [(), ("--model-control-mode=explicit",), ("--exit-on-error",)])
 def test_a_stop_does_not_wait_for_native_code(tmp_path, flags):
     """The end comes within the time for requests and five seconds, whatever is being loaded."""
-    endless(tmp_path / "repository")
+    folder = tmp_path / "repository" / "endless"
+    (folder / "1").mkdir(parents=True)
+    onnx.save(onnx.parser.parse_model(ENDLESS), folder / "1" / "model.onnx")
+    warm(folder, "TYPE_INT64", 1)
     (port,) = free_ports(1)
     given = [f"--http-port={port}", "--allow-grpc=false", "--allow-metrics=false"]
     given += ["--log-verbose=1", "--exit-timeout-secs=0", *flags]
@@ -440,11 +424,7 @@ def test_a_stop_does_not_wait_for_native_code(tmp_path, flags):
 def test_a_stop_interrupts_a_warm_up(serve, tmp_path):
     """Ten thousand runs of a model that is quick."""
     folder = adder(tmp_path / "repository", "adder", shape=("N", 4_000_000))
-    zeros = "data_type: TYPE_INT32 dims: [ 4000000 ] zero_data: true"
-    inputs = f'inputs {{ key: "X" value {{ {zeros} }} }}'
-    (folder / "config.pbtxt").write_text(
-        f'model_warmup {{ name: "s" batch_size: 1 count: 10000 {inputs} }}'
-    )
+    warm(folder, "TYPE_INT32", 4_000_000, count=10_000)
     server = serve(tmp_path / "repository", "--log-verbose=1", wait=False)
     until(lambda: "warm-up sample s" in server.log.read_text())
     assert server.stop() == 0

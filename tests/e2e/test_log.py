@@ -12,13 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
-from pathlib import Path
 
 import grpc
 import httpx
 import onnx
+import onnx.parser
 import pytest
-from onnx import TensorProto, helper
 from prometheus_client.parser import text_string_to_metric_families
 from tests.certificates import make_pair
 from tests.keyed import until
@@ -159,7 +158,7 @@ def test_the_text_has_the_same_and_can_be_switched_off(demo_repository, serve):
     httpx.get(f"{server.url}/v2/models/digits?x=%0Ay", headers={"X-Request-Id": "abc"})
     # Probes and scrapes are not logged at this level.
     httpx.get(f"{server.url}/v2/health/live")
-    httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics")
+    server.metrics()
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         channel.unary_unary(f"{METHOD}ServerLive")(b"")
     assert server.stop() == 0
@@ -230,28 +229,21 @@ def test_durations_have_the_model_and_the_status(demo_repository, serve, scene, 
 LINE = re.compile(r"\d{4}-\d\d-\d\d \S+ (DEBUG|INFO|WARNING|ERROR) +fovea_[\w.]+: .")
 
 
-@pytest.fixture
-def repository(tmp_path) -> Path:
-    """A model that takes vectors of any length, and fails on all but those of twelve values."""
-    vector = helper.make_tensor_value_info("vector", TensorProto.FLOAT, ["n"])
-    matrix = helper.make_tensor_value_info("matrix", TensorProto.FLOAT, ["rows", "columns"])
-    shape = helper.make_tensor("shape", TensorProto.INT64, [2], [3, 4])
-    node = helper.make_node("Reshape", ["vector", "shape"], ["matrix"])
-    graph = helper.make_graph([node], "twelve", [vector], [matrix], [shape])
+TWELVE = """<ir_version: 8, opset_import: ["": 17]>
+twelve (float[n] vector) => (float[rows, columns] matrix) <int64[2] shape = {3, 4}> {
+    matrix = Reshape (vector, shape)
+}"""
+
+
+def test_no_library_speaks_for_itself(tmp_path, serve):
+    # It fails on all vectors but those of twelve values.
     folder = tmp_path / "repository" / "twelve"
     (folder / "1").mkdir(parents=True)
-    opsets = [helper.make_opsetid("", 17)]
-    onnx.save(
-        helper.make_model(graph, opset_imports=opsets, ir_version=8), folder / "1" / "model.onnx"
-    )
+    onnx.save(onnx.parser.parse_model(TWELVE), folder / "1" / "model.onnx")
     (folder / "config.pbtxt").write_text("max_batch_size: 0")
-    return folder.parent
-
-
-def test_no_library_speaks_for_itself(repository, tmp_path, serve):
     key, certificate = make_pair(tmp_path, "server")
     server = serve(
-        repository,
+        folder.parent,
         "--grpc-use-ssl=true",
         f"--grpc-server-key={key}",
         f"--grpc-server-cert={certificate}",

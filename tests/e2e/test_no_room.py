@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -26,6 +26,12 @@ INPUT = {"name": "X", "datatype": "INT32", "shape": [1, 4], "data": [0] * 4}
 
 
 @pytest.fixture
+def repository(tmp_path) -> Path:
+    adder(tmp_path / "repository", "adder", config=ADDER_CONFIG)
+    return tmp_path / "repository"
+
+
+@pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
     """A file system of 64 KB."""
     folder = tmp_path / "disk"
@@ -35,6 +41,17 @@ def small_disk(tmp_path) -> Iterator[Path]:
         pytest.skip("a file system can be mounted by root alone")
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@contextmanager
+def descriptors(limit: int) -> Iterator[None]:
+    """What starts meanwhile may have so many files open."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def logged(server: RunningServer, text: str, count: int = 1) -> None:
@@ -67,25 +84,15 @@ def test_too_few_descriptors_for_a_start_are_named(demo_repository, limit):
     assert len(done.stderr.splitlines()) == 2  # behind the version in the log
 
 
-def test_the_fewest_descriptors_that_are_said_suffice(tmp_path, serve):
-    adder(tmp_path / "repository", "adder", config=ADDER_CONFIG)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
-    try:
-        server = serve(tmp_path / "repository")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+def test_the_fewest_descriptors_that_are_said_suffice(repository, serve):
+    with descriptors(64):
+        server = serve(repository)
     ask(server.url)
 
 
-def test_requests_that_are_answered_make_room_though_their_bodies_never_end(tmp_path, serve):
-    adder(tmp_path / "repository", "adder", config=ADDER_CONFIG)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
-    try:
-        server = serve(tmp_path / "repository", program=PROGRAM)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+def test_requests_that_are_answered_make_room_though_their_bodies_never_end(repository, serve):
+    with descriptors(100):
+        server = serve(repository, program=PROGRAM)
     head = b"POST /v2/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
     for port, path in ((server.port, "/v2/health/live"), (server.metrics_port, "/metrics")):
         with ExitStack() as stack:
@@ -97,9 +104,8 @@ def test_requests_that_are_answered_make_room_though_their_bodies_never_end(tmp_
             assert httpx.get(f"http://127.0.0.1:{port}{path}").status_code == 200
 
 
-def test_descriptors_that_run_out_are_logged_once_and_come_back(tmp_path, serve):
-    adder(tmp_path / "repository", "adder", config=ADDER_CONFIG)
-    server = serve(tmp_path / "repository")
+def test_descriptors_that_run_out_are_logged_once_and_come_back(repository, serve):
+    server = serve(repository)
     ask(server.url)
     resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (80, 80))
     with ExitStack() as stack:
@@ -117,11 +123,10 @@ def test_descriptors_that_run_out_are_logged_once_and_come_back(tmp_path, serve)
     assert "Traceback" not in server.log.read_text()
 
 
-def test_traces_on_a_full_disk_are_dropped_whole(tmp_path, serve, small_disk):
-    adder(tmp_path / "repository", "adder", config=ADDER_CONFIG)
+def test_traces_on_a_full_disk_are_dropped_whole(repository, serve, small_disk):
     file = small_disk / "trace.json"
     flags = (f"--trace-config=triton,file={file}", "--trace-config=level=TIMESTAMPS")
-    server = serve(tmp_path / "repository", *flags, "--trace-config=rate=1", "--log-access=false")
+    server = serve(repository, *flags, "--trace-config=rate=1", "--log-access=false")
     ask(server.url, 10)
     written = len(json.loads(file.read_text()))
     filler = small_disk / "filler"
@@ -143,12 +148,11 @@ def test_traces_on_a_full_disk_are_dropped_whole(tmp_path, serve, small_disk):
     assert {entry["id"] for entry in json.loads(file.read_text())} == {212}
 
 
-def test_numbered_traces_on_a_full_disk_are_not_kept_in_memory(tmp_path, serve, small_disk):
-    adder(tmp_path / "repository", "adder", config=ADDER_CONFIG)
+def test_numbered_traces_on_a_full_disk_are_not_kept_in_memory(repository, serve, small_disk):
     file = small_disk / "trace.json"
     flags = [f"--trace-config=triton,file={file}", "--trace-config=triton,log-frequency=2"]
     flags += ["--trace-config=level=TIMESTAMPS", "--trace-config=rate=1"]
-    server = serve(tmp_path / "repository", *flags)
+    server = serve(repository, *flags)
     (small_disk / "trace.json.0").mkdir()
     ask(server.url, 4)
     logged(server, "traces cannot be written to")
@@ -158,9 +162,8 @@ def test_numbered_traces_on_a_full_disk_are_not_kept_in_memory(tmp_path, serve, 
     assert len({e["id"] for e in json.loads((small_disk / "trace.json.0").read_text())}) == 2
 
 
-def test_a_repository_that_is_gone_is_logged_once_and_its_models_stay(tmp_path, serve):
-    repository, away = tmp_path / "repository", tmp_path / "away"
-    adder(repository, "adder", config=ADDER_CONFIG)
+def test_a_repository_that_is_gone_is_logged_once_and_its_models_stay(repository, serve):
+    away = repository.with_name("away")
     flags = ("--model-control-mode=poll", "--repository-poll-secs=0.05", "--log-verbose=1")
     server = serve(repository, *flags)
     for turn in (1, 2):
@@ -172,7 +175,7 @@ def test_a_repository_that_is_gone_is_logged_once_and_its_models_stay(tmp_path, 
     ask(server.url)
 
 
-def test_models_stay_where_the_mount_of_their_repository_vanishes(tmp_path, serve, small_disk):
+def test_models_stay_where_the_mount_of_their_repository_vanishes(repository, serve, small_disk):
     """An empty folder is left where it was mounted: nobody has removed the models."""
     adder(small_disk, "adder", config=ADDER_CONFIG)
     server = serve(small_disk, "--model-control-mode=poll", "--repository-poll-secs=0.05")

@@ -23,7 +23,7 @@ from tests.conftest import DEMO
 from tests.forked import PROGRAM
 from tests.keyed import until
 from tests.server.registries import adder
-from tests.serving import free_ports, start_server
+from tests.serving import RunningServer, start_server
 from tests.system import program
 
 from fovea_engines.repository.locking import remove_abandoned, temporary_folder
@@ -99,33 +99,17 @@ def test_an_upload_that_is_killed_leaves_nothing_to_the_next_server(tmp_path, te
         "file:1/large": base64.b64encode(bytes(20 << 20)).decode(),
     }
 
-    def serve() -> tuple[subprocess.Popen[bytes], str]:
-        (port,) = free_ports(1)
-        flags = [f"--http-port={port}", "--allow-grpc=false", "--allow-metrics=false"]
-        process = subprocess.Popen(
-            [*FOVEA, "serve", tmp_path / "repository", "--model-control-mode=explicit", *flags],
-            env=os.environ | {"TMPDIR": str(temporary)},
-            stderr=subprocess.DEVNULL,
-        )
-        url = f"http://127.0.0.1:{port}"
+    def serve() -> RunningServer:
+        environment = os.environ | {"TMPDIR": str(temporary)}
+        flags = ("--model-control-mode=explicit",)
+        return start_server(tmp_path / "repository", tmp_path, flags, environment=environment)
 
-        def live() -> bool:
-            with suppress(httpx.TransportError):
-                return httpx.get(f"{url}/v2/health/live").is_success
-            return False
-
-        until(live)
-        return process, url
-
-    def upload(url: str) -> None:
+    def upload() -> None:
+        load = f"{first.url}/v2/repository/models/adder/load"
         with suppress(httpx.TransportError):
-            httpx.post(
-                f"{url}/v2/repository/models/adder/load",
-                json={"parameters": parameters},
-                timeout=60,
-            )
+            httpx.post(load, json={"parameters": parameters}, timeout=60)
 
-    first, url = serve()
+    first = serve()
     others = temporary / "fovea-tmp-model-of-a-live-server"
     others.mkdir()
     held = os.open(others, os.O_RDONLY)
@@ -133,20 +117,19 @@ def test_an_upload_that_is_killed_leaves_nothing_to_the_next_server(tmp_path, te
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "kept").mkdir(parents=True)
     (temporary / "fovea-tmp-link").symlink_to(elsewhere)
-    asking = threading.Thread(target=upload, args=(url,))
+    asking = threading.Thread(target=upload)
     asking.start()
     until(lambda: list(temporary.glob("fovea-tmp-model-*/adder/1/large")))
-    first.kill()
-    first.wait()
+    first.process.kill()
+    first.process.wait()
     asking.join()
     assert list(temporary.glob("fovea-tmp-model-*/adder"))
 
-    second, url = serve()
+    second = serve()
     assert {path.name for path in temporary.glob("fovea*")} == {others.name, "fovea-tmp-link"}
     assert (elsewhere / "kept").is_dir()
     os.close(held)
-    second.terminate()
-    assert second.wait(60) == 0
+    assert second.stop() == 0
 
 
 def test_a_temporary_folder_in_use_is_kept(tmp_path, monkeypatch):

@@ -164,8 +164,7 @@ def test_v2_and_the_command(server, place, sent, tmp_path, fovea):
     code, out, err = fovea(*command, "--repository", place / "r")
     assert code == 0, err
     assert found[0].class_name in out
-    metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
-    assert 'fovea_texts_total{model="world"' in metrics
+    assert server.metric("fovea_texts_total", 'model="world"')
 
 
 def test_builds_that_lack_something(place, tmp_path):

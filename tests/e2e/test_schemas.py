@@ -1,7 +1,7 @@
 """A real answer of every task: the schemas and the client have all of its fields, and no others."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -46,22 +46,17 @@ FORMS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def colours(path: Path) -> Path:
-    """Write a network whose scores of three classes are the colours of each pixel."""
-    nodes = [helper.make_node("Identity", ["images"], ["classes"])]
-    return save(path, nodes, IMAGES, [("classes", ["batch", 3, SIDE, SIDE])], [])
+def network(op: str, *inputs: str, channels: int, **attributes: object) -> Callable[[Path], Path]:
+    """Writes a network of one operation on the images."""
+    nodes = [helper.make_node(op, inputs, ["out"], **attributes)]
+    return lambda path: save(path, nodes, IMAGES, [("out", ["batch", channels, SIDE, SIDE])], [])
 
 
-def grey(path: Path) -> Path:
-    """Write a network whose map is the mean of the colours."""
-    nodes = [helper.make_node("ReduceMean", ["images"], ["map"], axes=[1])]
-    return save(path, nodes, IMAGES, [("map", ["batch", 1, SIDE, SIDE])], [])
-
-
-def doubled(path: Path) -> Path:
-    """Write a network that no head decodes."""
-    nodes = [helper.make_node("Add", ["images", "images"], ["odd"])]
-    return save(path, nodes, IMAGES, [("odd", ["batch", 3, SIDE, SIDE])], [])
+# The scores of three classes are the colours of each pixel.
+colours = network("Identity", "images", channels=3)
+grey = network("ReduceMean", "images", channels=1, axes=[1])
+# No head decodes it.
+doubled = network("Add", "images", "images", channels=3)
 
 
 @pytest.fixture(scope="module")
