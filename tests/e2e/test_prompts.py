@@ -1,7 +1,6 @@
 """A detector that takes vectors of texts, as YOLO-World and YOLOE are exported with `txt_feats`."""
 
 import cv2
-import httpx
 import numpy as np
 import onnxruntime
 import pytest
