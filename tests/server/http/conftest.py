@@ -136,12 +136,6 @@ def ask(app, runner) -> Iterator[Ask]:
 
 
 @pytest.fixture(scope="session")
-def scene() -> bytes:
-    """An image of digits."""
-    return (DEMO / "scene-1.jpg").read_bytes()
-
-
-@pytest.fixture(scope="session")
 def second_scene() -> bytes:
     """Another one."""
     return (DEMO / "scene-2.jpg").read_bytes()

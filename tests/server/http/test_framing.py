@@ -50,18 +50,6 @@ def test_a_piece_of_a_body_is_not_copied_and_not_kept():
     assert all(value is not LARGE for value in vars(framing).values())
 
 
-def test_two_requests_in_one_piece():
-    framing = Framing(sockets=False)
-    framing.feed(HEAD % 3 + b"one" + HEAD % 5 + b"t")
-    sizes = []
-    while (head := framing.take_head()) is not None:
-        sizes.append((head.size, framing.take_piece()))
-        if not framing.is_between:
-            framing.feed(b"hree")
-            sizes.append((head.size, framing.take_piece()))
-    assert sizes == [(3, b"one"), (5, b"t"), (5, b"hree")]
-
-
 def test_a_head_that_has_begun_is_known():
     framing = Framing(sockets=False)
     for piece in (b"\r\n", b"\r"):
@@ -74,15 +62,6 @@ def test_a_head_that_has_begun_is_known():
     head = framing.take_head()
     assert (head.method, head.is_old, head.keeps) == ("GET", True, False)
     assert not framing.has_begun_head
-
-
-def test_nothing_is_taken_behind_the_end():
-    framing = Framing(sockets=False)
-    framing.feed(HEAD % 3)
-    framing.end()
-    framing.feed(HEAD % 3)
-    assert framing.waiting == 0
-    assert framing.take_head() is None
 
 
 @pytest.mark.parametrize("sockets", [True, False])

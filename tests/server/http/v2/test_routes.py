@@ -1,17 +1,15 @@
-"""The v2 protocol over ASGI: without a socket, under uvicorn, and message by message."""
+"""The v2 protocol without a socket: request by request, and message by message."""
 
 import asyncio
 import gzip
 import json
-import socket
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
 import httpx
 import numpy as np
 import pytest
-import uvicorn
+from tests.server.http.conftest import Ask
 
 from fovea_server.byte_budget import ByteBudget, too_slow
 from fovea_server.http.call_middleware import CallMiddleware
@@ -21,39 +19,6 @@ pytestmark = pytest.mark.slow
 
 X = {"name": "X", "shape": [1, 4], "datatype": "INT32"}
 JSON = {"inputs": [{**X, "data": [1, 2, 3, 4]}]}
-
-Ask = Callable[..., httpx.Response]
-
-
-@pytest.fixture(scope="module", params=["no server", "h11", "httptools"])
-def ask(request, app, runner) -> Iterator[Ask]:
-    """Send a request through each kind of server."""
-    if request.param == "no server":
-        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
-        yield lambda *args, **kwargs: runner.run(client.request(*args, **kwargs))
-        runner.run(client.aclose())
-        return
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, http=request.param, log_config=None, access_log=False)
-        server = uvicorn.Server(config)
-
-        async def start() -> asyncio.Task[None]:
-            serving = asyncio.create_task(server.serve([listener]))
-            while not server.started:
-                await asyncio.sleep(0.01)
-            return serving
-
-        serving = runner.run(start())
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        client = httpx.AsyncClient(base_url=address, trust_env=False)
-        yield lambda *args, **kwargs: runner.run(client.request(*args, **kwargs))
-        runner.run(client.aclose())
-        server.should_exit = True
-
-        async def stopped() -> None:
-            await serving
-
-        runner.run(stopped())
 
 
 def infer(ask: Ask, **kwargs: object) -> httpx.Response:
@@ -165,46 +130,6 @@ def test_bodies_over_the_limit(ask, service, declared):
     assert infer(ask, content=gzip.compress(bytes(size)), headers=headers).status_code == 400
 
 
-@pytest.mark.parametrize("parser", ["h11", "httptools"])
-@pytest.mark.parametrize(
-    ("target", "length", "status"),
-    [("/v2/models/adder/infer", 2 << 20, b"400"), ("/v2x", 200_000, b"404")],
-)
-def test_the_rest_of_a_refused_body_is_no_request(app, runner, parser, target, length, status):
-    async def converse(port: int) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        head = f"POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n"
-        inner = b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        last = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        writer.write(head.encode() + b"{")
-        first = await reader.readuntil(b"\r\n\r\n")
-        # What is sent now could be taken for requests.
-        writer.write((inner * length)[: length - 1] + last)
-        rest = await reader.read()
-        writer.close()
-        return first + rest
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, http=parser, log_config=None, access_log=False)
-        server = uvicorn.Server(config)
-
-        async def serve() -> bytes:
-            serving = asyncio.create_task(server.serve([listener]))
-            while not server.started:
-                await asyncio.sleep(0.01)
-            try:
-                return await asyncio.wait_for(converse(listener.getsockname()[1]), 10)
-            finally:
-                server.should_exit = True
-                await serving
-
-        received = runner.run(serve())
-    assert received.startswith(b"HTTP/1.1 " + status)
-    # The refusal, and the answer to the request behind the body.
-    assert received.count(b"HTTP/1.1 ") == 2
-    assert received.count(b"HTTP/1.1 200 ") == 1
-
-
 def only(route, around):
     """An application of one route; `around` gets each endpoint and its request."""
 
@@ -309,11 +234,3 @@ def test_large_answers_are_counted(runner, service):
     start, _ = asked(runner, app, {"type": "http.request", "body": b""}, path="/v2", method="GET")
     assert start["status"] == 503
     assert budget.held == 100_000
-
-
-def test_below_a_mount_point(runner, app):
-    body = {"type": "http.request", "body": json.dumps(JSON).encode()}
-    path = "/a b/v2/models/adder/infer"
-    for raw in ({}, {"raw_path": b"/a%20b/v2/models/adder/infer"}):
-        start, _ = asked(runner, app, body, path=path, root_path="/a b", **raw)
-        assert start["status"] == 200
