@@ -295,7 +295,7 @@ def too_many(ask, path: str, body: bytes, **headers: str) -> tuple[int, bool]:
 @pytest.mark.parametrize(
     "path",
     [
-        *(PREDICT, f"{PREDICT}/json", "/v1/models/digits/annotate", "/v1/models/digits/embed"),
+        *(PREDICT, f"{PREDICT}/json", "/v1/models/digits/annotate"),
         *(f"/v1/models/digits/{change}" for change in ("shadow", "promote", "rollback")),
         *("/v1/streams", "/v2/logging", "/v2/trace/setting", INDEX, LOAD),
         *("/v2/systemsharedmemory/region/r/register", "/v2/repository/models/digits/unload"),
