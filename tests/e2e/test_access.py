@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import grpc
@@ -324,12 +325,14 @@ def called(client: Client, path: str, request: Message) -> bool:
         call = channel.stream_stream(path)
         metadata = [*client.headers.items()]
         answers = call(iter([request.SerializeToString()]), metadata=metadata, timeout=120)
-        try:
+        with suppress(grpc.RpcError):
             answer = next(answers)
-        except grpc.RpcError as error:
-            restricted = "--no-keys behind a gateway" in error.details()
-            refused = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
-            return not restricted and error.code() not in refused
+        refused = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+        if answers.done() and answers.code() is not grpc.StatusCode.OK:
+            if answers.code() in refused:
+                assert answers.code() is refused[client.name not in ("no key", "wrong key")]
+                return False
+            return "--no-keys behind a gateway" not in answers.details()
     if path.endswith("/ModelStreamInfer"):
         # Errors of a stream have no code.
         told = service_pb2.ModelStreamInferResponse.FromString(answer).error_message

@@ -140,15 +140,17 @@ def test_what_is_doubtful_is_refused_also_behind_what_is_sound(demo_server, sent
         assert told in received.decode().rpartition("HTTP/1.1 400 ")[2]
 
 
-def test_images_behind_one_another_by_both_ways(demo_server, scene):
+def test_images_behind_one_another_by_both_ways_and_in_chunks(demo_server, scene):
     size = f"Content-Length: {len(scene)}\r\n"
     by_fastapi = post(PREDICT, f"{size}Content-Encoding: identity\r\n", scene)
-    quick = post(PREDICT, size, scene)
-    received = converse(demo_server.port, quick + by_fastapi + post(PREDICT, size + CLOSE, scene))
-    assert statuses(received) == [200] * 3
+    chunks = b"%x\r\n%s\r\n" * 2 % (5, scene[:5], len(scene) - 5, scene[5:]) + b"0\r\n\r\n"
+    last = post(PREDICT, size + CLOSE, scene)
+    sent = post(PREDICT, size, scene) + by_fastapi + post(PREDICT, CHUNKED, chunks) + last
+    received = converse(demo_server.port, sent)
+    assert statuses(received) == [200] * 4
     first = httpx.post(demo_server.url + PREDICT, content=scene).json()["images"]
     bodies = re.findall(rb"\r\n\r\n(\{.*?\"total\":[^}]*\}\})", received)
-    assert [json.loads(body)["images"] for body in bodies] == [first] * 3
+    assert [json.loads(body)["images"] for body in bodies] == [first] * 4
     PredictAnswer.model_validate(json.loads(bodies[0]), strict=True)
 
 
