@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.json_format import MessageToDict, ParseDict
 from tritonclient.grpc import service_pb2 as messages
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 # Its model is not among the recorded ones.
 ABSENT_ROW = "stream_decoupled"

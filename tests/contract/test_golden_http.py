@@ -14,7 +14,7 @@ from tests.contract.replay import (
     send,
 )
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 # Its models are not among the recorded ones; `test_http_control.py` has a decoupled one.
 ABSENT = {"infer_json_reserved_params", "err_decoupled_http", "generate_params"}

@@ -8,7 +8,7 @@ import pytest
 from tests.contract.http_client import error, infer, ones
 from tests.contract.replay import Answer, send
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 SIMPLE = {"inputs": [ones("INPUT0"), ones("INPUT1")]}
 

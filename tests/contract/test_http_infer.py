@@ -13,7 +13,7 @@ import pytest
 from tests.contract.http_client import binary, error, infer, ones, parts, tensor
 from tests.contract.replay import send
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 SIMPLE = {"inputs": [ones("INPUT0"), ones("INPUT1")]}
 

@@ -10,7 +10,7 @@ from tests.contract.http_client import binary, error, infer, ones, tensor
 from tests.contract.replay import send
 from tests.serving import RunningServer, start_server
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 LIMIT = 200_000
 

@@ -14,8 +14,6 @@ from PIL import Image, ImageOps
 from fovea_preprocess.errors import InvalidImage
 from fovea_preprocess.image import decode_image
 
-pytestmark = pytest.mark.real
-
 Pixels = NDArray[np.uint8]
 
 

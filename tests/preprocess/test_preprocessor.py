@@ -16,8 +16,6 @@ from fovea_preprocess.letterbox import fit
 from fovea_preprocess.preprocessor import Preprocessor
 from fovea_preprocess.spec import PixelType, PreprocessSpec
 
-pytestmark = pytest.mark.real
-
 Pixels = NDArray[np.uint8]
 YOLO = PreprocessSpec(640, 640)
 LEVELS = PreprocessSpec(640, 640, dtype="uint8", layout="NHWC")

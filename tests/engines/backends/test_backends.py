@@ -31,7 +31,7 @@ from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import BackendUnavailable, InferenceFailed, InvalidModel
 from fovea_server.cli.options import Backend
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 Engine = Callable[[str, str], Path]
 Reference = Callable[[str, int], "np.ndarray[Any, Any]"]

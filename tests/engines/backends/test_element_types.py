@@ -8,8 +8,6 @@ import pytest
 from fovea_engines.backends.registry import open_session
 from fovea_preprocess.errors import UnsupportedModel
 
-pytestmark = pytest.mark.real
-
 
 @pytest.fixture
 def models(shared: Path) -> Path:

@@ -14,7 +14,7 @@ from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.onnx_graph.wiring import constants_of
 from fovea_preprocess.errors import UnsupportedModel
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 SIZES = [(320, 320), (192, 320), (320, 224), (64, 480)]
 

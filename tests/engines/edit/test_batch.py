@@ -13,7 +13,7 @@ from fovea_engines.onnx_graph.load import load
 from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
 from fovea_preprocess.errors import BuildError, Disagreement, UnsupportedModel
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 
 def reshapes(graph: onnx.ModelProto) -> list[list[int]]:

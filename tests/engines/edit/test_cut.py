@@ -9,8 +9,6 @@ from fovea_engines.onnx_graph.load import load
 from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_preprocess.errors import InvalidOption
 
-pytestmark = pytest.mark.real
-
 BOXES, SCORES = "h_Concat27_0", "h_Transpose37_0"
 
 

@@ -18,8 +18,6 @@ from fovea_engines.onnx_graph.load import load
 from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_preprocess.errors import InvalidOption
 
-pytestmark = pytest.mark.real
-
 FACES = "heads/ultraface-rfb-320"
 
 

@@ -18,7 +18,7 @@ from fovea_engines.onnx_graph.own_normalisation import own_normalisation
 from fovea_engines.onnx_graph.tensors import graph_inputs
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 IMAGENET = "1/255,0.485:0.456:0.406,0.229:0.224:0.225"
 

@@ -9,7 +9,7 @@ from fovea_engines.edit.input_shape import set_size
 from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 
 def test_a_model_without_a_grid_takes_another_size(shared):

@@ -17,7 +17,7 @@ from fovea_engines.progress import Progress
 from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.results.detections import Detections
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 SQUARE = (100.0, 100.0, 200.0, 200.0)
 OTHER = (300.0, 100.0, 400.0, 200.0)

@@ -21,8 +21,6 @@ from fovea_engines.repository.accuracy import ClassAccuracy
 from fovea_engines.repository.card import EngineCard
 from fovea_preprocess.errors import InvalidOption, NotFound
 
-pytestmark = pytest.mark.real
-
 
 @pytest.fixture
 def folders(tmp_path) -> Path:

@@ -21,7 +21,7 @@ from fovea_engines.results.detections import Detections
 from fovea_engines.results.masks import whole_masks
 from fovea_preprocess.errors import InvalidOption
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 BOX = [20, 10, 60, 70]
 POLYGON = [20, 10, 60, 10, 60, 70, 20, 70]

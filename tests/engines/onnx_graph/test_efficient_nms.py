@@ -18,7 +18,7 @@ from fovea_engines.heads.presets import VARIANTS
 from fovea_engines.onnx_graph.load import load
 from fovea_preprocess.errors import UnsupportedModel
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 IOU, SCORE, MOST, BOXES, CLASSES = 0.45, 0.3, 20, 60, 3
 NAMES = ("num_dets", "det_boxes", "det_scores", "det_classes")

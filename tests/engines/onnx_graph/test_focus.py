@@ -13,8 +13,6 @@ from fovea_engines.onnx_graph.load import load
 from fovea_engines.onnx_graph.normalise import normalise
 from fovea_engines.onnx_graph.rewrites import fuse_focus
 
-pytestmark = pytest.mark.real
-
 ORDERS = list(itertools.permutations([(0, 0), (0, 1), (1, 0), (1, 1)]))[::5]
 
 

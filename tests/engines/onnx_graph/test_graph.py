@@ -15,8 +15,6 @@ from fovea_engines.onnx_graph.normalise import normalise
 from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, metadata_of, read_metadata
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound, UnsupportedModel
 
-pytestmark = pytest.mark.real
-
 IMAGE = ("images", [1, 3, 8, 8])
 
 

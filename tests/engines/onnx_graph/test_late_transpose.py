@@ -11,8 +11,6 @@ from fovea_engines.onnx_graph.load import load
 from fovea_engines.onnx_graph.normalise import normalise
 from fovea_engines.onnx_graph.rewrites import move_late_transpose
 
-pytestmark = pytest.mark.real
-
 GRIDS = {"a": (4, 6), "b": (2, 3)}
 
 

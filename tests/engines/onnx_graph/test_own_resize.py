@@ -15,7 +15,7 @@ from fovea_engines.onnx_graph.as_written import find_own_fit
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 SIDE = 320
 

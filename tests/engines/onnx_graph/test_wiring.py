@@ -11,7 +11,7 @@ from tests.engines.tiny import constant, save
 
 from fovea_engines.onnx_graph.wiring import Wiring, is_depthwise
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 # How many layers a result is read from, and what those of YOLO are called.
 HEADS = {

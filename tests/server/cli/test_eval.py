@@ -11,7 +11,7 @@ import pytest
 import fovea_server
 from fovea_server.cli.main import main
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 DEMO = Path(fovea_server.__file__).parent / "demo"
 

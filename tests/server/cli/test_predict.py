@@ -17,7 +17,7 @@ from fovea_server.cli.main import app
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 MODEL = "yolov5n"
 

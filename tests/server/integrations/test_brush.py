@@ -5,8 +5,6 @@ import pytest
 
 from fovea_server.integrations.label_studio.regions import pack_mask
 
-pytestmark = pytest.mark.real
-
 
 def unpacked(data):
     """The values of a packed array, by the description of the format."""

@@ -10,8 +10,6 @@ from fovea_server.http.v1.body import Url
 from fovea_server.integrations.label_studio.hosts import Hosts
 from fovea_server.settings import Settings
 
-pytestmark = pytest.mark.real
-
 STUDIO = "http://studio.lan:8080"
 ITS = ("studio.lan:8080", "STUDIO.lan:8080")
 THEIRS = (

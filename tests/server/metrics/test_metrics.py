@@ -31,7 +31,7 @@ from fovea_server.metrics.listener import MetricsServer
 from fovea_server.settings import Settings
 from fovea_server.tensors.messages import InferRequest, InputTensor
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 SIMPLE = {"model": "simple", "version": "1"}
 COUNTERS = [

@@ -3,7 +3,6 @@
 import asyncio
 
 import numpy as np
-import pytest
 from tests.server.registries import ADDER_CONFIG, adder, copied, serving
 
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE
@@ -11,8 +10,6 @@ from fovea_server.models.registry import Registry
 from fovea_server.models.slot import ModelSlot
 from fovea_server.models.source import Source
 from fovea_server.tensors.messages import InferRequest, InferResponse, InputTensor
-
-pytestmark = pytest.mark.real
 
 
 async def ask(registry: Registry, name: str, array: np.ndarray, kind: str) -> InferResponse:

@@ -15,7 +15,7 @@ from fovea_server.models.registry import Registry
 from fovea_server.models.slot import IndexEntry
 from fovea_server.settings import Settings
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 
 def test_every_recorded_model_is_served(shared):

@@ -10,8 +10,6 @@ from tests.server.registries import ADDER_CONFIG, adder, serving
 
 from fovea_server.tensors.wire import encode_strings
 
-pytestmark = pytest.mark.real
-
 
 def looker(repository: Path, sample: str) -> Path:
     """A model that looks places up in a list of ten: any other place is a fault of the engine."""

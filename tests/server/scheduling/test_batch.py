@@ -10,8 +10,6 @@ from tests.server.scheduling.golden import Served, rows, strings
 
 from fovea_server.tensors.messages import InferResponse, RequestedOutput
 
-pytestmark = pytest.mark.real
-
 Serve = Callable[..., Served]
 
 

@@ -13,8 +13,6 @@ from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.tensors.messages import InferResponse, OutputTensor, RequestedOutput
 
-pytestmark = pytest.mark.real
-
 Serve = Callable[..., Served]
 
 # Two outputs of int32 [1, 16], and what Python takes for them.

@@ -30,7 +30,7 @@ from fovea_server.scheduling import job
 from fovea_server.settings import Settings
 from fovea_server.tensors.messages import ImageResult
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,6 @@ from fovea_server.observability.model_statistics import FailureReason
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.tensors.messages import InferResponse
 
-pytestmark = pytest.mark.real
-
 Serve = Callable[..., Served]
 
 

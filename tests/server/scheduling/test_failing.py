@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.server.scheduling.askers import Askers
 from tests.server.scheduling.golden import strings
@@ -17,8 +16,6 @@ from fovea_preprocess.errors import DeviceLost, InferenceFailed, ModelNotReady, 
 from fovea_server.observability.model_statistics import FailureReason
 from fovea_server.scheduling.job_queue import JobQueue
 from fovea_server.tensors.messages import ImageResult, InferResponse
-
-pytestmark = pytest.mark.real
 
 Serve = Callable[..., Any]
 ANSWER = (InferResponse, ImageResult)

@@ -30,7 +30,7 @@ from fovea_server.settings import Settings
 from fovea_server.tensors.messages import ImageResult, InferRequest, InputTensor
 from fovea_server.traffic.triton_trace import TimedRequest
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 ServeImages = Callable[..., ServedImages]
 

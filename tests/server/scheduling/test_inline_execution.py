@@ -17,8 +17,6 @@ from fovea_engines.backends.registry import open_session
 from fovea_server.scheduling.batching import InlineExecution
 from fovea_server.scheduling.job import Job
 
-pytestmark = pytest.mark.real
-
 Serve = Callable[..., Served]
 
 QUICK, SLOW = 20_000, 500_000_000

@@ -10,8 +10,6 @@ from tests.server.scheduling.golden import Served
 
 from fovea_preprocess.errors import InvalidRequest
 
-pytestmark = pytest.mark.real
-
 Serve = Callable[..., Served]
 
 

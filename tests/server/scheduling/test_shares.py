@@ -5,13 +5,10 @@ from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 from tests.server.scheduling.golden import wire
 from tests.server.scheduling.served_images import SCENES, ServedImages
 
 from fovea_server.tensors.messages import InferRequest
-
-pytestmark = pytest.mark.real
 
 CLIENTS, ANSWERS = 16, 160
 

@@ -25,8 +25,6 @@ from fovea_server.settings import Settings
 from fovea_server.tensors.messages import ImageResult
 from fovea_server.traffic.triton_trace import TimedRequest
 
-pytestmark = pytest.mark.real
-
 FOUR = PredictOptions(tile="2x2")
 PARTS = 5
 """The tiles of an image, and the whole of it."""

@@ -11,7 +11,7 @@ from tests.server.registries import ADDER_CONFIG, adder, serving
 from fovea_engines.repository.config_pbtxt import config_message
 from fovea_server.models.model import ServedModel
 
-pytestmark = pytest.mark.real
+pytestmark = pytest.mark.slow
 
 # The recordings are of a Python backend.
 VOLATILE = {"platform", "backend", "default_model_filename"}
