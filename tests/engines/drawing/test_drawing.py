@@ -13,6 +13,7 @@ from fovea_engines.results.map_encoding import NOTHING
 from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.results.masks import Masks
 from fovea_engines.results.rotated import bounds, corners, regular
+from fovea_engines.results.skeleton import PERSON
 from fovea_engines.results.vocabulary import WORDLESS, Vocabulary
 
 GREY = 90
@@ -115,6 +116,28 @@ def test_a_rotated_box_has_its_sides_and_an_arrowhead_where_its_angle_points():
     towards = np.array([math.cos(angle), math.sin(angle)])
     assert at(shown, (cx, cy) + towards * (width / 2 - 8)) == colour(3)
     assert at(shown, (cx, cy) - towards * (width / 2 - 8)) == (GREY,) * 3
+
+
+def test_sure_keypoints_and_their_bones_are_drawn():
+    points = np.zeros((1, 17, 3), np.float32)
+    points[0, 5], points[0, 6], points[0, 9] = (150, 200, 1), (250, 200, 1), (200, 300, 0.01)
+    found = one((100, 150, 300, 350), keypoints=points)
+    shown = draw(found, image(), Vocabulary(None, PERSON))
+    bare = draw(one((100, 150, 300, 350)), image(), Vocabulary(None, PERSON))
+    moved = np.argwhere((shown != bare).any(axis=2))
+    # The shoulders and the line between them, and no wrist that is unsure.
+    assert moved.min(axis=0) == pytest.approx([200, 150], abs=12)
+    assert moved.max(axis=0) == pytest.approx([200, 250], abs=12)
+    assert (shown[200, 200] != bare[200, 200]).any()
+
+
+def test_a_tag_has_the_name_and_the_number_of_its_track():
+    box, words = (100, 150, 300, 350), Vocabulary(("", "", "", "bus"))
+    tracked = [one(box, track_ids=np.array([track], np.int32)) for track in (0, 7)]
+    plain, without, numbered = (
+        len(changed(draw(found, image(), words))) for found in (one(box), *tracked)
+    )
+    assert plain == without < numbered
 
 
 def test_persons_side_by_side_are_told_apart():

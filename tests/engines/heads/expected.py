@@ -27,7 +27,7 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.rotated import axes, iou, regular
 from fovea_preprocess.preprocessor import Preprocessor
 
-NEAR = 1e-3
+NEAR, THRESHOLD = 1e-3, 0.25
 USUAL = PredictOptions()
 
 
@@ -98,26 +98,29 @@ class File:
         Their masks overlap by .98, and their keypoints, clipped to the image, are within a pixel.
         Rows within `case.score` of the threshold may fall either way.
         """
-        score = self.case.score
-        options = PredictOptions(conf=0.25 - score, **self.case.options)
+        options = PredictOptions(conf=THRESHOLD - self.case.score, **self.case.options)
         for shape, rows, found, inside in self.decoded(told, options):
             if found.rotated is not None:
-                columns = found.rotated, found.scores, found.class_ids
-                left = unmatched_rotated(zip(*columns, strict=True), rows, shape)
+                columns = zip(found.rotated, found.scores, found.class_ids, strict=True)
+                left = unmatched_rotated(columns, rows, shape)
+                assert not [row for row in left if row[1] >= THRESHOLD + self.case.score], left
             else:
-                # Networks that nobody trained give boxes of no height, which their programs keep.
-                rows = [row for row in rows if (np.array(row["box"][:2]) < row["box"][2:]).all()]
-                columns = found.boxes, found.scores, found.class_ids
-                several = self.case.several
-                left = (
-                    unmatched_best(columns, rows, shape)
-                    if several
-                    else unmatched(columns, rows, shape, score=score)
-                )
-            assert_masks(rows, found, inside)
-            assert_keypoints(rows, found, shape)
-            more = [row for row in left if row[1] >= 0.25 + score]
-            assert not more, f"more was found: {more}"
+                assert_objects(found, rows, shape, self.case)
+                assert_masks(rows, found, inside)
+
+
+def assert_objects(found, rows, shape, case):
+    """Find the rows of an image of this shape, their keypoints, and no more over the threshold."""
+    # Networks that nobody trained give boxes of no height, which their programs keep.
+    rows = [row for row in rows if (np.array(row["box"][:2]) < row["box"][2:]).all()]
+    columns = found.boxes, found.scores, found.class_ids
+    if case.several:
+        left = unmatched_best(columns, rows, shape)
+    else:
+        left = unmatched(columns, rows, shape, score=case.score)
+    assert_keypoints(rows, found, shape)
+    more = [row for row in left if row[1] >= THRESHOLD + case.score]
+    assert not more, f"more was found: {more}"
 
 
 def unmatched(found, rows, shape, iou=0.99, score=NEAR):

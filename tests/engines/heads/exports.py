@@ -164,11 +164,6 @@ def protos():
     return {"output1": random(1, 32, 160, 160)}
 
 
-def rtdetr():
-    boxes, rank, ids = ranked()
-    return batched(("labels", "boxes", "scores"), ids, boxes, rank)
-
-
 def rfdetr(columns, column=CLASS):
     table, boxes = queries(columns, column)
     return batched(("dets", "labels"), boxes, logits(table))
@@ -190,50 +185,10 @@ def ultralytics_rtdetr():
     return one(joined(*queries()[::-1]))
 
 
-def ultralytics_rtdetr_ranked():
-    boxes, rank, ids = ranked()
-    fractions = np.concatenate([boxes[:, :2] + boxes[:, 2:], 2 * (boxes[:, 2:] - boxes[:, :2])], 1)
-    return one(joined(fractions / 1280, rank, ids))
-
-
-def paddle():
-    boxes, rank, ids = ranked()
-    return {"tmp_0": joined(ids, rank, boxes)[0], "tmp_1": np.array([len(boxes)], np.int32)}
-
-
 def boxes_and_scores(transposed=False, boxes_first=True):
     table = scores().T if transposed else scores()
     pair = {"boxes": corners(centred())[None], "scores": table[None]}
     return pair if boxes_first else dict(reversed(pair.items()))
-
-
-def flat_rows(score_first):
-    boxes, rank, ids = ranked(100)
-    last = (rank, ids) if score_first else (ids, rank)
-    return joined(np.zeros(100), boxes, *last)[0]
-
-
-def four(num, *others, dtype=np.int32):
-    boxes, rank, ids = ranked(100)
-    count = np.array([[100]], np.int32)
-    return {num: count} | batched(others, boxes, rank, ids.astype(dtype))
-
-
-def tensorflow(first, prefix="detection_"):
-    boxes, rank, ids = ranked(100)
-    fractions = boxes[:, [1, 0, 3, 2]] / np.float32(640)
-    many = np.array([100], np.float32)
-    if prefix != "detection_":
-        keys = (prefix, f"{prefix}:2", f"{prefix}:1", f"{prefix}:3")
-    else:
-        keys = ("detection_boxes", "detection_scores", "detection_classes", "num_detections")
-    ids = (ids + first).astype(np.float32)
-    return batched(keys[:3], fractions, rank, ids) | {keys[3]: many}
-
-
-def automl():
-    boxes, rank, ids = ranked(100)
-    return {"detections": joined(np.zeros(100), boxes[:, [1, 0, 3, 2]], rank, ids + 1)}
 
 
 def raw_levels():
@@ -251,17 +206,6 @@ def raw_levels():
 def keypoints(count):
     places = random(count, 17, 2, low=100, high=300)
     return np.concatenate([places, random(count, 17, 1)], axis=2)
-
-
-def mmdet():
-    boxes, rank, ids = ranked(100)
-    return {"dets": joined(boxes, rank), "labels": ids[None].astype(np.int64)}
-
-
-def torchvision():
-    boxes, rank, ids = ranked(100)
-    # 0 is the background, which is never found.
-    return {"boxes": boxes, "labels": np.maximum(ids, 1).astype(np.int64), "scores": rank}
 
 
 def centernet():

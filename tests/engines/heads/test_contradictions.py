@@ -16,6 +16,7 @@ from fovea_engines.build.prepare import prepare
 from fovea_engines.edit.names import rename, strip_metadata
 from fovea_engines.evaluation.observe import Observer, recognise_graph
 from fovea_engines.heads.recognise import recognise
+from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.onnx_graph.load import load
 from fovea_engines.onnx_graph.normalise import normalise
 from fovea_engines.onnx_graph.plain_session import open_plain
@@ -92,19 +93,11 @@ def logits(surgeon, first, columns, axis):
 
 
 BOXES = [1 / 640] * 4
-V8, V10 = list(range(84)), list(range(6))
+V8 = list(range(84))
 TRANSPOSED = {"perm": [0, 2, 1]}
-TO_CORNER = np.eye(84, dtype=np.float32)
-TO_CORNER[2, 0] = TO_CORNER[3, 1] = -0.5
 CASES = {
     "v8, fractions of the image": (
         "yolov8n", lambda s: s.scale([*BOXES, *[1] * 80], 1), "yolov8", "boxes are no pixels"
-    ),
-    "v8, classes before boxes": (
-        "yolov8n", lambda s: s.take([*V8[4:], *V8[:4]], 1), "yolov8", "no probability"
-    ),
-    "v8, sizes before centres": (
-        "yolov8n", lambda s: s.take([2, 3, 0, 1, *V8[4:]], 1), "yolov8", "column 2 is no width"
     ),
     "v8, scores without sigmoid": (
         "yolov8n", lambda s: logits(s, 4, 84, 1), "yolov8", "no probability"
@@ -117,11 +110,6 @@ CASES = {
         lambda s: s.take([*V8[:4], *V8[10:], *V8[4:10]], 1)("Transpose", **TRANSPOSED),
         "yolox-decoded", "the metadata or --labels name 80",
     ),
-    "v8, corner and size": (
-        "yolov8n",
-        lambda s: s("Transpose", **TRANSPOSED)("MatMul", TO_CORNER)("Transpose", **TRANSPOSED),
-        "yolov8", "far from the cells",
-    ),
     "v8, cells for pixels": (
         "yolov8n", lambda s: s.scale([*[1 / 8] * 4, *[1] * 80], 1), "yolov8", "far from the cells"
     ),
@@ -133,18 +121,6 @@ CASES = {
     ),
     "v8, percent": (
         "yolov8n", lambda s: s.scale([*[1] * 4, *[100] * 80], 1), "yolov8", "no probability"
-    ),
-    "v10, score and class swapped": (
-        "yolov10n", lambda s: s.take([0, 1, 2, 3, 5, 4], 2), "yolov10", "column 4 is no probability"
-    ),
-    "v10, fractions of the image": (
-        "yolov10n", lambda s: s.scale([*BOXES, 1, 1], 2), "yolov10", "boxes are no pixels"
-    ),
-    "v10, class and score before the box": (
-        "yolov10n", lambda s: s.take([5, 4, 0, 1, 2, 3], 2), "yolov10", "no probability"
-    ),
-    "v10, corners swapped": (
-        "yolov10n", lambda s: s.take([2, 3, 0, 1, 4, 5], 2), "yolov10", "no corners"
     ),
     "v5, fractions of the image": (
         "yolov5n", lambda s: s.scale([*BOXES, *[1] * 81], 2), "yolov5", "boxes are no pixels"
@@ -345,3 +321,65 @@ def test_renamed_outputs_do_not_tell_the_preprocessing(shared, tmp_path):
     card = build(plan)
     assert (card.preprocess.mean, card.preprocess.scale) == ((0, 0, 0), 1 / 255)
     assert card.preprocess_from.startswith("0-to-1, by what the model finds")
+
+
+RAW = FAMILIES["yolov5-raw"]
+LEVELS = {f"/model.24/Transpose{end}_output_0": 80 >> i for i, end in enumerate(("", "_1", "_2"))}
+OWN = np.array(RAW.anchors, np.float32).reshape(3, 3, 2)
+
+
+def cut(shared, metadata=None, names=LEVELS):
+    """YOLOv5n before its decoding: three levels of logits."""
+    model = onnx.load(shared / "models" / "yolov5n.onnx")
+    del model.graph.output[:], model.metadata_props[:]
+    for name, side in names.items():
+        shape = ["batch", 3, side, side, 85]
+        model.graph.output.append(
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        )
+    helper.set_model_props(model, metadata or {})
+    return model
+
+
+def test_anchors_are_asked_for_or_told_by_the_metadata(shared):
+    seen = Observer(cut(shared))
+    assert recognised(cut(shared), None, seen).open == ("yolov5-raw", "yolov7-raw")
+    for family in ("yolov5-raw", "yolov7-raw"):
+        anchors = np.array(FAMILIES[family].anchors).reshape(3, 3, 2).tolist()
+        assert recognised(cut(shared, {"anchors": str(anchors)}), None, seen).family == family
+    for anchors in ("[[1, 2]]", "[[1], [2, 3]]", "'text'", "{}"):
+        found = recognised(cut(shared, {"anchors": anchors}), None, seen)
+        assert found.family is None
+        assert "other anchors" in found.reason
+    after = {name.replace("Transpose", "Sigmoid"): side for name, side in LEVELS.items()}
+    found = recognised(cut(shared, names=after))
+    assert found.family is None
+    assert "no logits" in found.reason
+
+
+SMALLER = [[[3, 4], [4, 9], [9, 6]], [[7, 16], [17, 9], [15, 19]], [[33, 17], [26, 37], [61, 50]]]
+LARGER = [
+    [[19, 27], [44, 40], [38, 94]],
+    [[96, 68], [86, 152], [180, 137]],
+    [[140, 301], [303, 264], [238, 542]],
+]
+
+
+@pytest.mark.parametrize("anchors", [SMALLER, LARGER, OWN[..., ::-1], OWN[::-1]])
+def test_anchors_of_ones_own_are_told_by_the_sizes_of_objects(shared, anchors):
+    """A model of other anchors gives other logits for the same sizes."""
+    model, seen = cut(shared), []
+    ratio = OWN / np.array(anchors)
+    for outputs in Observer(model)("yolov5-raw"):
+        changed = {}
+        for (name, level), factor in zip(outputs.items(), ratio, strict=True):
+            level = level.astype(np.float64)
+            share = 1 / (1 + np.exp(-level[..., 2:4])) * np.sqrt(factor)[None, :, None, None]
+            share = share.clip(1e-6, 1 - 1e-6)
+            level[..., 2:4] = np.log(share / (1 - share))
+            changed[name] = level.astype(np.float32)
+        seen.append(changed)
+    found = recognised(model, None, lambda _: seen)
+    assert found.family is None
+    assert not found.open
+    assert "it has other anchors" in found.reason

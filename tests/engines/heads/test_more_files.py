@@ -1,11 +1,11 @@
-"""Files of `../shared/models/more`, and a stand-in for YOLOS, against plain arithmetic in numpy."""
+"""Files of `../shared/models/more` against plain arithmetic in numpy."""
 
 import cv2
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 from PIL import Image
 from tests.conftest import SHARED
 from tests.engines.heads.expected import File
@@ -17,7 +17,7 @@ from fovea_engines.evaluation import samples
 from fovea_engines.evaluation.agreement.overlap import iou
 from fovea_engines.evaluation.observe import Observer, recognise_graph
 from fovea_engines.evaluation.samples import read_image
-from fovea_engines.heads.presets import VARIANTS, default_preprocess, read_preprocess
+from fovea_engines.heads.presets import default_preprocess, read_preprocess
 from fovea_engines.heads.recognise import recognise
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import TensorSpec
@@ -127,71 +127,6 @@ def test_the_file_as_it_is_asks_for_its_preprocessing(tmp_path):
     says = "--preprocess family .* --preprocess yolox"
     with pytest.raises(InvalidOption, match=says):
         built(MORE / "yolox-handsigns-nms.onnx", tmp_path)
-
-
-def yolos(tmp_path, none, lower):
-    """A stand-in for YOLOS by transformers: 512 x 864, 91 ids and "none", of DETR's real numbers.
-
-    A trained model is mostly of "none", as here with `none` more than the queries' best on average.
-    `lower` is taken from all logits, which leaves a softmax as it is.
-    """
-    model = onnx.load(HEADS / "hf-detr.onnx")
-    graph = model.graph
-    [image] = graph.input
-    inner = f"{image.name}/small"
-    for node in graph.node:
-        node.input[:] = [inner if name == image.name else name for name in node.input]
-        node.output[:] = ["raw/logits" if name == "logits" else name for name in node.output]
-    image.type.tensor_type.shape.dim[2].dim_value = 512
-    image.type.tensor_type.shape.dim[3].dim_value = 864
-    constants = {
-        "scales": np.array([1, 1, 256 / 512, 256 / 864], np.float32),
-        "begin": np.array([0]),
-        "end": np.array([91]),
-        "axis": np.array([2]),
-        "none": np.float32(none),
-        "lower": np.float32(lower),
-        "queries": np.array([1, 50, 1]),
-    }
-    graph.initializer.extend(numpy_helper.from_array(np.array(v), k) for k, v in constants.items())
-    resize = helper.make_node("Resize", [image.name, "", "scales"], [inner], mode="linear")
-    graph.node.insert(0, resize)
-    graph.node.extend(
-        [
-            helper.make_node("Slice", ["raw/logits", "begin", "end", "axis"], ["classes"]),
-            helper.make_node("ReduceMax", ["classes"], ["best"], axes=[2]),
-            helper.make_node("ReduceMean", ["best"], ["usual"], axes=[1]),
-            helper.make_node("Add", ["usual", "none"], ["one"]),
-            helper.make_node("Expand", ["one", "queries"], ["last"]),
-            helper.make_node("Concat", ["classes", "last"], ["all"], axis=2),
-            helper.make_node("Sub", ["all", "lower"], ["logits"]),
-        ]
-    )
-    onnx.save(model, tmp_path / "yolos.onnx")
-    return tmp_path / "yolos.onnx"
-
-
-@pytest.mark.parametrize(("none", "lower"), [(-0.5, 30), (0.5, 0), (2, 30)])
-def test_yolos_is_a_softmax_and_not_rtdetr(shared, tmp_path, none, lower):
-    source = yolos(tmp_path, none, lower)
-    card, folder = built(source, tmp_path, preprocess=VARIANTS["family"])
-    assert card.family == "detr"
-    pixels = read_image(shared / "data" / "bus.jpg")
-    found = found_by(folder, pixels)
-    small = np.asarray(Image.fromarray(pixels).resize((864, 512), Image.Resampling.BILINEAR))
-    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
-    feed = ((small / 255 - mean) / std).transpose(2, 0, 1)[None].astype(np.float32)
-    session = onnxruntime.InferenceSession(source)
-    logits, boxes = session.run(["logits", "pred_boxes"], {"pixel_values": feed})
-    shares = np.exp(logits[0] - logits[0].max(1, keepdims=True))
-    shares /= shares.sum(1, keepdims=True)
-    scores = shares[:, :-1].max(1)
-    kept = scores >= ALL.conf
-    centre, half = boxes[0, kept, :2], boxes[0, kept, 2:] / 2
-    corners = np.concatenate([centre - half, centre + half], 1) * (810, 1080, 810, 1080)
-    assert_rows(found, corners, scores[kept], pixels)
-    order = np.argsort(-scores[kept], kind="stable")
-    assert (found.class_ids == shares[kept, :-1].argmax(1)[order]).all()
 
 
 SMALL = MORE / "retinaface-1mb.onnx"

@@ -12,7 +12,7 @@ from PIL import Image
 from fovea_client.png import read_grey, read_levels
 from fovea_engines.results.colours import colour
 from fovea_engines.results.map_encoding import NOTHING, class_png, depth_png, mask_png, picture_png
-from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask, best_of
+from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask, areas, best_of
 from fovea_engines.results.resampling import nearest, smooth
 from fovea_preprocess.letterbox import fit
 from fovea_preprocess.spec import PreprocessSpec
@@ -124,6 +124,16 @@ def test_classes_are_indices_in_the_colours_of_the_drawings(shape, seed):
     image = opened(class_png(ids))
     assert image.mode == "I;16"
     assert (np.asarray(image) == ids).all()
+
+
+@given(SHAPES, SEEDS)
+def test_areas_are_the_pixels_of_each_class_and_their_share(shape, seed):
+    ids = np.random.default_rng(seed).choice([0, 3, 300, NOTHING], shape).astype(np.uint16)
+    found = areas(ids)
+    counts = {n: int((ids == n).sum()) for n in (0, 3, 300) if (ids == n).any()}
+    assert {one.class_id: one.pixels for one in found} == counts
+    assert [one.pixels for one in found] == sorted(counts.values(), reverse=True)
+    assert [one.share for one in found] == pytest.approx([one.pixels / ids.size for one in found])
 
 
 @given(SHAPES, SEEDS, st.sampled_from([0, 1e-3, 100]))

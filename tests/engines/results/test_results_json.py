@@ -317,6 +317,7 @@ def object_with(**fields):
         ({"saliency": {"share": 0.5, "png": "no base64"}, "height": 2, "width": 2}, "."),
         ({"saliency": {"share": 0.5, "png": SQUARE}, "height": 2, "width": 3}, "3x2"),
         ({"semantic": {"classes": [], "png": SQUARE}, "height": 1, "width": 1}, "1x1"),
+        ({"embedding": {"norm": 1, "normalised": False, "data": "!AACAPw=="}}, "."),
         ({"picture": {"width": 1, "height": 1, "png": "AAAA"}}, "no image"),
         ({"semantic": {"classes": [{"class_id": 1}]}, "height": 2, "width": 2}, "pixels"),
         (object_with(keypoints=[{"x": 0, "y": 0, "score": 1}] * 3), "3"),
