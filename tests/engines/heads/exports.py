@@ -373,14 +373,6 @@ def blazeface():
     return batched(("regressors", "classificators"), numbers, logit)
 
 
-def yolov3_nms():
-    boxes, table = random(1, 400, 4, low=100, high=500), random(1, 80, 400, high=0.2)
-    boxes[0, 9], table[0, CLASS, 9] = BOX[[1, 0, 3, 2]], SCORE
-    kept = np.array([[0, CLASS, 9]], np.int32)
-    names = (f"yolonms_layer_1{end}" for end in ("", ":1", ":2"))
-    return dict(zip(names, (boxes, table, kept), strict=True))
-
-
 def mediapipe(boxes, columns):
     numbers = random(boxes, columns, high=128), random(boxes, 1, low=-90)
     return batched(("regressors", "classificators"), *numbers)

@@ -203,27 +203,6 @@ def test_a_build_stops_where_the_head_contradicts_the_numbers(shared, tmp_path, 
     assert not (tmp_path / "models" / "planted").exists()
 
 
-@pytest.mark.parametrize(
-    ("file", "family", "says"),
-    [
-        ("yolo11-obb-nometa", "yolov8", "column 84, the last, holds angles of rotated boxes"),
-        ("yolox-nano-decoded", "yolox", "no logarithms"),
-        ("yolov6-clothes", "yolox", "no logarithms"),
-        ("yolov6-clothes", "yolox-decoded", "column 4 is 1 for every box"),
-        ("yolox-nano-decoded", "yolov6", "column 4, which YOLOv6 leaves at 1"),
-        ("yolo5face-500m", "yolov5", "no probability"),
-        ("libreyolo-yolo9t", "yolov8", "column 2 is no width"),
-    ],
-)
-def test_heads_that_look_like_others(shared, file, family, says):
-    model = load(shared / "models" / "heads" / f"{file}.onnx").proto
-    if file == "yolo5face-500m":
-        for dim in model.graph.input[0].type.tensor_type.shape.dim[2:]:
-            dim.dim_value = 320
-    with pytest.raises(UnsupportedModel, match=says):
-        recognised(model, family)
-
-
 def test_a_build_asks_between_two_heads(shared, tmp_path):
     """Without its metadata a RTMDet cannot be told from a PicoDet: the same output for each."""
     model = load(shared / "models" / "heads" / "rtmdet.onnx").proto

@@ -7,9 +7,7 @@ from functools import cache, partial
 from itertools import permutations
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 from tests.engines.heads.by_hand import (
     BOXES,
     CLASSES,
@@ -23,9 +21,6 @@ from tests.engines.heads.by_hand import (
     told,
 )
 
-from fovea_engines.build.build import build
-from fovea_engines.build.plan import BuildPlan
-from fovea_engines.engine import Engine
 from fovea_engines.heads.end_to_end import read_order
 from fovea_engines.heads.recognise import recognise
 from fovea_engines.results.options import PredictOptions
@@ -98,6 +93,18 @@ def rtdetr(boxes, scores, ids, order=("labels", "boxes", "scores"), whole=np.int
     return {name: filled(parts[name][0], 300, parts[name][1]) for name in order}
 
 
+def yolov3(boxes, scores, ids, tiny=False):
+    """As in the ONNX model zoo: boxes and scores of all, and image, class and box of those kept."""
+    table = np.full((1, 80, 5), 0.01, np.float32)
+    table[0, np.int64(ids), 1 + np.arange(len(ids))] = scores
+    kept = np.array([[0, id_, 1 + at] for at, id_ in enumerate(ids)], np.int32).reshape(-1, 3)
+    boxes = np.concatenate(
+        [np.ones((1, 4)), y_first(np.asarray(boxes)), np.ones((4 - len(ids), 4))]
+    )
+    tables = boxes[None].astype(np.float32), table, kept[None] if tiny else kept
+    return dict(zip((f"yolonms_layer_1{end}" for end in ("", ":1", ":2")), tables, strict=True))
+
+
 NVIDIA = ("num_dets", "det_boxes", "det_scores", "det_classes")
 API = ("num_detections", "detection_boxes", "detection_scores", "detection_classes")
 TFLITE = [f"TFLite_Detection_PostProcess{part}" for part in (":3", "", ":2", ":1")]
@@ -135,6 +142,8 @@ FORMS = {
     "EfficientDet": (automl, "automl-efficientdet"),
     "PaddleDetection": (paddle, "paddle"),
     "PaddleDetection, padded": (partial(paddle, padding=3), "paddle"),
+    "YOLOv3": (yolov3, "yolov3-nms"),
+    "tiny YOLOv3": (partial(yolov3, tiny=True), "yolov3-nms"),
     "MMDeploy": (mmdeploy, "mmdeploy"),
     "MMDeploy, padded with no class": (partial(mmdeploy, padding=-1), "mmdeploy"),
     "MMDeploy, renamed": (partial(mmdeploy, names="ab"), "mmdeploy"),
@@ -249,10 +258,13 @@ def assert_second(found):
 
 
 @pytest.mark.parametrize("form", EACH)
-def test_padding_is_no_object_and_excludes_nothing(form):
-    outputs = FORMS[form][0](**WHOLE)
-    head = opened(told(outputs))
+def test_padding_and_boxes_without_a_width_are_no_objects_and_exclude_nothing(form):
+    write, _ = FORMS[form]
+    outputs, head = write(**WHOLE), head_of(form)
     assert head.tells(outputs)
+    thin = WHOLE["boxes"][:, [0, 1, 0, 3]]
+    assert head.contradiction(write(**WHOLE | {"boxes": thin})) is None
+    assert len(head.decode(write(**WHOLE | {"boxes": thin}), 0, PredictOptions())) == 0
     zeros = {name: array * 0 for name, array in outputs.items()}
     assert head.contradiction(zeros) is None
     assert len(head.decode(zeros, 0, PredictOptions())) == 0
@@ -262,8 +274,7 @@ def test_padding_is_no_object_and_excludes_nothing(form):
     "form", [n for n in EACH if n not in ("YOLO-NAS", "YOLOv7", "class first")]
 )
 def test_rows_of_half_precision_and_of_another_image_of_the_batch(form):
-    outputs = FORMS[form][0](**WHOLE)
-    head = opened(told(outputs))
+    outputs, head = FORMS[form][0](**WHOLE), head_of(form)
     both = {name: np.concatenate([array * 0, array]) for name, array in outputs.items()}
     if form == "PaddleDetection":  # The rows of all images in one table.
         both = outputs | {"tmp_2": np.array([0, 2], np.int32)}
@@ -425,76 +436,3 @@ def test_shapes_and_metadata_of_ultralytics(shape, metadata, family, classes):
     image = [TensorSpec("images", "float32", (-1, 3, 640, 640))]
     found = recognise(image, [TensorSpec("output0", "float32", (-1, *shape))], metadata)
     assert (found.family, found.num_classes) == (family, classes)
-
-
-# y1 x1 y2 x2 as fractions; the second is suppressed by the first, the last is unsure.
-ZOO_FRACTIONS = np.float32(
-    [[0.25, 0.25, 0.5, 0.75], [0.25, 0.25, 0.5, 0.7], [0.5, 0, 1, 0.5], [0, 0, 0.2, 0.2]]
-)
-ZOO_SCORES = np.float32([[0.9, 0.8, 0.05, 0.1], [0.1, 0.1, 0.6, 0.1], [0.05, 0.05, 0.7, 0.2]])
-LABELS = ("car", "cat", "cup")
-
-
-def yolov3(tiny):
-    """As in the ONNX model zoo: boxes in pixels of `image_shape`, and those that are kept."""
-    constants = {
-        "fractions": ZOO_FRACTIONS[None],
-        "sure": ZOO_SCORES[None],
-        "nothing": np.float32(0),
-        "most": np.array([20], np.int64),
-        "iou": np.float32([0.5]),
-        "least": np.float32([0.5]),
-        "whole": np.array([1, -1, 3], np.int64),
-    }
-    names = [f"yolonms_layer_1{end}" for end in ("", ":1", ":2")]
-    nodes = [
-        helper.make_node("ReduceMean", ["input_1"], ["mean"], keepdims=0),
-        helper.make_node("Mul", ["mean", "nothing"], ["zero"]),
-        helper.make_node("Concat", ["image_shape", "image_shape"], ["sides"], axis=1),
-        helper.make_node("Mul", ["fractions", "sides"], [names[0]]),
-        helper.make_node("Add", ["sure", "zero"], [names[1]]),
-        helper.make_node("NonMaxSuppression", [*names[:2], "most", "iou", "least"], ["kept"]),
-        helper.make_node("Reshape", ["kept", "whole"], ["in_batch"]),
-        helper.make_node(
-            "Cast", ["in_batch" if tiny else "kept"], [names[2]], to=TensorProto.INT32
-        ),
-    ]
-    count, shape = len(ZOO_FRACTIONS), ([1, "k", 3] if tiny else ["k", 3])
-    graph = helper.make_graph(
-        nodes if tiny else [node for node in nodes if node.op_type != "Reshape"],
-        "yolov3",
-        [
-            helper.make_tensor_value_info("input_1", TensorProto.FLOAT, [1, 3, 64, 64]),
-            helper.make_tensor_value_info("image_shape", TensorProto.FLOAT, [1, 2]),
-        ],
-        [
-            helper.make_tensor_value_info(names[0], TensorProto.FLOAT, [1, count, 4]),
-            helper.make_tensor_value_info(names[1], TensorProto.FLOAT, [1, len(LABELS), count]),
-            helper.make_tensor_value_info(names[2], TensorProto.INT32, shape),
-        ],
-        [
-            numpy_helper.from_array(np.asarray(value), name)
-            for name, value in constants.items()
-            if tiny or name != "whole"
-        ],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-
-
-@pytest.mark.parametrize("tiny", [False, True])
-def test_what_a_graph_of_yolov3_keeps_is_found(tmp_path, tiny):
-    onnx.save(yolov3(tiny), tmp_path / "yolov3.onnx")
-    repository = tmp_path / "models"
-    card = build(
-        BuildPlan(tmp_path / "yolov3.onnx", "yolov3", repository, "onnxruntime", labels=LABELS)
-    )
-    assert (card.family, card.num_classes) == ("yolov3-nms", 3)
-    with Engine.open(repository / "yolov3" / "1") as engine:
-        assert [one.name for one in engine.session.inputs] == ["input_1"]
-        # Twice as wide as high: its sides are 64 x 32 pixels of the input, below a grey strip.
-        found = engine.detect(np.zeros((100, 200, 3), np.uint8), PredictOptions(conf=0.3))
-    assert found.class_ids.tolist() == [0, 2, 1]
-    assert found.scores == pytest.approx([0.9, 0.7, 0.6])
-    y1, x1, y2, x2 = (ZOO_FRACTIONS[[0, 2, 2]] * 64).T
-    want = np.stack([x1, y1 - 16, x2, y2 - 16], axis=1) * 200 / 64
-    assert found.boxes == pytest.approx(np.clip(want, 0, [200, 100, 200, 100]), abs=0.01)

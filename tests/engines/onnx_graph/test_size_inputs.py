@@ -45,6 +45,7 @@ def run(model, rows):
     [
         ("orig_target_sizes", TensorProto.INT64, [64, 32]),
         ("im_shape", TensorProto.FLOAT, [32, 64]),
+        ("image_shape", TensorProto.FLOAT, [32, 64]),
         ("scale_factor", TensorProto.FLOAT, [1, 1]),
     ],
 )
