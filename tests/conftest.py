@@ -12,16 +12,20 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
+import cv2
 import pytest
 from hypothesis import settings
 from tests.asking import ask_patiently
 from tests.built import build, forget_older
+from tests.drawn import draw
+from tests.engines.tiny import tiny_detector, tiny_network
 from tests.serving import RunningServer, start_server
 from tests.slimmed import share_slimmed
 from tests.system import missing_packages
 from tests.timed_briefly import time_briefly
 
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.repository.card import CARD_FILE, EngineCard
 from fovea_server.cli.main import main
 
 TESTS = Path(__file__).resolve().parent
@@ -149,6 +153,39 @@ def serve(tmp_path) -> Iterator[Serve]:
 def scene() -> bytes:
     """An image of digits."""
     return (DEMO / "scene-1.jpg").read_bytes()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory) -> Path:
+    return tiny_detector(tmp_path_factory.mktemp("models") / "tiny.onnx")
+
+
+@pytest.fixture(scope="session")
+def network(tmp_path_factory) -> Path:
+    """A network without a known head, of layers that INT8 can touch."""
+    return tiny_network(tmp_path_factory.mktemp("models") / "network.onnx")
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory) -> Path:
+    """A folder of eight images that tiny models calibrate on."""
+    folder = tmp_path_factory.mktemp("images")
+    for seed in range(8):
+        cv2.imwrite(str(folder / f"{seed}.png"), draw(64 + 2 * seed, 80, seed))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def built_repository(tiny_model, tmp_path_factory) -> Path:
+    """A repository with one version of the model "tiny"; not to be written to."""
+    repository = tmp_path_factory.mktemp("built") / "repository"
+    build(BuildPlan(tiny_model, "tiny", repository))
+    return repository
+
+
+@pytest.fixture(scope="session")
+def card(built_repository) -> EngineCard:
+    return EngineCard.read(built_repository / "tiny" / "1" / CARD_FILE)
 
 
 @contextmanager

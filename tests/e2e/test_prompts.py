@@ -10,8 +10,8 @@ from onnx import TensorProto, helper
 from onnx import save as save_onnx
 from tests.built import build
 from tests.e2e.test_v2_images import images
+from tests.e2e.two_towers import NUMBERS, text_vectors, two_towers
 from tests.engines.tiny import constant
-from tests.engines.two_towers import NUMBERS, text_vectors, two_towers
 from tests.serving import start_server
 
 from fovea_client import Client, ServerError

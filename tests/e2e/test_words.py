@@ -11,7 +11,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 from tests.built import build
 from tests.e2e.test_v2_images import images
-from tests.engines.two_towers import image_vectors, reader, text_vectors, two_towers
+from tests.e2e.two_towers import image_vectors, reader, text_vectors, two_towers
 from tests.serving import start_server
 
 from fovea_client import AsyncClient, Client, ServerError

@@ -3,43 +3,20 @@
 import json
 from pathlib import Path
 
-import cv2
 import pytest
-from tests.drawn import draw
-from tests.engines.tiny import tiny_detector, tiny_network
+from tests.engines.tiny import tiny_detector
 
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.samples import read_image
-from fovea_engines.repository.card import EngineCard
 from fovea_engines.results.options import PredictOptions
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory) -> Path:
-    return tiny_detector(tmp_path_factory.mktemp("models") / "tiny.onnx")
-
-
-@pytest.fixture(scope="session")
-def network(tmp_path_factory) -> Path:
-    """A network without a known head, of layers that INT8 can touch."""
-    return tiny_network(tmp_path_factory.mktemp("models") / "network.onnx")
 
 
 @pytest.fixture(scope="session")
 def deep_detector(tmp_path_factory) -> Path:
     """A detector with layers that INT8 can touch."""
     return tiny_detector(tmp_path_factory.mktemp("models") / "deep.onnx", depth=4)
-
-
-@pytest.fixture(scope="session")
-def images(tmp_path_factory) -> Path:
-    """A folder of eight images that tiny models calibrate on."""
-    folder = tmp_path_factory.mktemp("images")
-    for seed in range(8):
-        cv2.imwrite(str(folder / f"{seed}.png"), draw(64 + 2 * seed, 80, seed))
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -63,16 +40,3 @@ def labels(deep_detector, images, tmp_path_factory) -> Path:
     document = {"images": entries, "annotations": annotations, "categories": categories}
     (folder / "labels.json").write_text(json.dumps(document))
     return folder / "labels.json"
-
-
-@pytest.fixture(scope="session")
-def built_repository(tiny_model, tmp_path_factory) -> Path:
-    """A repository with one version of the model "tiny"; not to be written to."""
-    repository = tmp_path_factory.mktemp("built") / "repository"
-    build(BuildPlan(tiny_model, "tiny", repository))
-    return repository
-
-
-@pytest.fixture(scope="session")
-def card(built_repository) -> EngineCard:
-    return EngineCard.read(built_repository / "tiny" / "1" / "card.json")

@@ -4,15 +4,19 @@ It shares parser and builder with TensorRT; running an engine takes a driver, an
 engine inspector.
 """
 
+import json
 import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 
 import onnx
 import pytest
 
 from fovea_engines.backends.tensorrt.builder import Plan, build_plan
 from fovea_engines.backends.tensorrt.runtime import RTX, load_runtime
+from fovea_engines.build.build import build
+from fovea_engines.build.plan import BuildPlan
 from fovea_engines.repository.options import BuilderOptions, Profile, parse_capabilities
 from fovea_preprocess.errors import BuildError
 
@@ -64,3 +68,26 @@ def compile_graph(model: onnx.ModelProto, capabilities: str, rows: int = 4) -> C
     except BuildError as error:
         return Compiled(None, [str(error)])
     return Compiled(plan, messages)
+
+
+OLD = "1.0.0.7"
+"""A release that is not installed."""
+
+
+def rtx_version(repository: Path, model: Path, name: str, rows: int = 4, **options: object) -> Path:
+    """Build the next version of a model for compute capability 80; its folder."""
+    builder = BuilderOptions((Profile(1, min(2, rows), rows),), capabilities=("80",))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(repository.parent / "home"))
+        plan = BuildPlan(
+            model, name, repository, "tensorrt-rtx", max_batch=rows, builder=builder, **options
+        )
+        build(plan)
+    return max((repository / name).glob("[0-9]*"))
+
+
+def tamper(folder: Path, **fields: object) -> Path:
+    """Change what a card says."""
+    card = folder / "card.json"
+    card.write_text(json.dumps(json.loads(card.read_text()) | fields))
+    return folder

@@ -14,7 +14,7 @@ from fovea_engines.device import Gpu
 @pytest.fixture(scope="session")
 def built_plan(tiny_model, tmp_path_factory) -> Path:
     # Skips where TensorRT for RTX is not installed, which other tests here do not need.
-    from tests.engines.rtx_repository import rtx_version
+    from tests.engines.rtx import rtx_version
 
     return rtx_version(tmp_path_factory.mktemp("plan") / "repository", tiny_model, "tiny")
 

@@ -1,19 +1,23 @@
 """From an ONNX file to a published engine."""
 
 import hashlib
-import shutil
-import subprocess
-import sys
+from dataclasses import replace
 
+import cv2
 import numpy as np
+import onnx
 import pytest
 from google.protobuf import text_format
 from onnx import helper
+from tests.conftest import DEMO
+from tests.drawn import draw
 from tests.engines.tiny import METADATA, constant, save, tiny_detector
 
+from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
+from fovea_engines.evaluation.samples import read_image
 from fovea_engines.progress import Progress
 from fovea_engines.repository.config_pbtxt import model_config_messages
 from fovea_engines.repository.repository import ModelRepository
@@ -26,70 +30,60 @@ from fovea_preprocess.errors import (
 
 pytestmark = pytest.mark.slow
 
-BACKENDS = ("onnxruntime", "openvino")
-
 
 def config(repository, name):
     text = (repository / name / "config.pbtxt").read_text()
     return text_format.Parse(text, model_config_messages().ModelConfig())
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("batch", "max_batch"), [("n", 1), ("n", 4), (1, 1)])
-def test_builds_for_each_backend(tmp_path, backend, batch, max_batch):
+def test_builds_for_each_backend(tmp_path, batch, max_batch):
+    """Clients see the same shapes, whichever serves."""
     model = tiny_detector(tmp_path / "m.onnx", batch=batch, size=("h", "w"))
-    progress = Progress()
-    plan = BuildPlan(model, "m", tmp_path / "r", backend, size=(64, 96), max_batch=max_batch)
-    card = build(plan, progress)
-    assert (card.backend, card.max_batch, card.family) == (backend, max_batch, "yolov8")
-    assert card.labels == ("cat", "dog", "bus")
-    assert card.metadata == METADATA
-    assert card.onnx_sha256 == hashlib.sha256(model.read_bytes()).hexdigest()
-    assert (card.preprocess.height, card.preprocess.width) == (64, 96)
-    assert card.agreement.images == 3
-    assert card.agreement.detections >= 60
-    assert card.agreement.box_px < 0.01
-    assert list(progress.seconds) == ["load", "normalise", "head", "compile", "agreement"]
-    assert card.build_seconds == progress.seconds
-    with Engine.open(tmp_path / "r" / "m" / "1") as engine:
-        assert engine.card == card
-        rows = np.zeros((max_batch, 3, 64, 96), np.float32)
-        assert engine.session.infer({"images": rows})["output0"].shape == (max_batch, 7, 126)
-
-
-@pytest.mark.parametrize(("batch", "max_batch"), [("n", 1), ("n", 4), (1, 1)])
-def test_clients_see_the_same_shapes_whichever_backend_serves(tmp_path, batch, max_batch):
-    model = tiny_detector(tmp_path / "m.onnx", batch=batch)
-    found = []
-    for backend in BACKENDS:
-        build(BuildPlan(model, backend, tmp_path / "r", backend, max_batch=max_batch))
+    configs = []
+    for backend in CPU_BACKENDS:
+        progress = Progress()
+        plan = BuildPlan(
+            model, backend, tmp_path / "r", backend, size=(64, 96), max_batch=max_batch
+        )
+        card = build(plan, progress)
+        assert (card.backend, card.max_batch, card.family) == (backend, max_batch, "yolov8")
+        assert card.labels == ("cat", "dog", "bus")
+        assert card.metadata == METADATA
+        assert card.onnx_sha256 == hashlib.sha256(model.read_bytes()).hexdigest()
+        assert (card.preprocess.height, card.preprocess.width) == (64, 96)
+        assert card.agreement.images == 3
+        assert card.agreement.detections >= 60
+        assert card.agreement.box_px < 0.01
+        assert list(progress.seconds) == ["load", "normalise", "head", "compile", "agreement"]
+        assert card.build_seconds == progress.seconds
+        with Engine.open(tmp_path / "r" / backend / "1") as engine:
+            assert engine.card == card
+            rows = np.zeros((max_batch, 3, 64, 96), np.float32)
+            found = engine.session.infer({"images": rows})["output0"]
+            assert found.shape == (max_batch, 7, 126)
         one = config(tmp_path / "r", backend)
-        found.append((one.max_batch_size, list(one.input), list(one.output)))
-    assert found[0] == found[1]
-    assert found[0][0] == (0 if batch == 1 else max_batch)
-
-
-def test_the_same_again_builds_nothing(tiny_model, tmp_path):
-    plan = BuildPlan(tiny_model, "m", tmp_path / "r")
-    first, again = build(plan), build(plan)
-    assert again == first
-    assert ModelRepository(tmp_path / "r").versions("m") == (1,)
-    other = build(BuildPlan(tiny_model, "m", tmp_path / "r", labels=("a", "b", "c")))
-    assert other.labels == ("a", "b", "c")
-    assert ModelRepository(tmp_path / "r").versions("m") == (1, 2)
+        configs.append((one.max_batch_size, list(one.input), list(one.output)))
+    assert configs[0] == configs[1]
+    assert configs[0][0] == (0 if batch == 1 else max_batch)
 
 
 def test_config_and_labels_follow_until_they_are_edited(tiny_model, tmp_path):
     repository = tmp_path / "r"
-    beside = repository / "m"
-    build(BuildPlan(tiny_model, "m", repository, "onnxruntime"))
+    beside, models = repository / "m", ModelRepository(repository)
+    plan = BuildPlan(tiny_model, "m", repository, "onnxruntime")
+    first, again = build(plan), build(plan)
+    assert again == first
+    assert models.versions("m") == (1,)
     assert config(repository, "m").max_batch_size == 1
     assert (beside / "labels.txt").read_text() == "cat\ndog\nbus\n"
-    build(BuildPlan(tiny_model, "m", repository, "onnxruntime", max_batch=4))
+    other = build(replace(plan, max_batch=4, labels=("a", "b", "c")))
+    assert other.labels == ("a", "b", "c")
+    assert models.versions("m") == (1, 2)
     assert config(repository, "m").max_batch_size == 4
     (beside / "labels.txt").write_text("mine\n")
     (beside / "config.pbtxt").write_text("max_batch_size: 2\n")
-    build(BuildPlan(tiny_model, "m", repository, "onnxruntime", max_batch=8))
+    build(replace(plan, max_batch=8))
     assert (beside / "labels.txt").read_text() == "mine\n"
     assert (beside / "config.pbtxt").read_text() == "max_batch_size: 2\n"
 
@@ -138,9 +132,8 @@ def test_an_unknown_head_is_built_and_says_so(tmp_path):
     card = build(BuildPlan(model, "m", tmp_path / "r"))
     assert card.family is None
     assert card.preprocess.row_shape == (3, 32, 32)
-    assert "can be of models of any kind: say --head image or" in card.reason
-    assert "--head semantic" in card.reason
-    assert card.preprocess_from.startswith("a guess: that of YOLO")
+    assert "--head image or" in card.reason
+    assert card.preprocess_from.startswith("a guess")
     assert card.agreement.detections == 0
     assert card.agreement.output_error < 1e-5
     with Engine.open(tmp_path / "r" / "m" / "1") as engine, pytest.raises(UnsupportedModel):
@@ -148,7 +141,7 @@ def test_an_unknown_head_is_built_and_says_so(tmp_path):
 
 
 def test_labels_and_family_must_fit(tiny_model, tmp_path):
-    with pytest.raises(InvalidOption, match=r"2 labels .* 3 classes"):
+    with pytest.raises(InvalidOption, match="2 labels"):
         build(BuildPlan(tiny_model, "m", tmp_path / "r", labels=("a", "b")))
     with pytest.raises(UnsupportedModel, match="yolox"):
         build(BuildPlan(tiny_model, "m", tmp_path / "r", family="yolox"))
@@ -165,29 +158,120 @@ def test_a_plan_is_checked_before_anything_is_done(tiny_model, tmp_path, field, 
         BuildPlan(**fields)
 
 
-def test_a_full_disk_leaves_the_repository_as_it_was(built_repository, tmp_path):
-    """A limit on file size stands in for a full disk: the write itself fails."""
-    repository = tmp_path / "r"
-    shutil.copytree(built_repository, repository)
-    before = sorted(p for p in repository.rglob("*"))
-    model = tiny_detector(tmp_path / "m.onnx", seed=2)
-    code = (
-        "import resource, sys, pathlib\n"
-        "from fovea_engines.build.build import build\n"
-        "from fovea_engines.build.plan import BuildPlan\n"
-        "from fovea_preprocess.errors import BuildError\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-        "try:\n"
-        "    build(BuildPlan(pathlib.Path(sys.argv[1]), 'tiny', pathlib.Path(sys.argv[2]),\n"
-        "          'onnxruntime'))\n"
-        "except BuildError as error:\n"
-        "    print(error)\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(model), str(repository)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "nothing was published" in run.stdout
-    assert sorted(p for p in repository.rglob("*")) == before
+TINY = [1, 3, 8, 8]
+
+
+@pytest.fixture(scope="module")
+def branching(tmp_path_factory):
+    """A network that doubles dark images, by a weight that only the branch reads."""
+    branches = {
+        f"{word}_branch": helper.make_graph(
+            [helper.make_node("Mul", ["images", factor], [f"{word}_out"])],
+            word,
+            [],
+            [helper.make_tensor_value_info(f"{word}_out", onnx.TensorProto.FLOAT, TINY)],
+        )
+        for word, factor in (("then", "one"), ("else", "two"))
+    }
+    nodes = [
+        helper.make_node("ReduceMean", ["images"], ["mean"], keepdims=0),
+        helper.make_node("Greater", ["mean", "half"], ["bright"]),
+        helper.make_node("If", ["bright"], ["out"], **branches),
+    ]
+    numbers = {"half": 0.5, "one": 1, "two": 2}
+    weights = [constant(name, np.float32(value)) for name, value in numbers.items()]
+    path = tmp_path_factory.mktemp("models") / "branching.onnx"
+    return save(path, nodes, [("images", TINY)], [("out", TINY)], weights)
+
+
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
+def test_both_branches_are_served(branching, tmp_path, backend):
+    (tmp_path / "images").mkdir()
+    cv2.imwrite(str(tmp_path / "images" / "drawn.png"), draw(8, 8, 0))
+    build(BuildPlan(branching, "m", tmp_path / "r", backend, images=tmp_path / "images"))
+    with Engine.open(tmp_path / "r" / "m" / "1") as engine:
+        assert not engine.session.steady
+        for level, expected in ((50, 100), (200, 200)):
+            found = engine.outputs_of(np.full((8, 8, 3), level, np.uint8))["out"]
+            np.testing.assert_allclose(found * 255, expected, rtol=1e-5)
+
+
+def test_what_would_have_to_change_the_branches_is_refused(branching, tmp_path):
+    for options in ({"precision": "fp16"}, {"tensorrt": tmp_path / "m.onnx"}):
+        with pytest.raises(UnsupportedModel, match=r"control flow \(If\)"):
+            build(BuildPlan(branching, "m", tmp_path / "r", **options))
+
+
+CHARACTERS = tuple("abc")
+
+
+def squeezed(source, path):
+    """Squeeze the first axis out of all outputs of a model of one image."""
+    model = onnx.load(source)
+    model.graph.initializer.append(constant("first", np.array([0])))
+    for value in model.graph.output:
+        inner = f"{value.name}/whole"
+        for node in model.graph.node:
+            node.output[:] = [inner if name == value.name else name for name in node.output]
+        model.graph.node.append(helper.make_node("Squeeze", [inner, "first"], [value.name]))
+        del value.type.tensor_type.shape.dim[0]
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(model, path)
+    return path
+
+
+def reader(path):
+    """Write an LPRNet of three characters and none, whose steps are those of the image's colour."""
+    nodes = [
+        helper.make_node("GlobalAveragePool", ["images"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["colour"]),
+        helper.make_node("MatMul", ["colour", "matrix"], ["mixed"]),
+        helper.make_node("Reshape", ["mixed", "shape"], ["logits"]),
+    ]
+    matrix = np.random.default_rng(3).normal(0, 3, (3, 4 * 18)).astype(np.float32)
+    weights = [constant("matrix", matrix), constant("shape", np.array([-1, 4, 18]))]
+    images = [("images", [1, 3, 24, 94])]
+    return save(path, nodes, images, [("logits", [1, 4, 18])], weights)
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [
+        ("detector", "onnxruntime"),
+        ("detector", "openvino"),
+        ("reader", "openvino"),
+        ("text", "onnxruntime"),
+    ],
+)
+def test_outputs_without_an_axis_for_the_batch_are_decoded_alike(tmp_path, kind, backend):
+    given, image = {}, read_image(DEMO / "scene-1.jpg")
+    match kind:
+        case "detector":
+            source = tiny_detector(tmp_path / "m.onnx", batch=1)
+        case "reader":
+            source = reader(tmp_path / "m.onnx")
+            given = {"family": "lprnet", "labels": CHARACTERS, "preprocess": {}}
+        case "text":
+            source, image = DEMO / "plates-read.onnx", read_image(DEMO / "plate.jpg")
+    bare = squeezed(source, tmp_path / "bare.onnx")
+    results = []
+    for name, file in (("whole", source), ("bare", bare)):
+        card = build(BuildPlan(file, name, tmp_path / "r", backend, **given))
+        with Engine.open(tmp_path / "r" / name / "1") as engine:
+            results.append(engine.predict(image))
+    assert "no axis for the batch" in card.reason
+    assert card.outputs[0].shape[0] == 1
+    whole, found = results
+    assert whole.arrays
+    for one, other in zip(whole.arrays, found.arrays, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_outputs_without_such_an_axis_that_nothing_decodes_stay(tmp_path):
+    source = squeezed(reader(tmp_path / "m.onnx"), tmp_path / "bare.onnx")
+    card = build(BuildPlan(source, "m", tmp_path / "r", "onnxruntime"))
+    assert (card.family, card.outputs[0].shape) == (None, (4, 18))
+    assert "--head lprnet" in card.reason
+    with pytest.raises(UnsupportedModel):
+        build(BuildPlan(source, "other", tmp_path / "r", "onnxruntime", family="yolov8"))

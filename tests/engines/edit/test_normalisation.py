@@ -51,7 +51,6 @@ def test_channels_have_their_own_numbers_and_what_is_added_can_be_dropped(shared
         np.testing.assert_allclose(found, want[name], atol=1e-4)
 
     dropped = drop_normalisation(edited.model)
-    assert dropped.what.startswith("drop normalisation: subtracted 123.68 116.28 103.53, divided")
     assert graph_inputs(dropped.model) == graph_inputs(source)
     assert difference(edited.model, dropped) == 0
     for name, found in run(dropped.model, {"input": values}).items():
@@ -66,12 +65,9 @@ def test_arithmetic_that_an_exporter_wrote_is_dropped(shared):
     assert taken == ["Slice"] * len(taken), "the body begins with a Focus layer"
 
 
-def test_a_model_without_arithmetic_at_its_input_is_told_so(shared):
-    with pytest.raises(UnsupportedModel, match=r"goes into Conv '/model\.0/conv/Conv'"):
+def test_what_cannot_be_normalised_is_refused(shared):
+    with pytest.raises(UnsupportedModel, match=r"/model\.0/conv/Conv"):
         drop_normalisation(model(shared, "yolov10n"))
-
-
-def test_an_input_of_bytes_takes_no_normalisation(shared):
     with pytest.raises(UnsupportedModel, match="--drop-normalise"):
         add_normalisation(model(shared, "heads/tf-od"), Normalisation.parse("1/255"))
 
@@ -94,9 +90,9 @@ def test_a_model_that_normalises_itself_gets_bytes(shared, numbers):
     assert (own["scale"], own["mean"], own["std"]) == (1.0, (0.0,) * 3, (1.0,) * 3)
 
 
-@pytest.mark.parametrize("file", ["mmdeploy", "paddle", "rfdetr", "tf-od", "tv-fasterrcnn"])
-def test_other_arithmetic_in_front_is_none(shared, file):
-    assert own_normalisation(model(shared, f"heads/{file}")) == {}
+def test_other_arithmetic_in_front_is_none(shared):
+    for file in ("mmdeploy", "paddle", "rfdetr", "tf-od", "tv-fasterrcnn"):
+        assert own_normalisation(model(shared, f"heads/{file}")) == {}
 
 
 def test_a_build_finds_the_same_boxes_after_it(shared, tmp_path):

@@ -4,17 +4,20 @@ import re
 from dataclasses import replace
 from itertools import pairwise
 
+import cv2
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
-from tests.engines.counting import Counting
-from tests.engines.tiny import constant, save
+from onnx import TensorProto, helper
+from tests.engines.fragile import broken
+from tests.engines.noting import Noting
+from tests.engines.tiny import constant, save, tiny_network
 
 from fovea_engines.backends.openvino import OPENVINO
-from fovea_engines.inspect.describe import title, verdict
+from fovea_engines.inspect.describe import title, to_json, verdict
 from fovea_engines.inspect.diff import diff
 from fovea_engines.inspect.figures import figures_of
+from fovea_engines.quantization.half import to_half
 
 IMAGE = ("images", [1, 3, 16, 16])
 RANDOM = np.random.default_rng(0)
@@ -70,33 +73,29 @@ def quantised(path):
     return two_convs(path, nodes, scale=np.float32(0.04), zero=np.int8(0))
 
 
-def test_casts_count_to_the_layer_they_follow(tmp_path):
+def test_casts_and_quantisation_count_to_the_layer_they_follow(tmp_path):
     casts = [
         node("Relu", "c1", "r1"),
         node("Cast", "r1", "h1", to=onnx.TensorProto.FLOAT16),
         node("Cast", "h1", "a1", to=onnx.TensorProto.FLOAT),
     ]
-    found = diff(two_convs(tmp_path / "a.onnx"), two_convs(tmp_path / "b.onnx", casts))
-    assert [(one.a.name, one.b.name) for one in found.layers] == [
-        ("images", "images"), ("c1", "c1"), ("a1", "r1"), ("out", "out"),
-    ]  # fmt: skip
-    assert (found.precision_a, found.precision_b, found.agrees) == ("fp32", "fp16", True)
-    assert 60 < found.layers[2].snr_db < 80
-
-
-def test_quantisation_counts_to_the_layer_it_follows(tmp_path):
-    found = diff(two_convs(tmp_path / "a.onnx"), quantised(tmp_path / "b.onnx"))
-    assert [(one.a.name, one.b.name) for one in found.layers] == [
-        ("images", "images"), ("c1", "c1"), ("a1", "r1"), ("out", "out"),
-    ]  # fmt: skip
-    assert (found.precision_a, found.precision_b, found.agrees) == ("fp32", "int8", True)
+    plain = two_convs(tmp_path / "a.onnx")
+    for other, precision, least, most in (
+        (two_convs(tmp_path / "b.onnx", casts), "fp16", 60, 80),
+        # Steps of .04, so noise of .04^2 / 12: 39 dB under a signal of power 1.
+        (quantised(tmp_path / "c.onnx"), "int8", 30, 45),
+    ):
+        found = diff(plain, other)
+        assert [(one.a.name, one.b.name) for one in found.layers] == [
+            ("images", "images"), ("c1", "c1"), ("a1", "r1"), ("out", "out"),
+        ]  # fmt: skip
+        assert (found.precision_a, found.precision_b, found.agrees) == ("fp32", precision, True)
+        assert least < found.layers[2].snr_db < most
     assert found.layers[1].snr_db == float("inf")
-    # Steps of .04, so noise of .04^2 / 12: 39 dB under a signal of power 1.
-    assert 30 < found.layers[2].snr_db < 45
 
 
 def test_every_tensor_that_is_compared_is_counted(tmp_path):
-    progress = Counting()
+    progress = Noting()
     flat = np.zeros((4, 4, 1, 1), np.float32)  # gives an output of another shape
     found = diff(
         two_convs(tmp_path / "a.onnx"), two_convs(tmp_path / "b.onnx", w2=flat), progress=progress
@@ -108,7 +107,7 @@ def test_every_tensor_that_is_compared_is_counted(tmp_path):
 def test_inner_tensors_of_an_openvino_engine_are_read_one_by_one_where_it_differs(tmp_path):
     path = two_convs(tmp_path / "a.onnx")
     OPENVINO.compile(path, tmp_path)
-    progress = Counting()
+    progress = Noting()
     assert diff(path, tmp_path, progress=progress).agrees
     assert progress.counts == [(1, 4), (2, 4), (3, 4), (4, 4), (1, 1)]
     other = two_convs(tmp_path / "b.onnx", w2=np.ones((4, 4, 3, 3), np.float32))
@@ -264,3 +263,115 @@ def test_the_cause_is_named(tmp_path, a, b, says):
     found = diff(first, second)
     assert not found.agrees
     assert re.search(says, verdict(found)), verdict(found)
+
+
+def masked(path, op="Greater", threshold=0.1, gain=1.0):
+    """images -> Mul -> (compared with a threshold) -> Where -> out."""
+    return save(
+        path,
+        [
+            node("Mul", "images gain", "scaled"),
+            node(op, "scaled threshold", "mask"),
+            node("Where", "mask scaled zero", "out"),
+        ],
+        [("images", IMAGE[1])],
+        [("out", IMAGE[1])],
+        [
+            constant(name, np.float32(value))
+            for name, value in (("gain", gain), ("threshold", threshold), ("zero", 0))
+        ],
+    )
+
+
+def extreme(path, op):
+    nodes = [node(op, "images", "best", axis=1), node("Cast", "best", "out", to=TensorProto.FLOAT)]
+    return save(path, nodes, [("images", IMAGE[1])], [("out", [1, 1, 16, 16])], [])
+
+
+@pytest.mark.parametrize("gain", [1.0, 1 + 1e-6], ids=["equal inputs", "close inputs"])
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ({"threshold": 0.8}, "its threshold is 0.1 in A and 0.8 in B"),
+        ({"op": "Less"}, "A computes Greater where B computes Less"),
+    ],
+    ids=["constant", "operator"],
+)
+def test_a_mask_that_is_computed_otherwise_diverges(tmp_path, fault, says, gain):
+    found = diff(masked(tmp_path / "a.onnx"), masked(tmp_path / "b.onnx", gain=gain, **fault))
+    assert found.first.a.name == "mask"
+    assert found.causes == (says,)
+
+
+def test_other_indices_of_equal_inputs_diverge(tmp_path):
+    found = diff(extreme(tmp_path / "a.onnx", "ArgMax"), extreme(tmp_path / "b.onnx", "ArgMin"))
+    assert found.first.a.name == "best"
+    assert found.causes == ("A computes ArgMax where B computes ArgMin",)
+
+
+def detections(path, score):
+    """images -> rows of two coordinates of hundreds of pixels and one score."""
+    nodes = [node("Reshape", "images rows", "flat"), node("Mul", "flat units", "out")]
+    weights = [
+        constant("rows", np.array([1, 256, 3])),
+        constant("units", np.array([640, 640, score], np.float32)),
+    ]
+    return save(path, nodes, [("images", IMAGE[1])], [("out", [1, 256, 3])], weights)
+
+
+def test_boxes_do_not_hide_scores(tmp_path):
+    found = diff(detections(tmp_path / "a.onnx", 1.0), detections(tmp_path / "b.onnx", 0.9))
+    [out] = (one for one in found.layers if one.a.is_output)
+    assert out.figures.snr_db > 60
+    assert found.first is out
+    assert out.snr_db == pytest.approx(20, abs=0.01)
+    assert "SNR 20.0 dB at 2 of axis 2, whose values are far smaller" in verdict(found)
+    assert to_json(found)["first_divergent"]["small_slices"] == {
+        "axis": 2, "positions": [2], "snr_db": pytest.approx(20, abs=0.01),
+    }  # fmt: skip
+    found = diff(tmp_path / "a.onnx", detections(tmp_path / "b.onnx", 0.9999))
+    assert found.agrees
+    assert found.layers[-1].snr_db == pytest.approx(80, abs=0.1)
+
+
+def test_what_overflows_in_float16_is_said_first(tmp_path):
+    weight = np.random.default_rng(0).uniform(1, 2, (4, 3, 3, 3)).astype(np.float32)
+    nodes = [
+        node("Mul", "images gain", "loud"),
+        node("Conv", "loud weight", "summed"),
+        node("Mul", "summed quiet", "out"),
+    ]
+    weights = [
+        constant("gain", np.float32(1e4)),
+        constant("weight", weight),
+        constant("quiet", np.float32(1e-4)),
+    ]
+    path = save(
+        tmp_path / "a.onnx", nodes, [("images", IMAGE[1])], [("out", [1, 4, 14, 14])], weights
+    )
+    onnx.save(to_half(onnx.load(path)), tmp_path / "half.onnx")
+    found = diff(path, tmp_path / "half.onnx")
+    assert found.first.a.name == "summed"
+    [cause] = found.causes
+    assert "float16 ends at 65504: it overflows" in cause
+
+
+def test_nan_is_no_agreement(tmp_path):
+    """Of a bright image and a black one."""
+    images = tmp_path / "images"
+    images.mkdir()
+    cv2.imwrite(str(images / "a.png"), np.full((64, 64, 3), 200, np.uint8))
+    cv2.imwrite(str(images / "b.png"), np.zeros((64, 64, 3), np.uint8))
+    source = broken(tiny_network(tmp_path / "m.onnx"), tmp_path / "m.onnx")
+    found = diff(source, source, images)
+    assert found.first is None
+    assert not found.agrees
+    assert "out, which A puts out, was not judged" in verdict(found)
+    assert "NaN in both" in verdict(found)
+    (images / "b.png").unlink()
+    assert diff(source, source, images).agrees
+    other = broken(tiny_network(tmp_path / "a.onnx"), tmp_path / "other.onnx")
+    cv2.imwrite(str(images / "b.png"), np.zeros((64, 64, 3), np.uint8))
+    found = diff(tmp_path / "a.onnx", other, images)
+    assert not found.agrees
+    assert "NaN or infinite in one of them only" in verdict(found)

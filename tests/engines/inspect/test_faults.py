@@ -28,9 +28,9 @@ def bus(shared, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("scrambled", [False, True], ids=["named", "scrambled"])
-@pytest.mark.parametrize("fault", ["weight", "activation"])
 @pytest.mark.parametrize("name", SWAPPED)
+@pytest.mark.parametrize("fault", ["weight", "activation"])
+@pytest.mark.parametrize("scrambled", [False, True], ids=["named", "scrambled"])
 def test_a_planted_fault_is_the_first_divergent_tensor(
     shared, bus, tmp_path, name, fault, scrambled
 ):

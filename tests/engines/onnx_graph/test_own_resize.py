@@ -5,7 +5,8 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import numpy_helper
-from tests.engines.build.test_recognised_at_build import Notes, plan
+from tests.engines.build.test_head import plan
+from tests.engines.noting import Noting
 
 from fovea_engines.build.build import build
 from fovea_engines.engine import Engine
@@ -60,7 +61,7 @@ def test_a_graph_shows_its_own_resize(fcos, stretching, shared, tmp_path):
 
 @pytest.mark.parametrize("size", [None, (480, 640)])
 def test_ssd_gets_stretched_images(stretching, shared, tmp_path, size):
-    progress = Notes()
+    progress = Noting()
     card = build(plan(stretching, tmp_path, size=size), progress)
     assert (card.family, card.preprocess.fit) == ("torchvision", "stretch")
     assert "as its graph resizes images" in card.preprocess_from

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.engines.fake_runtime import fake_gpu_machine
-from tests.engines.rtx_repository import OLD, rtx_version, tamper
+from tests.engines.rtx import OLD, rtx_version, tamper
 from tests.odd import HEAD, odd_model
 
 from fovea_engines.backends.registry import mismatch

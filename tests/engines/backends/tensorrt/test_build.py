@@ -174,7 +174,7 @@ def test_a_plan_that_does_not_run_where_it_should_is_no_engine(
 
 def test_outputs_that_come_in_another_order_keep_their_meaning(tmp_path):
     """TensorRT promises their names alone: the levels of this head differ in nothing else."""
-    from tests.engines.rtx_repository import rtx_version
+    from tests.engines.rtx import rtx_version
 
     model = network(tmp_path / "levels.onnx")
     alone = rtx_version(tmp_path / "a", model, "levels", 1, nms_tail=False)

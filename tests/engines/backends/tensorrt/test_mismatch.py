@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from tests.engines.fake_runtime import gpu_is_here
-from tests.engines.rtx_repository import OLD, rtx_version, tamper
+from tests.engines.rtx import OLD, rtx_version, tamper
 
 from fovea_engines.backends.backend import Backend, BackendInfo
 from fovea_engines.backends.registry import mismatch

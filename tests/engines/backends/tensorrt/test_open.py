@@ -9,7 +9,7 @@ import pytest
 from tests.drawn import draw
 from tests.engines.fake_device import FakeDevice
 from tests.engines.fake_session import LOAD_FAULTS
-from tests.engines.rtx_repository import tamper
+from tests.engines.rtx import tamper
 
 from fovea_engines.backends.tensorrt.backend import CACHE_FILE
 from fovea_engines.engine import Engine

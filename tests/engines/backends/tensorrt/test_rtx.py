@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from tests.engines.faults import FAULTS, SHAPE, convolution
 from tests.engines.qat import quantised_in_training
+from tests.engines.quantization.test_quantisation import FAULTS, SHAPE, convolution
 from tests.engines.real import DETECTORS, OTHERS, prepared, ranges
 from tests.engines.rtx import Compiled, compile_graph
 from tests.engines.tiny import constant, save

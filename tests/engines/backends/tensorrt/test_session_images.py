@@ -7,8 +7,7 @@ import numpy as np
 import onnx
 import pytest
 from tests.engines.fake_device import fake_gpu
-from tests.engines.fake_images import engine_of, host_image, open_images, through
-from tests.engines.host_kernel import HostDevice
+from tests.engines.host_kernel import HostDevice, engine_of, host_image, open_images, through
 from tests.letterbox_cases import SPECS, differences
 
 from fovea_engines.backends.tensorrt.cuda.letterbox import IMAGE

@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.drawn import draw
-from tests.engines.counting import Counting
 from tests.engines.fake_device import fake_gpu
-from tests.engines.fake_images import write_host_letterbox
-from tests.engines.host_kernel import HostDevice
-from tests.engines.rtx_repository import tamper
+from tests.engines.host_kernel import HostDevice, write_host_letterbox
+from tests.engines.noting import Noting
+from tests.engines.rtx import tamper
 
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.tensorrt.cuda.letterbox import (
@@ -82,7 +81,7 @@ def test_without_a_compiler_the_build_says_so(tmp_path, monkeypatch):
         raise ImportError("No module named 'cuda'")
 
     monkeypatch.setattr("fovea_engines.backends.tensorrt.cuda.letterbox.import_module", missing)
-    progress = Counting()
+    progress = Noting()
     write_letterbox(tmp_path, SPEC, progress)
     assert list(tmp_path.iterdir()) == []
     assert "so the host does it: " in progress.notes[0]
