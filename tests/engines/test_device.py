@@ -1,4 +1,4 @@
-"""GPUs are listed as the CUDA driver reports them; the driver is a stand-in."""
+"""GPUs as the CUDA driver reports them, which is a stand-in, and what a CPU can compute."""
 
 import subprocess
 import sys
@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from tests.engines.shared_library import compile_library
 
-from fovea_engines.device import gpu_here
-
-pytestmark = pytest.mark.real
+from fovea_engines.device import gpu_here, int8_saturates
 
 # As much of the driver as `visible_gpus` asks for.
 STAND_IN_FOR_THE_DRIVER = """
@@ -33,33 +31,54 @@ extern "C" int cuDeviceTotalMem_v2(size_t* size, int device) {
 """
 
 
-def ask(folder: Path, failure: int, question: str) -> str:
-    compile_library(folder / "libcuda.so.1", STAND_IN_FOR_THE_DRIVER % failure)
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("failure", "here", "visible"),
+    [
+        (
+            0,
+            "NVIDIA L4 (compute capability 89)",
+            [("NVIDIA L4", "89", 23034), ("NVIDIA A100", "80", 40960)],
+        ),
+        (100, "None", []),
+    ],
+)
+def test_the_driver_says_which_gpus_are_here(tmp_path, failure, here, visible):
+    compile_library(tmp_path / "libcuda.so.1", STAND_IN_FOR_THE_DRIVER % failure)
+    code = (
+        "from fovea_engines.device import *; print(gpu_here());"
+        "print([(gpu.name, gpu.capability, size >> 20) for gpu, size in visible_gpus()])"
+    )
     run = subprocess.run(
-        [sys.executable, "-c", f"from fovea_engines.device import *; print({question})"],
-        env={"LD_LIBRARY_PATH": str(folder)},
+        [sys.executable, "-c", code],
+        env={"LD_LIBRARY_PATH": str(tmp_path)},
         capture_output=True,
         text=True,
         check=True,
     )
-    return run.stdout.strip()
-
-
-@pytest.mark.parametrize(
-    ("failure", "found"), [(0, "NVIDIA L4 (compute capability 89)"), (100, "None")]
-)
-def test_the_driver_says_which_gpu_is_here(tmp_path, failure, found):
-    assert ask(tmp_path, failure, "gpu_here()") == found
-
-
-@pytest.mark.parametrize(
-    ("failure", "found"),
-    [(0, [("NVIDIA L4", "89", 23034), ("NVIDIA A100", "80", 40960)]), (100, [])],
-)
-def test_the_driver_says_which_gpus_may_be_used(tmp_path, failure, found):
-    question = "[(gpu.name, gpu.capability, size >> 20) for gpu, size in visible_gpus()]"
-    assert ask(tmp_path, failure, question) == str(found)
+    assert run.stdout.splitlines() == [here, str(visible)]
 
 
 def test_without_a_driver_there_is_no_gpu():
     assert (gpu_here() is not None) == Path("/dev/nvidiactl").exists()
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "saturates"),
+    [
+        ("x86_64", "avx2 fma", True),
+        ("x86_64", "avx2 avx512f", True),
+        ("x86_64", "avx2 avx_vnni", False),
+        ("AMD64", "avx512f avx512_vnni", False),
+        ("x86_64", "amx_int8", False),
+        ("x86_64", None, True),
+        ("aarch64", None, False),
+        ("arm64", None, False),
+    ],
+)
+def test_which_processors_saturate(tmp_path, monkeypatch, machine, flags, saturates):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    if flags is not None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc" / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
+    assert int8_saturates(tmp_path) is saturates

@@ -57,6 +57,8 @@ def test_builds_for_each_backend(tmp_path, batch, max_batch):
         assert card.agreement.box_px < 0.01
         assert list(progress.seconds) == ["load", "normalise", "head", "compile", "agreement"]
         assert card.build_seconds == progress.seconds
+        written = {path.name for path in (tmp_path / "r" / backend / "1").iterdir()}
+        assert written == {"card.json", "card.md", *card.files}
         with Engine.open(tmp_path / "r" / backend / "1") as engine:
             assert engine.card == card
             rows = np.zeros((max_batch, 3, 64, 96), np.float32)

@@ -9,6 +9,7 @@ import onnx
 import openvino as ov
 import pytest
 from onnx import helper
+from tests.engines.noting import Noting
 from tests.engines.qat import quantised_in_training
 from tests.engines.sabotage import plant_outlier
 from tests.engines.tiny import save
@@ -214,10 +215,11 @@ def test_every_precision_is_verified_and_the_fastest_kept(
     deep_detector, images, tmp_path, rates, monkeypatch
 ):
     pretend_cpu(monkeypatch, NO_VNNI)
-    rates((1, 1), (2, 2), (9, 9), (8, 8))
-    plan = plan_of(deep_detector, tmp_path, precision="auto", calibration=images)
-    card = build(plan)
+    rates((9, 1), (2, 2), (1, 9), (3, 8))
+    plan, notes = plan_of(deep_detector, tmp_path, precision="auto", calibration=images), Noting()
+    card = build(plan, notes)
     assert kept(card) == ("openvino", "int8")
+    assert any("x1.12 the speed of onnxruntime in int8" in note for note in notes.notes)
     figures = by_name(card)
     assert list(figures) == [
         ("openvino", "fp32"),
@@ -232,6 +234,18 @@ def test_every_precision_is_verified_and_the_fastest_kept(
     assert figures["openvino", "fp32"].quality is figures["onnxruntime", "int8"].quality is None
     assert "needs a CPU with avx512_bf16 or amx_bf16" in figures["openvino", "bf16"].problem
     assert card.calibration.images == 8
+
+
+def test_bfloat16_is_timed_and_verified_where_the_cpu_has_it(
+    tiny_model, tmp_path, rates, monkeypatch
+):
+    pretend_bfloat16(monkeypatch)
+    rates((1, 1), (2, 2), (9, 9))
+    card = build(plan_of(tiny_model, tmp_path, precision="auto"))
+    assert kept(card) == ("openvino", "bf16")
+    assert card.cpu_features == ("avx512_bf16", "amx_bf16")
+    assert by_name(card)["onnxruntime", "fp32"].quality > 0.99
+    assert ("onnxruntime", "bf16") not in by_name(card)
 
 
 def test_labels_decide_where_there_are_any(
@@ -300,7 +314,6 @@ def test_of_large_engines_two_are_open_at_a_time(tiny_model, tmp_path, monkeypat
     monkeypatch.setattr("fovea_engines.build.choose.HeldEngines", Counted)
     card = build(plan_of(tiny_model, tmp_path, precision="auto"))
     assert kept(card) in by_name(card)
-    assert ("onnxruntime", "bf16") not in by_name(card)
     assert sum(one.images_per_s is not None for one in card.candidates) == 3
     assert max(count for _, count in opened) == 2
     # One to time, one to verify, and the one that is kept: none in every round.

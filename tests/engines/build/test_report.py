@@ -216,23 +216,19 @@ def test_a_refused_build_leaves_the_report_of_a_real_detector(shared, tmp_path):
         for name, (low, high) in ranges.tensors.items()
     }
     (tmp_path / "small.json").write_bytes(replace(ranges, tensors=small).encode())
-    plan = replace(plan, repository=tmp_path / "r", calibration=tmp_path / "small.json")
-    with pytest.raises(Disagreement, match=r"INT8 agrees 0\..*failed-build has the report"):
-        build(plan)
+    with pytest.raises(Disagreement, match="failed-build"):
+        build(replace(plan, repository=tmp_path / "r", calibration=tmp_path / "small.json"))
     failed = tmp_path / "r" / "yolov8n" / FAILED_FOLDER
     found = EngineCard.read(failed / "card.json").agreement
     text = (failed / "card.md").read_text()
     assert "**REFUSED**: INT8 agrees" in text
-    agreement = dict(tables(text)[1])
-    assert agreement["missed by the engine"] == str(found.missed)
-    header, *rows = tables(text)[-1]
-    assert header == ["image", "lost", "missed", "extra", "quality"]
-    assert rows[0][0] == found.worst[0].name
+    assert dict(tables(text)[1])["missed by the engine"] == str(found.missed)
+    _, *rows = tables(text)[-1]
+    assert [row[0] for row in rows] == [one.name for one in found.worst]
+    assert [row[2:4] for row in rows] == [[str(n.missed), str(n.extra)] for n in found.worst]
     lost = [float(row[1]) for row in rows]
     assert len(lost) > 1
     assert lost == sorted(lost, reverse=True)
-    for (_, _, missed, extra, _), one in zip(rows, found.worst, strict=True):
-        assert (int(missed), int(extra)) == (one.missed, one.extra)
     # Its shape tells that it is the right one.
     image = cv2.imread(str(images / found.worst[0].name))
     height, width = cv2.imread(str(failed / "worst.jpg")).shape[:2]

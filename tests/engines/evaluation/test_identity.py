@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from fovea_engines.evaluation.agreement.identity import IdentityCheck, compare_detections
+from fovea_engines.evaluation.agreement.measure import measure
+from fovea_engines.evaluation.agreement.rows import align
 from fovea_engines.evaluation.reference import Sample
 from fovea_engines.heads.end_to_end import YoloV10
 from fovea_engines.heads.pose import YoloV10Pose
@@ -121,3 +123,84 @@ def test_masks_of_queries_are_compared():
     _check(head, want, {name: array[:, ::-1] for name, array in want.items()})
     with pytest.raises(Disagreement, match=r"one mask of the source model overlaps by 0\.00"):
         _check(head, want, want | {"masks": -masks})
+
+
+COUNT = 40
+RANKED = frozenset({"boxes", "scores", "labels"})
+
+
+def rows_of(*, batch=True):
+    random = np.random.default_rng(0)
+    outputs = {
+        "boxes": random.uniform(0, 320, (1, COUNT, 4)).astype(np.float32),
+        "scores": np.sort(random.uniform(0, 1, (1, COUNT)).astype(np.float32))[:, ::-1],
+        "labels": random.integers(0, 80, (1, COUNT)),
+    }
+    return outputs if batch else {name: array[0] for name, array in outputs.items()}
+
+
+def reordered(outputs, order):
+    axis = 1 if outputs["scores"].ndim == 2 else 0
+    return {name: np.take(array, order, axis) for name, array in outputs.items()}
+
+
+def check_rows(want, have, ranked=RANKED):
+    sample = Sample("bus.jpg", np.zeros((1, 3, 8, 8), np.float32), want, ranked)
+    return measure(None, IdentityCheck(None).each([(sample, have)]))
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_rows_of_all_outputs_move_together(batch):
+    want = rows_of(batch=batch)
+    have = reordered(want, np.random.default_rng(1).permutation(COUNT))
+    for name, array in align(want, have, RANKED).items():
+        np.testing.assert_array_equal(array, want[name])
+    found = check_rows(want, have)
+    assert (found.output_error, found.quality) == (0, 1)
+    with pytest.raises(Disagreement, match="raw output"):
+        check_rows(want, have, frozenset())
+
+
+def test_rows_and_columns_that_were_mixed_disagree():
+    want = rows_of()
+    turned = reordered(want, np.arange(COUNT)[::-1])
+    columns = {"boxes": want["boxes"][..., [1, 0, 3, 2]]}
+    for mixed in ({"boxes": turned["boxes"]}, {"labels": turned["labels"]}, columns):
+        with pytest.raises(Disagreement, match="raw output"):
+            check_rows(want, want | mixed)
+
+
+def test_a_row_too_few_or_too_many_disagrees():
+    """In quality it costs its share."""
+    rows = np.concatenate([rows_of(batch=False)["boxes"], np.ones((COUNT, 2))], axis=1)
+    whole, less, none = ({"rows": some} for some in (rows, np.delete(rows, 7, axis=0), rows[:0]))
+    for want, have in ((whole, less), (less, whole)):
+        with pytest.raises(Disagreement, match=r"an output is \[\d+, 6\]"):
+            check_rows(want, have, frozenset(want))
+    sample = Sample("bus.jpg", np.zeros((1, 3, 8, 8), np.float32), whole, frozenset(whole))
+    lost = np.linalg.norm(rows[7]) / np.linalg.norm(rows)
+    assert measure(None, [(sample, less)]).quality == pytest.approx(1 - lost)
+    assert check_rows(none, none, frozenset(none)).output_error == 0
+
+
+def test_the_scores_of_a_classifier_keep_their_order():
+    want = {"scores": np.linspace(0, 1, 10, dtype=np.float32)[None]}
+    with pytest.raises(Disagreement, match="raw output"):
+        check_rows(want, {"scores": want["scores"][:, ::-1]}, RANKED)
+
+
+def test_a_few_pixels_may_be_of_another_class():
+    want = {"map": np.random.default_rng(0).integers(0, 19, (1, 64, 64), np.uint8)}
+    have = {"map": want["map"].copy()}
+    have["map"].flat[:30] = 18 - have["map"].flat[:30]
+    assert 0 < check_rows(want, have).output_error < 0.01
+    have["map"].flat[:90] = 40
+    with pytest.raises(Disagreement, match="raw output"):
+        check_rows(want, have)
+
+
+def test_probabilities_next_to_0_are_as_exact_as_the_others():
+    want = {"scores": np.float32([[[1e-5], [2e-6]]])}
+    check_rows(want, {"scores": want["scores"] + np.finfo(np.float32).eps})
+    with pytest.raises(Disagreement, match="raw output"):
+        check_rows(want, {"scores": want["scores"] + np.float32(1e-6)})

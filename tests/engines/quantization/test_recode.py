@@ -332,27 +332,6 @@ def test_openvino_computes_the_graph_as_it_is_written(shared, name, tmp_path):
     assert error(have, want) < {"yolov5n": 0.01, "mobilenetv2": 0.1}[name]
 
 
-@pytest.mark.parametrize(
-    ("machine", "flags", "saturates"),
-    [
-        ("x86_64", "avx2 fma", True),
-        ("x86_64", "avx2 avx512f", True),
-        ("x86_64", "avx2 avx_vnni", False),
-        ("AMD64", "avx512f avx512_vnni", False),
-        ("x86_64", "amx_int8", False),
-        ("x86_64", None, True),
-        ("aarch64", None, False),
-        ("arm64", None, False),
-    ],
-)
-def test_which_processors_saturate(tmp_path, monkeypatch, machine, flags, saturates):
-    monkeypatch.setattr("platform.machine", lambda: machine)
-    if flags is not None:
-        (tmp_path / "proc").mkdir()
-        (tmp_path / "proc" / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
-    assert int8_saturates(tmp_path) is saturates
-
-
 @pytest.mark.parametrize("saturates", [False, True])
 def test_the_encoding_and_the_key_follow_the_processor(tmp_path, monkeypatch, saturates):
     monkeypatch.setattr("fovea_engines.backends.backend.int8_saturates", lambda: saturates)
