@@ -19,6 +19,7 @@ from fovea_engines.evaluation.samples import read_image, sample_images
 from fovea_engines.onnx_graph.load import load
 from fovea_engines.quantization.calibrate import Images, Variety
 from fovea_engines.quantization.ranges import RANGES_FILE, Ranges
+from fovea_engines.repository.accuracy import Accuracy
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
@@ -50,6 +51,12 @@ def test_the_card_has_the_agreement_at_each_size(folder):
     worse = {"96x320": replace(card.sizes["96x320"], quality=0.1)}
     reason = rejection(replace(card, precision="int8", sizes=worse), 0.01)
     assert reason.startswith("INT8 at 96x320 agrees 0.100")
+    # So is a loss of accuracy to one size.
+    figures = Accuracy(9, 0.4, 0.5, {}, {})
+    accuracy = {"fp32": figures, "fp32 at one size": replace(figures, map50_95=0.9)}
+    lossy = replace(card, accuracy=accuracy)
+    assert "by 0.500" in rejection(lossy, 0.4)
+    assert rejection(lossy, 0.6) is None
 
 
 def test_an_image_of_each_aspect_ratio_is_what_the_source_computes_at_its_size(folder, demo_model):
