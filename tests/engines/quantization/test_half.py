@@ -19,6 +19,7 @@ from fovea_preprocess.spec import PreprocessSpec
 pytestmark = pytest.mark.slow
 
 SHAPE = [1, 3, 8, 8]
+BOXES = ("yolov5n", "yolov8n", "yolov10n", "yolox_nano")
 HALF, FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT
 
 
@@ -82,28 +83,23 @@ def test_all_is_float16_but_the_decoding_and_outputs_are_those_of_float32(shared
     for node in wiring.layers():
         if node.name not in floats:
             assert {kinds[tensor] for tensor in node.input} == {HALF}
-    for want, have in zip(run(graph, row), run(round_to_half(model), row), strict=True):
+    wanted, found = run(graph, row), run(round_to_half(model), row)
+    for want, have in zip(wanted, found, strict=True):
         assert have.dtype == np.float32
         if name == "yolov10n":  # rows are in the order of their scores: take those that count
             want, have = (rows[rows[..., 4] > 0.3] for rows in (want, have))
         assert 0 < error(have, want) < (0.02 if name == "yolox_nano" else 0.01)
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("name", ["yolov5n", "yolov8n", "yolov10n", "yolox_nano"])
-def test_boxes_move_by_a_fifth_of_a_pixel_at_most(shared, name):
-    model, row = prepared(shared, name), bus(shared, name)
-    head = open_head(model.head, model.inputs)
-    names = [output.name for output in model.outputs]
-    want, have = (
-        head.decode(dict(zip(names, run(graph, row), strict=True)), 0, PredictOptions(conf=0.3))
-        for graph in (model.graph, round_to_half(to_half(model.graph)))
-    )
-    assert len(want) >= 4
-    np.testing.assert_array_equal(have.class_ids, want.class_ids)
-    # Sums of float32 differ from CPU to CPU: yolov5n's boxes move by .15 where there is AVX2 alone.
-    np.testing.assert_allclose(have.boxes, want.boxes, atol=0.2)
-    np.testing.assert_allclose(have.scores, want.scores, atol=5e-3)
+    if name in BOXES:
+        head = open_head(prepared(shared, name).head, prepared(shared, name).inputs)
+        want, have = (
+            head.decode(dict(zip(head.outputs, answer, strict=True)), 0, PredictOptions(conf=0.3))
+            for answer in (wanted, found)
+        )
+        assert len(want) >= 4
+        np.testing.assert_array_equal(have.class_ids, want.class_ids)
+        # Sums of float32 differ from CPU to CPU: yolov5n's boxes move by .15 with AVX2 alone.
+        np.testing.assert_allclose(have.boxes, want.boxes, atol=0.2)
+        np.testing.assert_allclose(have.scores, want.scores, atol=5e-3)
 
 
 @pytest.mark.real
