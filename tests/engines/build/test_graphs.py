@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from tests.drawn import draw
-from tests.engines.fake_images import through
+from tests.engines.host_kernel import through
 from tests.engines.opened import Opened, assert_identical
 from tests.engines.real import bus, error, prepared, ranges, run
 
