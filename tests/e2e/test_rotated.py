@@ -13,7 +13,7 @@ import tritonclient.http as http_client
 from PIL import Image
 from tests.built import build
 from tests.conftest import SHARED
-from tests.engines.heads.test_obb import SUPPRESSION, unmatched_rotated
+from tests.engines.heads.expected import unmatched_rotated
 from tests.listed import check_listed
 from tests.serving import start_server
 from typer.testing import CliRunner
@@ -24,6 +24,7 @@ from fovea_server.cli.main import app
 from fovea_server.http.v1.schemas import PredictAnswer
 
 HEADS = SHARED / "models" / "heads"
+SUPPRESSION = {"yolonas-obb": {"iou": 0.45}}
 ROW = ("cx", "cy", "w", "h", "angle")
 SERVED = {
     "openvino": ("yolo11-obb", "yolo26-obb", "yolonas-obb"),

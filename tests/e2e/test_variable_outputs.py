@@ -6,7 +6,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tests.built import build
-from tests.engines.onnx_graph.test_output_shapes import bright
+from tests.engines.onnx_graph.test_normalise import bright
 
 from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build.plan import BuildPlan

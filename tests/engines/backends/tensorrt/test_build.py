@@ -3,11 +3,13 @@
 import json
 import re
 
+import numpy as np
 import onnx
 import pytest
+from onnx import helper
 from tests.engines.fake_device import FakeDevice
 from tests.engines.fake_runtime import fake_gpu_machine
-from tests.engines.heads.test_yolo_fastestv2 import network
+from tests.engines.tiny import constant, save
 
 from fovea_engines.backends.installing import install_extra
 from fovea_engines.backends.registry import open_session
@@ -172,11 +174,33 @@ def test_a_plan_that_does_not_run_where_it_should_is_no_engine(
     assert fovea("build", tiny_model, "--name", "t", *RTX[:3], "86")[0] == 0
 
 
+def levels(path):
+    """Write a YOLO-FastestV2 of random weights: a convolution for each level and kind of output."""
+    random, side = np.random.default_rng(0), 352
+    nodes, weights, outputs = [], [], []
+    for stride in (16, 32):
+        parts = []
+        for kind, columns in (("reg", 12), ("obj", 3), ("cls", 80)):
+            name = f"{kind}{stride}"
+            kernel = random.normal(0, 0.1, (columns, 3, stride, stride)).astype(np.float32)
+            weights.append(constant(f"w{name}", kernel))
+            conv = ["images", f"w{name}"], [f"c{name}"]
+            nodes.append(helper.make_node("Conv", *conv, strides=[stride, stride]))
+            last = ("Softmax", {"axis": 1}) if kind == "cls" else ("Sigmoid", {})
+            nodes.append(helper.make_node(last[0], [f"c{name}"], [name], **last[1]))
+            parts.append(name)
+        nodes.append(helper.make_node("Concat", parts, [f"all{stride}"], axis=1))
+        output = f"out{stride}"
+        nodes.append(helper.make_node("Transpose", [f"all{stride}"], [output], perm=[0, 2, 3, 1]))
+        outputs.append((output, [1, side // stride, side // stride, 95]))
+    return save(path, nodes, [("images", [1, 3, side, side])], outputs, weights)
+
+
 def test_outputs_that_come_in_another_order_keep_their_meaning(tmp_path):
     """TensorRT promises their names alone: the levels of this head differ in nothing else."""
     from tests.engines.rtx import rtx_version
 
-    model = network(tmp_path / "levels.onnx")
+    model = levels(tmp_path / "levels.onnx")
     alone = rtx_version(tmp_path / "a", model, "levels", 1, nms_tail=False)
     with fake_gpu_machine(Gpu(FakeDevice.name, "80")) as machine:
         machine.model = alone / KEPT_FILE
