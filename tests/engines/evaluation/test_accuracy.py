@@ -28,6 +28,8 @@ from fovea_engines.results.detections import Detections
 from fovea_engines.results.masks import whole_masks
 from fovea_preprocess.errors import InvalidOption
 
+pytestmark = pytest.mark.slow
+
 SQUARE = (100.0, 100.0, 200.0, 200.0)
 OTHER = (300.0, 100.0, 400.0, 200.0)
 
@@ -166,7 +168,6 @@ def judged(truth_file: Path, rows: list[dict[str, object]], kind: str) -> list[f
     return [judge.stats[i] for i in (0, 1, 3, 4, 5)]
 
 
-@pytest.mark.real
 def test_figures_are_those_of_pycocotools(engine, coco64, detections):
     ids = {i["file_name"]: i["id"] for i in json.loads((coco64 / "val.json").read_text())["images"]}
     rows = [
@@ -196,7 +197,6 @@ def test_figures_are_those_of_pycocotools(engine, coco64, detections):
     assert max(len(one.found) for one in detections.values()) > 100
 
 
-@pytest.mark.real
 def test_yolo_labels_of_the_same_boxes_give_the_same_figures(engine, coco64, detections, tmp_path):
     document = json.loads((coco64 / "val.json").read_text())
     (tmp_path / "images").symlink_to(coco64 / "val")
@@ -230,7 +230,6 @@ def test_yolo_labels_of_the_same_boxes_give_the_same_figures(engine, coco64, det
         )
 
 
-@pytest.mark.real
 def test_gaps_and_order_of_category_ids_do_not_matter(engine, coco64, detections, tmp_path):
     """As in COCO's own val2017, whose 80 ids go from 1 to 90."""
     document = json.loads((coco64 / "val.json").read_text())
@@ -273,7 +272,6 @@ def segmented(shared, tmp_path_factory):
         yield dataset, detect_all(detect_with(engine), dataset, Progress())
 
 
-@pytest.mark.real
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 def test_masks_are_measured_as_pycocotools_does(segmented, tmp_path):
     dataset, answers = segmented

@@ -90,7 +90,6 @@ def test_a_build_of_a_detector_refuses_folders_of_classes(folders, tmp_path):
         build(BuildPlan(model, "d", tmp_path / "r", data=folders))
 
 
-@pytest.mark.real
 def test_a_build_measures_a_real_classifier_and_judges_its_loss(shared, tmp_path):
     expected = shared / "models" / "heads" / "mobilenetv2.expected.json"
     labels = (shared / "models" / "imagenet_classes.txt").read_text().splitlines()

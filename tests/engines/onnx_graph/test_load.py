@@ -129,7 +129,6 @@ def test_external_data_that_is_not_there(tiny_model, tmp_path, location, length,
         load(tmp_path / "in" / "m.onnx")
 
 
-@pytest.mark.real
 def test_metadata_of_real_models_is_read_without_onnx(shared):
     for path in sorted((shared / "models").glob("*.onnx")):
         expected = {e.key: e.value for e in onnx.load(path).metadata_props}

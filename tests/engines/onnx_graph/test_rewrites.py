@@ -66,7 +66,6 @@ def test_what_is_no_focus_layer_is_left_alone(tmp_path, other):
     assert model.SerializeToString() == before
 
 
-@pytest.mark.real
 def test_yolox_has_a_focus_layer_and_a_late_transpose(shared):
     source = load(shared / "models" / "yolox_nano.onnx")
     row = np.random.default_rng(2).uniform(0, 255, (1, 3, 416, 416)).astype(np.float32)
