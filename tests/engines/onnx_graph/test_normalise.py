@@ -155,6 +155,7 @@ def answers(model, rows):
     [
         ("orig_target_sizes", TensorProto.INT64, [64, 32]),
         ("im_shape", TensorProto.FLOAT, [32, 64]),
+        ("image_shape", TensorProto.FLOAT, [32, 64]),
         ("scale_factor", TensorProto.FLOAT, [1, 1]),
     ],
 )
