@@ -1,4 +1,4 @@
-"""What comes before a network: its size and type, that of its family, and --preprocess."""
+"""What metadata, a family and --preprocess say: labels, size, and how pixels are made."""
 
 import json
 
@@ -30,45 +30,41 @@ def file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "names"),
     [
-        ({"chanels": "BGR"}, "no field 'chanels'.*fit, anchor.*channels"),
-        ({"height": 320}, "no field 'height'.*the model's input"),
-        ({"fit": "foo"}, "fit must be letterbox, stretch or center-crop"),
-        ({"anchor": None}, "anchor must be center or top-left"),
-        ({"pad": 999}, "pad must be a whole number from 0 to 255"),
-        ({"pad": 114.5}, "pad must be a whole number"),
-        ({"pad": True}, "pad must be a whole number"),
-        ({"max_scale": 0}, "max_scale must be a number above 0, or null"),
-        ({"fit": "center-crop", "crop_ratio": -1}, "crop_ratio must be a number from 1 to 4"),
-        ({"channels": "rgb"}, "channels must be RGB or BGR"),
-        ({"scale": "0.5"}, "scale must be a number above 0, at most 1"),
-        ('{"scale": NaN}', "scale must be a number"),
-        ('{"scale": 1e999}', "scale must be a number"),
-        ({"mean": ["0.1", "0.2", "0.3"]}, "mean must be three numbers from -255 to 255"),
-        ({"mean": [1, 2]}, "mean must be three numbers"),
-        ({"std": [0, 0, 0]}, "std must be three numbers from 0.001 to 255"),
-        ([1], "one JSON object"),
-        (None, "one JSON object"),
-        ("x", "one JSON object"),
+        ({"chanels": "BGR"}, "'chanels'.*channels"),
+        ({"height": 320}, "'height'.*input"),
+        ({"fit": "foo"}, "fit .*center-crop"),
+        ({"anchor": None}, "anchor .*top-left"),
+        ({"pad": 999}, "pad .*0 to 255"),
+        ({"pad": 114.5}, "pad "),
+        ({"pad": True}, "pad "),
+        ({"max_scale": 0}, "max_scale "),
+        ({"fit": "center-crop", "crop_ratio": -1}, "crop_ratio .*1 to 4"),
+        ({"channels": "rgb"}, "channels .*BGR"),
+        ({"scale": "0.5"}, "scale .*1"),
+        ('{"scale": NaN}', "scale "),
+        ('{"scale": 1e999}', "scale "),
+        ({"mean": ["0.1", "0.2", "0.3"]}, "mean .*-255 to 255"),
+        ({"mean": [1, 2]}, "mean .*three"),
+        ({"std": [0, 0, 0]}, "std .*0.001 to 255"),
+        *(([1], "JSON"), (None, "JSON"), ("x", "JSON")),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_line(file, content, says):
+def test_a_wrong_file_is_refused_in_one_line_with_what_is_right(file, content, names):
     path = file(content)
-    with pytest.raises(InvalidOption, match=says) as refused:
+    with pytest.raises(InvalidOption, match=names) as refused:
         read_preprocess(path)
     assert str(refused.value).startswith(f"--preprocess {path}: ")
     assert "\n" not in str(refused.value)
-    assert "pydantic" not in str(refused.value)
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "folder.json").mkdir()
-    with pytest.raises(NotFound, match=r"folder\.json cannot be read.*directory"):
-        read_preprocess(str(tmp_path / "folder.json"))
-    with pytest.raises(NotFound, match=r"absent\.json cannot be read.*No such file"):
-        read_preprocess(str(tmp_path / "absent.json"))
-    with pytest.raises(InvalidOption, match=r"'x' is none of yolo, .*nor a \.json file"):
+    for name in ("folder.json", "absent.json"):
+        with pytest.raises(NotFound, match=name.partition(".")[0]):
+            read_preprocess(str(tmp_path / name))
+    with pytest.raises(InvalidOption, match=r"'x' .*yolo, "):
         read_preprocess("x")
 
 
@@ -88,7 +84,7 @@ def test_values_of_a_file_are_whole(file):
     trained = read_preprocess(file({"scale": 1, "mean": [1, 2, 3]}))
     spec = default_preprocess("classifier", FLOAT, {}, trained=trained)
     assert (spec.mean, spec.std) == ((1, 2, 3), (1, 1, 1))
-    with pytest.raises(InvalidOption, match=r'mean without scale.*add "scale": 1 if'):
+    with pytest.raises(InvalidOption, match='scale": 1'):
         read_preprocess(file({"mean": [1, 2, 3]}))
 
 
@@ -99,17 +95,11 @@ def test_a_preset_replaces_that_of_the_family(name):
     assert spec == default_preprocess(None, FLOAT, {}, trained=PRESETS[name])
 
 
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({**PRESETS["imagenet"], "scale": 1}, "mean, std cannot be set.*float32 input"),
-        ({"mean": [0.5, 0.5, 0.5], "scale": 1}, "mean cannot be set"),
-        ({"scale": 0.5}, "scale cannot be set"),
-    ],
-)
-def test_values_of_a_uint8_input_cannot_be_changed(file, fields, says):
-    with pytest.raises(InvalidOption, match=says):
-        default_preprocess(None, BYTES, {}, trained=read_preprocess(file(dict(fields))))
+def test_values_of_a_uint8_input_cannot_be_changed(file):
+    mean = {"mean": [0.5, 0.5, 0.5], "scale": 1}
+    for fields in ({**PRESETS["imagenet"], "scale": 1}, mean, {"scale": 0.5}):
+        with pytest.raises(InvalidOption):
+            default_preprocess(None, BYTES, {}, trained=read_preprocess(file(dict(fields))))
 
 
 def test_a_uint8_input_takes_what_leaves_its_values_alone(file):
@@ -117,9 +107,7 @@ def test_a_uint8_input_takes_what_leaves_its_values_alone(file):
     spec = default_preprocess(None, BYTES, {}, trained=trained)
     assert (spec.fit, spec.scale, spec.dtype) == ("center-crop", 1.0, "uint8")
     assert default_preprocess(None, BYTES, {}, trained=read_preprocess("yolo")).scale == 1.0
-
-
-def test_a_uint8_input_takes_no_mean_of_its_family():
+    # Nor does it take the mean of its family.
     spec = default_preprocess("mmdeploy", BYTES, {})
     assert (spec.channels, spec.scale, spec.mean, spec.std) == ("BGR", 1.0, (0,) * 3, (1,) * 3)
 
@@ -155,16 +143,19 @@ def test_labels_of_any_number():
     assert labels_from_metadata(lines, 3) is None
 
 
-def test_sizes():
-    assert default_preprocess("yolov8", image(480, 640), {}).row_shape == (3, 480, 640)
-    free = image(-1, -1)
-    by_metadata = default_preprocess("yolov8", free, {"imgsz": "[320, 640]"})
-    assert by_metadata.row_shape == (3, 320, 640)
-    assert default_preprocess("yolov8", free, {"imgsz": "320"}).row_shape == (3, 320, 320)
-    given = default_preprocess("yolov8", free, {"imgsz": "320"}, (640, 352))
-    assert given.row_shape == (3, 640, 352)
-    half_free = default_preprocess("yolov8", image(480, -1), {"imgsz": "640"})
-    assert half_free.row_shape == (3, 480, 640)
+@pytest.mark.parametrize(
+    ("sides", "metadata", "given", "expected"),
+    [
+        ((480, 640), {}, None, (480, 640)),
+        ((-1, -1), {"imgsz": "[320, 640]"}, None, (320, 640)),
+        ((-1, -1), {"imgsz": "320"}, None, (320, 320)),
+        ((-1, -1), {"imgsz": "320"}, (640, 352), (640, 352)),
+        ((480, -1), {"imgsz": "640"}, None, (480, 640)),
+    ],
+)
+def test_sizes(sides, metadata, given, expected):
+    spec = default_preprocess("yolov8", image(*sides), metadata, given)
+    assert spec.row_shape == (3, *expected)
 
 
 @pytest.mark.parametrize(

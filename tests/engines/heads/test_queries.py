@@ -160,6 +160,7 @@ def test_numbers_of_another_form_are_excluded(family):
     [
         ("rtdetr-raw-seg", ("pred_logits", "pred_boxes", "pred_masks")),
         ("rfdetr-seg", ("labels", "dets", "masks")),
+        ("rfdetr-seg-background-last", ("labels", "dets", "masks")),
     ],
 )
 def test_a_query_has_its_mask(family, names):

@@ -136,6 +136,7 @@ def test_areas_are_the_pixels_of_each_class_and_their_share(shape, seed):
     assert [one.share for one in found] == pytest.approx([one.pixels / ids.size for one in found])
 
 
+@settings(max_examples=40)
 @given(SHAPES, SEEDS, st.sampled_from([0, 1e-3, 100]))
 def test_a_mask_has_255_steps_and_a_depth_16_bits(shape, seed, size):
     """A depth is a level times the scale plus the offset."""
