@@ -99,7 +99,6 @@ def test_many_at_once_take_the_memory_of_one(server, make, of_a_pixel, statuses)
 @pytest.mark.parametrize(
     ("kind", "source", "flags"),
     [
-        ("small", "127.0.0.1", ()),
         ("small", "127.0.0.1", ("--threads=1",)),
         ("photo", "127.0.0.1", ()),
         ("photo", "127.0.0.2", ("--threads=1",)),

@@ -35,10 +35,12 @@ async def echo(data: bytes, reservation: Reservation) -> StreamedAnswer:
     return StreamedAnswer("", data, "")
 
 
-async def streamed(most: int, budget: ByteBudget, requests: AsyncIterator[bytes], client: Unread):
+async def streamed(
+    most: int, budget: ByteBudget, requests: AsyncIterator[bytes], client: Unread, answer=echo
+):
     traffic = Traffic((), log_access=False)
     rpc = Rpc("/inference.GRPCInferenceService/ModelStreamInfer", client, traffic)
-    await InferStream(echo, most, budget).run(requests, client, rpc)
+    await InferStream(answer, most, budget).run(requests, client, rpc)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,36 @@ def test_no_more_is_read_than_there_is_room_for(size: int, most: int, taken: int
     assert sent == taken + 1
     budget.take(1)
     budget.take(200 * MB - 1)
+
+
+def test_a_stream_that_is_cancelled_ends_all_that_it_began():
+    begun: list[bytes] = []
+    ended: list[bytes] = []
+
+    async def slowly(data: bytes, reservation: Reservation) -> StreamedAnswer:
+        begun.append(data)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(data)
+
+    async def requests() -> AsyncIterator[bytes]:
+        for number in range(3):
+            yield bytes([number])
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        client = Unread()
+        running = asyncio.create_task(streamed(9, ByteBudget(MB), requests(), client, slowly))
+        async with asyncio.timeout(60):
+            while len(begun) < 3:
+                await asyncio.sleep(0)
+            running.cancel()
+            while len(ended) < 3:
+                await asyncio.sleep(0)
+
+    asyncio.run(run())
+    assert sorted(ended) == sorted(begun) == [b"\0", b"\1", b"\2"]
 
 
 def test_what_is_read_makes_room():
