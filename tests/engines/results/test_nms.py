@@ -54,6 +54,8 @@ def greedy(rows, kind, limit, agnostic):
 @given(CANDIDATES, st.sampled_from([0.0, 0.1, 0.5, 0.7, 1.0]), st.booleans(), st.integers(1, 40))
 @settings(max_examples=50, deadline=None)
 def test_it_is_greedy_suppression_exactly(kind, block, rows, limit, agnostic, max_det):
+    if kind != "upright" and 0 < limit < 1:
+        limit += 3e-4  # no tie, which rounding would decide
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nms, "BLOCK", block)
         found = run(rows, kind, iou=limit, agnostic=agnostic, max_det=max_det, conf=0.25)
