@@ -312,9 +312,13 @@ def test_events_that_memory_cannot_hold_are_counted(small_disk, monkeypatch):
 def test_counts_of_a_line_go_on(tmp_path):
     async def run(seed=None, **given):
         feed = feed_in(tmp_path, zones=["yard=0,0,1,0,1,1,0,1"], **given)
+        counts = feed.counts
         if seed is not None:
             play(feed, seed)
-        counts = feed.counts
+            counts = feed.counts
+            # They are there, too, where the server is killed.
+            kept = orjson.loads((tmp_path / "counts.json").read_bytes())["door"]
+            assert {key: kept[key] for key in ("in", "out")} == counts["door"]
         await feed.stop()
         return counts
 

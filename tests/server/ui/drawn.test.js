@@ -81,6 +81,7 @@ test("live figures are of the last samples, and begin anew where counters fall",
   assert.deepEqual(after(sample(0, 100)), { queue: 0, rate: null, p99: null });
   assert.equal(after(sample(0, 100), sample(2000, 120, 3)).rate, 10);
   assert.equal(after(sample(0, 100), sample(2000, 120, 3)).queue, 3);
+  assert.equal(after(sample(0, 100), sample(2000, 100)).rate, 0);
   assert.equal(after(sample(0, 100), sample(2000, 120), sample(4000, 5), sample(6000, 11)).rate, 3);
   const many = Array.from({ length: 30 }, (_, index) => sample(1000 * index, index < 15 ? 0 : 10 * (index - 15)));
   assert.equal(after(...many).rate, 10);

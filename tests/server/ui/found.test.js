@@ -20,7 +20,7 @@ test("sliders keep by score, and suppress no more than the server did with tiles
   const found = [at("cat", 0), at("cat", 1, { score: 0.8 }), at("cat", 50, { score: 0.2 })];
   const kept = (conf, iou, asked) => filtered({ detections: found }, { iou: 0.9, ...asked }, { conf, iou });
   assert.deepEqual(kept(0.1, 0.9), found);
-  assert.deepEqual(kept(0.5, 0.9), found.slice(0, 2));
+  assert.deepEqual(kept(0.8, 0.9), found.slice(0, 2));
   assert.deepEqual(kept(0.5, 0.5), found.slice(0, 1));
   assert.deepEqual(kept(0.5, 0.5, { tile: "2x2" }), found.slice(0, 2));
   assert.deepEqual(filtered({ classes: rowed }, {}, { conf: 1, iou: 0 }), rowed);
@@ -90,6 +90,7 @@ for (const [name, answers, models, expected] of [
   ["of attributes that may all be", [{ attributes: [{ name: "has", exclusive: false, classes: rowed.slice(1) }] }], [], /has: none/],
   ["that are the same", [boxes, boxes], [ours, ours], /same 3\./],
   ["that differ", [boxes, { detections: [at("cat", 1), at("cow", 90)] }], [ours, ours], /^1 in both, 2 left only, 1 right only\.$/],
+  ["that one model has more of", [{ detections: [at("cat", 0)] }, boxes], [ours, ours], /^1 in both, 0 left only, 2 right only\.$/],
   ["that are both empty", [{ detections: [] }, { detections: [] }], [ours, ours], /Neither/],
   ["without a name in common", [boxes, { detections: [at("fish", 0)] }], [ours, named(["fish"])], /1 right only\. .*no class name in common/],
   ["of a model without names", [boxes, { detections: [at("0", 0)] }], [ours, named(null)], /model on the right has no class names/],

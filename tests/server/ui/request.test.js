@@ -108,7 +108,7 @@ test("COCO has masks, corners and keypoints", async () => {
     // A mask of two pixels, of four in two columns.
     { box, class_id: 0, score: 0.9, mask: { size: [2, 2], counts: "121" } },
     { box, class_id: 2, score: 0.8, corners: [{ x: 2, y: 1 }, { x: 6, y: 1 }, { x: 6, y: 4 }, { x: 2, y: 4 }] },
-    { box, class_id: 0, score: 0.7, keypoints: [{ name: "nose", x: 1, y: 2, score: 0.6 }, { name: "eye", x: 3, y: 4, score: 0.4 }] },
+    { box, class_id: 0, score: 0.7, keypoints: [{ name: "nose", x: 1, y: 2, score: 0.5 }, { name: "eye", x: 3, y: 4, score: 0.4 }] },
   ];
   const found = JSON.parse(await written("COCO", items, { name: "m", version: "1", labels: ["cat"], card: { skeleton } }));
   assert.deepEqual(found.annotations.map(({ id, area, bbox }) => [id, area, bbox]), [
