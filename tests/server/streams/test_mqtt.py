@@ -116,8 +116,9 @@ def test_events_counts_and_discovery(tmp_path, port):
         assert sensor["availability_topic"] == "home/gate/status"
         assert sensor["value_template"] == "{{ value_json['in'] }}"
         assert all(retained for topic, _, retained in late if topic != "home/gate/status")
-        await feed.stop()
+        feed.over()
         await until(lambda: last(messages, "home/gate/status") == b"offline")
+        await feed.stop()
         for task in (listening, following):
             task.cancel()
         await asyncio.wait([listening, following])
