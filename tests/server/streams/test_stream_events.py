@@ -1,5 +1,6 @@
 """Events of a real server: lines of streams.toml, followed by clients, over a restart."""
 
+import asyncio
 import json
 import shutil
 import socket
@@ -13,6 +14,8 @@ from tests.server.streams.receiver import Receiver, receiving
 from tests.serving import start_server
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
+
+from fovea_server.streams.feature import _event_stream
 
 pytestmark = pytest.mark.slow
 
@@ -186,6 +189,18 @@ def test_a_stream_without_an_event_is_followed(server):
         with followed(server, "quiet", additional_headers=head) as line:
             assert line.ping().wait(120)
             assert stream(server, "quiet")["id"] == "quiet"
+
+
+def test_comments_keep_a_quiet_connection_open():
+    async def sent(*, lines):
+        async def followed():
+            for _ in range(31):
+                yield []
+
+        return [piece async for piece in _event_stream(followed(), lines)]
+
+    assert asyncio.run(sent(lines=False)) == [b": events\n\n", b":\n\n", b":\n\n"]
+    assert asyncio.run(sent(lines=True)) == [b""]
 
 
 def test_pictures_of_events(server, ended, receiver):
