@@ -63,96 +63,71 @@ def test_raw_contents_are_handed_out_in_order():
     assert [bytes(tensor.data) for tensor in read(message).inputs] == [b"12345678", b"abcd"]
 
 
-def both_fields(message):
-    message.inputs[0].contents.int_contents.append(1)
-    message.inputs[0].contents.fp32_contents.append(1)
+def set_parameters(parameters, **given):
+    for name, value in given.items():
+        field = "string_param" if isinstance(value, str) else "int64_param"
+        setattr(parameters[name], field, value)
 
 
-def raw_too(message):
-    message.raw_input_contents.append(b"")
-    message.inputs[0].contents.int_contents.append(1)
+REGION = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
+RAW = {"raw_input_contents": [b""]}
+# What is added to an input of two integers without data, and to an output; and Triton's words.
+CONTRADICTIONS = [
+    (
+        {"int_contents": [1], "fp32_contents": [1]},
+        "unexpected explicit tensor data for input tensor 'x' for model 'm', binary data was "
+        "already supplied.",
+    ),
+    (
+        {**RAW, "int_contents": [1]},
+        "contents field must not be specified when using raw_input_contents for 'x' for model 'm'",
+    ),
+    (
+        {"fp32_contents": [1]},
+        "unexpected explicit tensor data for input tensor 'x' for model 'm' of type 'FP32', "
+        "expected datatype 'INT32'",
+    ),
+    (
+        {"input": {"shared_memory_offset": 1}},
+        "'shared_memory_offset' can not be specified without 'shared_memory_region' parameter "
+        "for tensor 'x'",
+    ),
+    (
+        {"input": {"shared_memory_region": "r"}},
+        "'shared_memory_byte_size' must be specified along with 'shared_memory_region' "
+        "parameter for tensor 'x'",
+    ),
+    (
+        {"input": {"shared_memory_region": 1}},
+        "invalid value type for 'shared_memory_region' parameter for tensor 'x', expected "
+        "string_param.",
+    ),
+    (
+        {"input": REGION, "fp32_contents": [1]},
+        "unexpected 'content' provided when using shared memory for input tensor 'x' for model 'm'",
+    ),
+    (
+        {**RAW, "output": {**REGION, "classification": 1}},
+        "output can't set both 'shared_memory_region' and 'classification'",
+    ),
+    (
+        {**RAW, "output": {"classification": 0}},
+        "invalid value for 'classification' parameter, expected >= 1",
+    ),
+]
 
 
-def other_field(message):
-    message.inputs[0].contents.fp32_contents.append(1)
-
-
-def no_region(message):
-    message.inputs[0].parameters["shared_memory_offset"].int64_param = 1
-
-
-def no_size(message):
-    message.inputs[0].parameters["shared_memory_region"].string_param = "r"
-
-
-def region_of_another_type(message):
-    message.inputs[0].parameters["shared_memory_region"].int64_param = 1
-
-
-def contents_and_region(message):
-    no_size(message)
-    message.inputs[0].parameters["shared_memory_byte_size"].int64_param = 8
-    other_field(message)
-
-
-def region_and_classes(message):
-    message.raw_input_contents.append(b"")
-    given = message.outputs.add(name="out").parameters
-    given["classification"].int64_param = 1
-    given["shared_memory_region"].string_param = "r"
-    given["shared_memory_byte_size"].int64_param = 8
-
-
-def no_classes(message):
-    message.raw_input_contents.append(b"")
-    message.outputs.add(name="out").parameters["classification"].int64_param = 0
-
-
-@pytest.mark.parametrize(
-    ("spoil", "told"),
-    [
-        (
-            both_fields,
-            "unexpected explicit tensor data for input tensor 'x' for model 'm', binary data was "
-            "already supplied.",
-        ),
-        (
-            raw_too,
-            "contents field must not be specified when using raw_input_contents for 'x' for model "
-            "'m'",
-        ),
-        (
-            other_field,
-            "unexpected explicit tensor data for input tensor 'x' for model 'm' of type 'FP32', "
-            "expected datatype 'INT32'",
-        ),
-        (
-            no_region,
-            "'shared_memory_offset' can not be specified without 'shared_memory_region' parameter "
-            "for tensor 'x'",
-        ),
-        (
-            no_size,
-            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' "
-            "parameter for tensor 'x'",
-        ),
-        (
-            region_of_another_type,
-            "invalid value type for 'shared_memory_region' parameter for tensor 'x', expected "
-            "string_param.",
-        ),
-        (
-            contents_and_region,
-            "unexpected 'content' provided when using shared memory for input tensor 'x' for "
-            "model 'm'",
-        ),
-        (region_and_classes, "output can't set both 'shared_memory_region' and 'classification'"),
-        (no_classes, "invalid value for 'classification' parameter, expected >= 1"),
-    ],
-)
-def test_what_contradicts_itself_is_refused(spoil, told):
+@pytest.mark.parametrize(("given", "told"), CONTRADICTIONS)
+def test_what_contradicts_itself_is_refused(given, told):
     message = request_of()
-    spoil(message)
+    for name, value in given.items():
+        if name == "input":
+            set_parameters(message.inputs[0].parameters, **value)
+        elif name == "output":
+            set_parameters(message.outputs.add(name="out").parameters, **value)
+        else:
+            owner = message if name in RAW else message.inputs[0].contents
+            getattr(owner, name).extend(value)
     with pytest.raises(InvalidRequest) as caught:
         read(message)
     assert str(caught.value) == told
@@ -280,10 +255,8 @@ def test_an_unknown_region(of):
     if of == "outputs":
         message.raw_input_contents.append(b"")
         message.outputs.add(name="out")
-    given = getattr(message, of)[0].parameters
-    given["shared_memory_region"].string_param = "nope"
-    given["shared_memory_byte_size"].int64_param = 8
-    with pytest.raises(NotFound, match="Unable to find shared memory region: 'nope'"):
+    set_parameters(getattr(message, of)[0].parameters, **REGION)
+    with pytest.raises(NotFound, match="Unable to find shared memory region: 'r'"):
         read(message)
 
 
