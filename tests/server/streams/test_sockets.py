@@ -176,14 +176,18 @@ def test_ids_of_objects(server):
             assert [ids(each) for each in found if "error" not in each] == wanted
 
     # They end with the connection that named the stream.
-    def tracked():
+    def gauge(sample):
         metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
-        return int(metrics.partition('fovea_tracked_streams{model="digits"} ')[2].split()[0])
+        return int(metrics.partition(f"{sample} ")[2].split()[0])
+
+    def tracked():
+        return gauge('fovea_tracked_streams{model="digits"}')
 
     with opened(server, "?track=sort") as (line, _), opened(server, "?track=sort&stream_id=own"):
         line.send(JPEG)
         assert answer(line)["frame"] == 0
         before = tracked()
+        until(lambda: gauge('fovea_websockets{carries="frames"}') == 2)
     until(lambda: tracked() == before - 1)
 
 
