@@ -11,7 +11,7 @@ from PIL import Image
 from tests.built import build
 from tests.conftest import DEMO, ROOT
 from tests.docs.pages import blocks, ported
-from tests.e2e.results import AS_IT_IS, COLOUR, KINDS
+from tests.e2e.results import AS_IT_IS, COLOUR, MODELS
 from tests.serving import start_server
 
 from fovea_client import Client, ImageError, Outlines
@@ -38,8 +38,8 @@ def server(tmp_path_factory):
     words = {"tokenizer": DEMO / "digits-embed.json"}
     build(BuildPlan(DEMO / "digits-embed.onnx", "embed", repository, "onnxruntime", **words))
     for name in ("attributes", "picture"):
-        source = KINDS[name].write(folder / f"{name}.onnx")
-        plan = {"preprocess": AS_IT_IS} | KINDS[name].given
+        source = MODELS[name].write(folder / f"{name}.onnx")
+        plan = {"preprocess": AS_IT_IS} | MODELS[name].given
         build(BuildPlan(source, name, repository, "onnxruntime", **plan))
     running = start_server(repository, folder)
     yield running

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.built import build
-from tests.e2e.results import AS_IT_IS, KINDS
+from tests.e2e.results import AS_IT_IS, MODELS
 from tests.serving import start_server
 
 from fovea_engines.build.plan import BuildPlan
@@ -50,8 +50,8 @@ def parts(demo_repository, tmp_path_factory):
     repository = folder / "repository"
     shutil.copytree(demo_repository, repository)
     for name in ("attributes", "reading", "embedding"):
-        source = KINDS[name].write(folder / f"{name}.onnx")
-        plan = {"preprocess": AS_IT_IS} | KINDS[name].given
+        source = MODELS[name].write(folder / f"{name}.onnx")
+        plan = {"preprocess": AS_IT_IS} | MODELS[name].given
         build(BuildPlan(source, name, repository, "onnxruntime", **plan))
     build(BuildPlan(DEMO / "digits-classify.onnx", "classes", repository, "onnxruntime"))
     return repository

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 from tests.built import build
-from tests.e2e.results import AS_IT_IS, KINDS
+from tests.e2e.results import AS_IT_IS, MODELS
 from tests.keyed import key, until
 from tests.server.streams.conftest import resident, write_moving_scene
 from tests.serving import start_server
@@ -33,8 +33,8 @@ def repository(demo_repository, tmp_path_factory):
     copy = tmp_path_factory.mktemp("pictures") / "repository"
     shutil.copytree(demo_repository, copy)
     for name in ("embedding", "attributes"):
-        source = KINDS[name].write(copy.parent / f"{name}.onnx")
-        plan = {"preprocess": AS_IT_IS} | KINDS[name].given
+        source = MODELS[name].write(copy.parent / f"{name}.onnx")
+        plan = {"preprocess": AS_IT_IS} | MODELS[name].given
         build(BuildPlan(source, name, copy, "onnxruntime", **plan))
     return copy
 
