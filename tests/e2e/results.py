@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from onnx import helper
 from tests.conftest import DEMO
-from tests.engines.onnx_graph.test_output_shapes import bright
+from tests.engines.onnx_graph.test_normalise import bright
 from tests.engines.tiny import constant, save
 
 from fovea_client import Box, Detection, ImageResult
