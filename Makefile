@@ -18,7 +18,7 @@ WORKERS ?= 4
 help:
 	@echo "make run    build the demo engine, serve it, send it an image, go on serving"
 	@echo "make check  run ruff, mypy, import-linter and the quick tests: a minute"
-	@echo "make test   the same with all tests that need no other program and no real model: ten minutes"
+	@echo "make test   the same with all tests that need no other program and no large model: ten minutes"
 	@echo "make test-all  all tests, one lane after the other, with a table of durations: an hour and a half"
 	@echo
 	@echo "make lint           ruff, mypy, import-linter"
