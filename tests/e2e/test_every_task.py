@@ -21,7 +21,7 @@ from PIL import Image
 from pydantic import ValidationError
 from tests.built import build
 from tests.conftest import DEMO, ROOT
-from tests.e2e.results import AS_IT_IS, BAR, BARS, FLAT, MODELS, SCENES, png
+from tests.e2e.results import AS_IT_IS, BAR, BARS, DIGITS, FLAT, MODELS, SCENES, png
 from tests.e2e.test_v2_images import images
 from tests.listed import check_listed, check_tensors
 from tests.run_lengths import decoded
@@ -116,7 +116,7 @@ def test_json_and_the_client(server, client, any_name):
         if "track" in options:
             continue  # a frame comes once
         answer = client.predict(any_name, image, **options)
-        assert answer.task == model.task
+        assert (answer.task, answer.version) == (model.task, "1")
         found.pop("reason", None)
         assert as_json(answer.image) == found, "the client has all of its fields"
     first, second = client.predict(any_name, [image, other]).images
@@ -212,6 +212,8 @@ def test_the_command(server, repository, name, remote, tmp_path, fovea):
     if not model.columns:
         code, _, err = fovea(*words, "--out", "out", "--format", "csv")
         assert (code, "it can have annotated, jsonl" in err) == (2, True)
+        code, _, err = fovea(*words, "--out", "out", "--format", "annotated", "--mask", "none")
+        assert (code, "it can have jsonl" in err) == (2, True)
         return
     header, *rows = csv.reader((tmp_path / "out" / "predictions.csv").read_text().splitlines())
     assert tuple(header)[: len(model.columns) + 1] == ("file", *model.columns)
@@ -321,6 +323,17 @@ def test_accuracy(server, client, repository, name, tmp_path, fovea):
     assert figures[0][figure] == pytest.approx(value, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("name", "more", "said"),
+    [("classify", ["--images", "data"], "--images"), ("saliency", [], "is saliency, and nothing")],
+)
+def test_labels_that_measure_nothing(server, client, repository, name, more, said, tmp_path, fovea):
+    words = ["eval", name, *folders_of_classes(client, "classify", tmp_path), *more]
+    for where in (("--repository", repository), ("--url", server.url)):
+        code, _, err = fovea(*words, *where)
+        assert (code, said in err) == (2, True)
+
+
 OF_OBJECTS = {"conf": 0.5, "iou": 0.5, "max_det": 3, "agnostic": True, "tile": 640}
 WITH_CLASSES = ("classify", "semantic", "attributes")
 
@@ -330,6 +343,7 @@ def test_options_of_other_tasks_are_refused(server, client, name, fovea, reposit
     usual = {"conf": 0.25, "iou": 0.7, "max_det": 300, "agnostic": False}
     ask(server, name, image, **usual)
     if TASKS[task] == "detections":
+        assert ask(server, name, image, conf=1)["detections"] == []
         return
     refused = OF_OBJECTS | ({} if task in WITH_CLASSES else {"classes": [0]})
     for option, value in refused.items():
@@ -346,6 +360,20 @@ def test_options_of_other_tasks_are_refused(server, client, name, fovea, reposit
     (tmp_path / "a.png").write_bytes(image)
     code, _, err = fovea("predict", name, "a.png", "--conf", 0.5, "--repository", repository)
     assert (code, "conf has no effect" in err) == (2, True)
+
+
+def test_a_classifier_answers_as_many_classes_as_are_asked_for(client):
+    def ids(**options: object) -> list[int]:
+        return [one.class_id for one in client.predict("classify", DIGITS[0], **options).classes]
+
+    five = ids()
+    assert ids(top_k=2) == five[:2]
+    assert sorted(ids(top_k=1000)) == [*range(10)]
+    assert ids(classes=["7", five[1]]) == sorted([7, five[1]], key=ids(top_k=10).index)
+    for wrong, said in (({"conf": 0.9}, "top_k"), ({"top_k": 0}, "from 1 to 1000")):
+        with pytest.raises(ServerError, match=said) as caught:
+            ids(**wrong)
+        assert (caught.value.status, caught.value.code) == (422, "invalid_option")
 
 
 def test_forms_of_a_vector(client):
