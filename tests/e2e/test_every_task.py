@@ -21,7 +21,7 @@ from PIL import Image
 from pydantic import ValidationError
 from tests.built import build
 from tests.conftest import DEMO, ROOT
-from tests.e2e.results import AS_IT_IS, BAR, BARS, DIGITS, FLAT, MODELS, SCENES, png
+from tests.e2e.results import AS_IT_IS, BAR, BARS, COLOUR, DIGITS, FLAT, MODELS, SCENES, png
 from tests.e2e.test_v2_images import images
 from tests.listed import check_listed, check_tensors
 from tests.run_lengths import decoded
@@ -161,6 +161,8 @@ def test_a_picture(server, client, name):
         assert answer.headers["content-type"] == kind
         with Image.open(BytesIO(answer.content)) as file:
             assert file.format == kind.removeprefix("image/").upper()
+            if name == "picture":
+                assert np.abs(np.asarray(file) - np.array(COLOUR) / 2).mean() < 4
     result = client.predict(name, image).image
     with Image.open(BytesIO(client.annotate(name, image, "image/png"))) as file:
         pixels = np.asarray(file)

@@ -1,22 +1,19 @@
 """Super-resolution of Open Model Zoo, served: as a direct call, and tiles without seams."""
 
-import base64
-import io
 from itertools import pairwise
 
 import cv2
-import httpx
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import tritonclient.http as http_client
-from PIL import Image
 from tests.built import build
+from tests.e2e.results import png
 from tests.e2e.test_v2_images import images
 from tests.serving import start_server
 
-from fovea_client import Client
+from fovea_client import Client, ServerError
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.results.mosaic import Mosaic
 from fovea_preprocess.image import decode_image
@@ -64,11 +61,17 @@ def server(repository, tmp_path_factory):
     assert running.stop() == 0
 
 
+@pytest.fixture(scope="module")
+def client(server):
+    with Client(server.url, timeout=120) as asking:
+        yield asking
+
+
 def photograph(shared, width, height):
     """A photograph of this size: its pixels, BGR, and a PNG file."""
     pixels = cv2.imread(str(shared / "data" / "bus.jpg"))
     pixels = cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA)
-    return pixels, cv2.imencode(".png", pixels)[1].tobytes()
+    return pixels, png(pixels[..., ::-1])
 
 
 def in_colours_of(pixels, luma):
@@ -79,13 +82,12 @@ def in_colours_of(pixels, luma):
     return cv2.cvtColor(cv2.merge([luma, red, blue]), cv2.COLOR_YCrCb2RGB).astype(int)
 
 
-def test_a_luma_gets_the_colours_of_its_image(server, shared, sources):
+def test_a_luma_gets_the_colours_of_its_image(client, shared, sources):
     pixels, file = photograph(shared, *SIDE[::-1])
     session = onnxruntime.InferenceSession(sources / TEXT)
     grey = cv2.cvtColor(pixels.astype(np.float32), cv2.COLOR_BGR2GRAY)[None, None]
     luma = (session.run(None, {"images": grey})[0][0, 0] * 255).round().clip(0, 255)
-    with Client(server.url) as client:
-        found = client.predict("text", file).image.picture.pixels.astype(int)
+    found = client.predict("text", file).image.picture.pixels.astype(int)
     off = np.abs(found - in_colours_of(pixels, luma.astype(np.uint8)))
     # Where a luma lies between two levels, sums of floats decide.
     assert (off.max() <= 2, (off > 0).mean() < 0.01) == (True, True)
@@ -98,7 +100,7 @@ def test_it_says_that_the_network_takes_grey(fovea, repository, shared):
     assert "takes the grey" not in fovea("inspect", other, "--json")[1]
 
 
-def test_numbers_are_those_of_a_direct_call(server, shared, sources):
+def test_numbers_are_those_of_a_direct_call(server, client, shared, sources):
     pixels, file = photograph(shared, 240, 135)
     large = cv2.resize(pixels, (960, 540), interpolation=cv2.INTER_CUBIC)
     session = onnxruntime.InferenceSession(sources / PHOTO)
@@ -107,41 +109,21 @@ def test_numbers_are_those_of_a_direct_call(server, shared, sources):
         for name, each in (("0", pixels), ("1", large))
     }
     want = session.run(None, rows)[0][0, ::-1].transpose(1, 2, 0)
-    with http_client.InferenceServerClient(f"127.0.0.1:{server.port}") as client:
-        found = client.infer("photo", images(http_client, file, name="0"))
+    with http_client.InferenceServerClient(f"127.0.0.1:{server.port}") as triton:
+        found = triton.infer("photo", images(http_client, file, name="0"))
     off = np.abs(found.as_numpy("picture")[0] - want)
     # The second input is rounded to levels: a few halves go down here, and up there.
     assert (off > 1e-3).mean() < 1e-5
     assert off.max() < 0.01
     levels = (want * 255).round().clip(0, 255)
-    with Client(server.url) as client:
-        picture = client.predict("photo", file).image.picture
-        drawn = client.annotate("photo", file, "image/png")
+    picture = client.predict("photo", file).image.picture
+    drawn = client.annotate("photo", file, "image/png")
     assert (picture.width, picture.height) == (960, 540)
     assert np.abs(picture.pixels - levels).max() <= 1
     np.testing.assert_array_equal(decode_image(drawn).pixels, picture.pixels)
 
 
-def test_a_picture_comes_as_accept_says(server, shared):
-    _, file = photograph(shared, 300, 200)
-    answer = httpx.post(server.predict_url("text"), content=file).json()
-    assert answer["task"] == "image"
-    png = base64.b64decode(answer["images"][0]["picture"]["png"])
-    with Image.open(io.BytesIO(png)) as made:
-        assert (made.size, made.mode) == ((900, 600), "RGB")
-        levels = np.asarray(made.convert("RGB"), int)
-    for kind, most in (("png", 0), ("jpeg", 4), ("webp", 4)):
-        headers = {"accept": f"image/{kind}"}
-        sent = httpx.post(server.predict_url("text"), content=file, headers=headers)
-        assert sent.headers["content-type"] == f"image/{kind}"
-        with Image.open(io.BytesIO(sent.content)) as made:
-            assert made.format == kind.upper()
-            assert np.abs(np.asarray(made.convert("RGB")) - levels).mean() <= most
-    bare = httpx.post(server.predict_url("text"), content=file, params={"mask": "none"})
-    assert bare.json()["images"][0]["picture"] == {"width": 900, "height": 600}
-
-
-def test_tiles_of_a_large_image_have_no_seam(server, shared):
+def test_tiles_of_a_large_image_have_no_seam(client, shared):
     # Three tiles each way: one of them has others on both sides.
     width, height = 747, 420
     pixels, file = photograph(shared, width, height)
@@ -153,8 +135,7 @@ def test_tiles_of_a_large_image_have_no_seam(server, shared):
     grey = cv2.cvtColor(pixels.astype(np.float32), cv2.COLOR_BGR2GRAY)[None, None]
     luma = (whole.run(None, {"images": grey})[0] * 255).round().clip(0, 255).astype(np.uint8)
     want = in_colours_of(pixels, luma[0, 0])
-    with Client(server.url) as client:
-        found = client.predict("text", file).image.picture.pixels.astype(int)
+    found = client.predict("text", file).image.picture.pixels.astype(int)
     assert np.abs(found - want).max() <= 3
     found, want = found.mean(axis=2), want.mean(axis=2)
     mosaic = Mosaic((height, width), SIDE)
@@ -169,7 +150,9 @@ def test_tiles_of_a_large_image_have_no_seam(server, shared):
         assert steps[at].max() < 0.1 * np.median(inside)
 
 
-def test_a_picture_over_the_limit_is_refused(server):
-    file = cv2.imencode(".png", np.zeros((2160, 3840, 3), np.uint8))[1].tobytes()
-    answer = httpx.post(server.predict_url("text"), content=file)
-    assert (answer.status_code, "11520x6480" in answer.text) == (413, True)
+def test_a_picture_over_the_limit_is_refused(client):
+    with pytest.raises(ServerError, match="11520x6480") as caught:
+        client.predict(
+            "text", cv2.imencode(".png", np.zeros((2160, 3840, 3), np.uint8))[1].tobytes()
+        )
+    assert caught.value.status == 413
