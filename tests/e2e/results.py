@@ -20,6 +20,7 @@ from tests.engines.onnx_graph.test_normalise import bright
 from tests.engines.tiny import constant, save
 
 from fovea_client import Box, Detection, ImageResult
+from fovea_engines.backends.registry import CPU_BACKENDS
 
 COLOUR = (200, 100, 50)
 SIDE = 16
@@ -306,6 +307,7 @@ class Model:
         write: writes the network, or a file of the demo that is served as it is.
         given: options of the build.
         forms: options that change the form of an answer.
+        backend: that it is built for.
     """
 
     task: str
@@ -316,6 +318,7 @@ class Model:
     write: Callable[[Path], Path] | str = ""
     given: Mapping[str, Any] = field(default_factory=dict)
     forms: tuple[Mapping[str, Any], ...] = ()
+    backend: str = "onnxruntime"
 
 
 SCORED = ("class_id", "class_name", "score")
@@ -349,7 +352,14 @@ MODELS = {
     ),
     "text": Model("text", BARS, check_text, "°", TURNED, grey, {"family": "ppocr-det"}),
     "tensors": Model("tensors", BARS, check_doubled, "out", (), doubled),
-    "places": Model("tensors", BARS, check_places, "out", (), bright, {"preprocess": None}),
+    # Its output has a row for each thing in an image, in both runtimes.
+    **{
+        f"places-{backend}": Model(
+            "tensors", BARS, check_places, "out", (), bright, {"preprocess": None},
+            backend=backend,
+        )
+        for backend in CPU_BACKENDS
+    },
     "embedding": Model(
         "embed", FLAT, check_embedding, "a vector of 16, norm", ("norm", "vector"), embedder,
         forms=VECTOR,

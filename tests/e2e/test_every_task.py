@@ -29,6 +29,7 @@ from tests.serving import start_server
 from tritonclient.utils import InferenceServerException
 
 from fovea_client import TASKS, Client, Detection, ImageResult, ServerError, as_json
+from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.results.detections import Detections
 from fovea_engines.results.options import PredictOptions
@@ -50,7 +51,7 @@ def repository(tmp_path_factory):
             continue
         source = model.write(folder / f"{name}.onnx")
         plan = {"preprocess": AS_IT_IS} | model.given
-        build(BuildPlan(source, name, folder / "r", "onnxruntime", **plan))
+        build(BuildPlan(source, name, folder / "r", model.backend, **plan))
     return folder / "r"
 
 
@@ -445,10 +446,12 @@ def test_what_is_no_number_is_announced(server, client, name):
         triton.infer(name, images(http_client, black, name="images"))
 
 
+@pytest.mark.parametrize("backend", CPU_BACKENDS)
 @pytest.mark.parametrize("protocol", [http_client, grpc_client], ids=["http", "grpc"])
-def test_rows_of_one_image_are_tensors(server, protocol):
+def test_rows_of_one_image_are_tensors(server, protocol, backend):
     """A model whose outputs have a row for each thing in an image takes one at a time."""
-    url = f"{server.url}/v2/models/places"
+    name = f"places-{backend}"
+    url = f"{server.url}/v2/models/{name}"
     assert httpx.get(f"{url}/config").json()["max_batch_size"] == 0
     [given], [output] = (httpx.get(url).json()[each] for each in ("inputs", "outputs"))
     assert (given["shape"], output["shape"]) == ([1, 3, 8, 8], [-1, 4])
@@ -459,7 +462,7 @@ def test_rows_of_one_image_are_tensors(server, protocol):
     with protocol.InferenceServerClient(f"127.0.0.1:{port}") as triton:
         sent = protocol.InferInput(given["name"], row.shape, given["datatype"])
         sent.set_data_from_numpy(row)
-        assert triton.infer("places", [sent]).as_numpy("out").tolist() == places
+        assert triton.infer(name, [sent]).as_numpy("out").tolist() == places
 
 
 def test_a_model_without_a_head_draws_nothing(client, repository, fovea, tmp_path):

@@ -28,13 +28,11 @@ from tests.run_lengths import decoded
 from tests.serving import start_server
 
 from fovea_client import Client, ImageResult
-from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.drawing.drawing import draw, encode
 from fovea_engines.engine import Engine
 from fovea_engines.evaluation.samples import read_image
 from fovea_preprocess.image import decode_image
-from fovea_preprocess.preprocessor import Preprocessor
 
 HEADS = SHARED / "models" / "heads"
 DATA = SHARED / "data"
@@ -355,38 +353,3 @@ def test_accuracy_is_the_same_here_and_through_a_server(
     [level] = json.loads(out)["levels"]
     assert level["accuracy"] == {name: there[name] for name in level["accuracy"]}
     assert (level["accuracy_missing"], len(level["accuracy"]) > 1) == (0, True)
-
-
-# Detectors whose outputs are rows [k, ...] of one image: torchvision's takes [3, h, w], and the
-# other uint8 [1, 3, h, w].
-ROWS = {
-    "tv-fcos": {"boxes": [-1, 4], "labels": [-1], "scores": [-1]},
-    "yolonas-flat": {"graph2_flat_predictions": [-1, 7]},
-}
-
-
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
-def test_rows_of_one_image_are_served_whole(backend, tmp_path, serve):
-    for name in ROWS:
-        build(BuildPlan(HEADS / f"{name}.onnx", name, tmp_path / "r", backend, size=(416, 416)))
-    server = serve(tmp_path / "r")
-    for name, shapes in ROWS.items():
-        url = f"{server.url}/v2/models/{name}"
-        assert httpx.get(f"{url}/config").json()["max_batch_size"] == 0
-        metadata = httpx.get(url).json()
-        [given] = metadata["inputs"]
-        assert given["shape"] == [1, 3, 416, 416]
-        assert {out["name"]: out["shape"] for out in metadata["outputs"]} == shapes
-        with Engine.open(tmp_path / "r" / name / "1") as engine:
-            spec = engine.card.preprocess
-            row = np.empty((1, *spec.row_shape), spec.dtype)
-            Preprocessor(spec)(read_image(DATA / "bus.jpg"), row[0])
-            expected = engine.session.infer({engine.card.inputs[0].name: row})
-        assert len(next(iter(expected.values()))) > 1
-        for protocol, port in ((http_client, server.port), (grpc_client, server.grpc_port)):
-            tensor = protocol.InferInput(given["name"], row.shape, given["datatype"])
-            tensor.set_data_from_numpy(row)
-            with protocol.InferenceServerClient(f"127.0.0.1:{port}") as client:
-                answer = client.infer(name, [tensor])
-            for output, rows in expected.items():
-                np.testing.assert_array_equal(answer.as_numpy(output), rows)
