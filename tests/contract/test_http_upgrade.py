@@ -21,13 +21,9 @@ PREDICT, INFER = "/v1/models/digits/predict", "/v2/models/digits/infer"
 H2C = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk")
 WISHES = [
     H2C,
-    tuple(reversed(H2C)),
     ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="),
-    ("Upgrade: websocket", "Sec-WebSocket-Version: 13", "Connection: keep-alive, Upgrade"),
-    ("Connection: upgrade", "Upgrade: foo"),
     ("UPGRADE: foo, h2c", "CONNECTION: UPGRADE"),
-    ("Connection: keep-alive", "Connection: Upgrade", "Upgrade: foo", "Upgrade: bar"),
-    ("upgrade:\tfoo \t", "connection:Upgrade\t"),
+    ("Connection: keep-alive", "upgrade:\tfoo \t", "connection:Upgrade\t", "Upgrade: bar"),
 ]
 HIDDEN = b"GET /v2/models/digits HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -66,16 +62,15 @@ def test_the_body_is_read(door, scene, wish):
             assert alike(door.converse(*segments)) == plain
 
 
-@pytest.mark.parametrize("wish", WISHES[:3], ids="; ".join)
-def test_segments_of_one_byte(door, small_image, wish):
+def test_segments_of_one_byte(plain_door, small_image):
     for path, body, lines in requests(small_image):
-        plain = head(path, *lines, length(body)) + body
+        plain = alike(plain_door.converse(head(path, *lines, length(body)) + body + LAST))
         for sent in (
-            head(path, *wish, *lines, length(body)) + body,
-            head(path, *lines, "Transfer-Encoding: chunked", *wish) + chunked(body, 50),
+            head(path, *H2C, *lines, length(body)) + body,
+            head(path, *lines, "Transfer-Encoding: chunked", *H2C) + chunked(body, 50),
         ):
-            got = door.converse(*(bytes([byte]) for byte in sent), LAST, pause_s=0.001)
-            assert alike(got) == alike(door.converse(plain + LAST))
+            got = plain_door.converse(*(bytes([byte]) for byte in sent), LAST, pause_s=0.001)
+            assert alike(got) == plain
 
 
 @pytest.mark.parametrize("wish", WISHES, ids="; ".join)
@@ -142,21 +137,23 @@ def test_the_wish_does_not_change_where_a_request_ends(plain_door, request_bytes
     line, _, rest = request_bytes.partition(b"\r\n")
     without = plain_door.converse(request_bytes + HIDDEN + LAST)
     assert without
-    for wish in WISHES[:2]:
+    for wish in WISHES[:1]:
         lines = "\r\n".join(wish).encode()
         wished = line + b"\r\n" + lines + b"\r\n" + rest + HIDDEN + LAST
         assert plain_door.converse(wished) == without
 
 
-def test_nothing_is_read_behind_a_wish_for_a_tunnel(door):
+def test_nothing_is_read_behind_a_wish_for_a_tunnel(plain_door):
     for target in ("hidden:80", "/v2/models/digits"):
         for lines in ((length(HIDDEN),), ("Transfer-Encoding: chunked",), H2C, ()):
-            got = door.converse(head(target, *lines, method="CONNECT") + HIDDEN + LAST)
+            got = plain_door.converse(head(target, *lines, method="CONNECT") + HIDDEN + LAST)
             assert got == [(400, b'{"error":"Invalid HTTP request received."}')]
 
 
-def test_http2_without_a_wish_is_refused(door):
-    assert [status for status, _ in door.converse(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")] == [400]
+def test_http2_without_a_wish_is_refused(plain_door):
+    assert [status for status, _ in plain_door.converse(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")] == [
+        400
+    ]
 
 
 def test_the_port_of_the_metrics_ignores_the_wish_too(metrics_door):

@@ -5,6 +5,7 @@ import re
 import socket
 import ssl
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 # Asks for the connection to be closed: a client cannot half-close TLS.
@@ -32,6 +33,10 @@ class Door:
                 received = b""
                 while piece := connection.recv(65_536):
                     received += piece
+                    if not self.tls and b"\r\nconnection: close" in received.lower():
+                        # The server waits for this, seconds at most, and may have gone before.
+                        with suppress(OSError):
+                            plain.shutdown(socket.SHUT_WR)
         return answers(received)
 
 
