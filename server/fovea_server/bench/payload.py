@@ -74,6 +74,8 @@ def image_payload(target: Target, images: Path | None, data: Path | None = None)
     bodies = [path.read_bytes() for path in labelled.paths]
     answer = _send_until_answered(target, bodies)
     check_answer(labelled, answer.model, answer.task)
+    if (names := target.labels()) is not None:
+        labelled = labelled.match_classes(names)
     timed = image_requests(target, bodies[:MAX_IMAGES])
     judged = image_requests(target, bodies, request_options(labelled))
     return Payload("images", timed, int(answer.version), judged, labelled)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -86,6 +86,11 @@ class Target(Closing):
         if document is None or not document.get("backend"):
             return None
         return f"{document['backend']} {document['precision']}"
+
+    def labels(self) -> Sequence[str] | None:
+        """Return the names of the classes; None where /v1 does not answer so, or without names."""
+        document = self._get_json(f"/v1{self.path}") or {}
+        return document.get("labels") or None
 
     def counters(self) -> Counters | None:
         """Read the statistics of the model; None where the server keeps them secret."""

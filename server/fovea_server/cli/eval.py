@@ -212,8 +212,7 @@ def _evaluate_server(
         if known is not None and known.task not in (None, "tensors"):
             check_task(labelled, known.task)
         chosen = choose(labelled, classes, labels)
-        if labels is not None:
-            chosen.labelled.match_classes(labels)
+        dataset = chosen.labelled if labels is None else chosen.labelled.match_classes(labels)
         _report_left_out(chosen, progress)
 
         def ask(path: Path) -> ImagePrediction:
@@ -229,7 +228,7 @@ def _evaluate_server(
             answered = prediction.version
             return prediction
 
-        measured = measure_answers(chosen.labelled, ask, progress)
+        measured = measure_answers(dataset, ask, progress)
         own = remote.model(answered)
         built = (own.backend, own.precision) if own is not None else (None, None)
     confusion = measured.confusion(conf, others=classes is None)
