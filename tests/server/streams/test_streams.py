@@ -163,7 +163,7 @@ def test_streams_of_the_file_follow_it(server, repository, mjpeg):
         if verb == "unload":
             assert wait_for(lambda: streams(server)["yard"]["reason"])
             assert streams(server)["yard"]["state"] == "refused"
-            assert "stream yard: " in server.log.read_text()
+            wait_for(lambda: "stream yard: " in server.log.read_text())
     live(server, "yard", before + 3)
     wait_for(lambda: streams(server)["yard"]["state"] == "live")
     file.unlink()
