@@ -4,6 +4,7 @@ import json
 
 import cv2
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from PIL import Image
@@ -195,6 +196,9 @@ def test_scores_of_mobilenet_are_exact_for_an_image_that_is_rounded_as_its_progr
 def test_lines_on_photographs_are_those_that_rapidocr_stored(shared, monkeypatch):
     shapes, _ = program(monkeypatch)
     file = File(shared, "ppocr-det", TEXT_MODEL)
+    # As it is: it takes images of every size.
+    file.graph = onnx.load(TEXT_MODEL)
+    file.inputs = graph_inputs(file.graph)
     options = PredictOptions(conf=OPTIONS["box_thresh"])
     for pixels, rows in file.images.values():
         size = shapes(pixels).shape[2:]
