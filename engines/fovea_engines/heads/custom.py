@@ -247,7 +247,7 @@ def named_lines(shown: str, kind: type[FoveaError]) -> Iterator[None]:
     """Explain an error of code in a file by its line there; it cannot end the program either."""
     try:
         yield
-    except (FoveaError, MemoryError):
+    except FoveaError:
         raise
     except (Exception, SystemExit) as error:
         lines = [

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from keyword import iskeyword
 from math import prod
 from pathlib import Path
 
@@ -93,7 +94,7 @@ class NewHead:
 
         InvalidOption: Python cannot import a file of that name.
         """
-        if file.suffix != ".py" or not file.stem.isidentifier():
+        if file.suffix != ".py" or not file.stem.isidentifier() or iskeyword(file.stem):
             raise InvalidOption(
                 f"--head {file} cannot be imported: name it as a Python module, as my_head.py"
             )

@@ -157,6 +157,7 @@ def test_classes_and_maps_have_numbers(head, task, code):
         ("x = (", "mine.py, line 1: SyntaxError"),
         ("import nothing_like_it", "mine.py, line 1: ModuleNotFoundError"),
         ("import sys\nsys.exit(1)", "mine.py, line 2: SystemExit: 1"),
+        ("raise MemoryError(7)", "mine.py, line 1: MemoryError: 7"),
         ("x = 1", "`fovea init --head`"),
         (START, "no method decode"),
         (returning("1") + returning("1").replace("Mine", "Yours"), "Mine, Yours"),

@@ -120,6 +120,7 @@ def test_what_is_wrong_with_it_ends_a_build_with_its_line(fovea, tmp_path, demo_
 def test_what_is_refused(fovea, tmp_path):
     for given, told in {
         ("--head", "my-head.py"): "name it as a Python module, as my_head.py",
+        ("--head", "class.py"): "name it as a Python module, as my_head.py",
         ("--model", __file__): "--model has no effect without --head",
         ("--head", "my_head.py", "shop"): "not both",
     }.items():
