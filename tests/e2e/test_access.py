@@ -175,7 +175,7 @@ V2 = [
 ]
 # By the address that a request for a WebSocket names.
 SOCKETS = {f"{M}/stream": "infer", f"{V}/stream": "infer", f"{S}/events": "see"}
-# Of gRPC, by the name of the method.
+# Requests of gRPC by the name of their method.
 RPCS = {
     **dict.fromkeys(("ServerLive", "ServerReady", "ModelReady"), "open"),
     **dict.fromkeys(("ServerMetadata", "RepositoryIndex"), "list"),

@@ -46,7 +46,7 @@ def statuses(received: bytes) -> list[int]:
 
 
 HEADS = ("/", "/docs", "/openapi.json", "/v2", "/v2/health/live", "/v2/models/nobody/config")
-# What is sent, the statuses of the answers, and what is in them, one behind the other.
+# Bytes that are sent, statuses of the responses, and texts in them, in order.
 CONVERSATIONS = {
     "in order": (
         [b"".join(map(get, ("/openapi.json", "/v2/models/digits", "/nowhere")))
@@ -119,7 +119,7 @@ def test_a_conversation(demo_server, sent, expected, marks):
         at = received.index(mark.encode(), at) + 1
 
 
-# What proxies may read otherwise.
+# Proxies may read these requests in another way.
 DOUBTFUL = [
     ("GET /v2 HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", "one Host header"),
     ("GET /docs HTTP/1.1\r\n\r\n", "one Host header, and this one has 0"),

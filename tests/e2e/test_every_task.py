@@ -484,7 +484,7 @@ TURNED_ROUND = {
 
 @pytest.mark.parametrize("name", ["segment", "pose", "obb", "semantic"])
 def test_results_are_of_the_upright_image(server, name):
-    """Whatever its orientation: pixels of lossless files are the same."""
+    """Results are upright for every orientation of a lossless file."""
     upright = Image.open(BytesIO(MODELS[name].images[0]))
     want = ask(server, name, png(np.asarray(upright)))
     for orientation, undo in TURNED_ROUND.items():
@@ -499,7 +499,7 @@ FRAMES = 5
 
 @pytest.mark.parametrize("name", ["segment", "pose", "obb"])
 def test_ids_are_of_their_objects(server, name):
-    """What a tracker by hand has; rotated boxes are tracked by the upright boxes around them."""
+    """Ids are those of a tracker by hand; rotated boxes are tracked by their upright boxes."""
     scene = cv2.imdecode(np.frombuffer(SCENES[0], np.uint8), cv2.IMREAD_COLOR)
     tracker, tuning, seen = Tracker("bytetrack"), Tuning.of(PredictOptions(conf=0.4)), set()
     for number in range(FRAMES):

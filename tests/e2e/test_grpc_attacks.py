@@ -1,4 +1,4 @@
-"""What a client of gRPC may not do: fill the memory, lock others out, or leave anything behind.
+"""A gRPC client cannot fill the memory, lock others out, or leave anything behind.
 
 The attacker speaks HTTP/2 by hand, since no client of gRPC sends half a message.
 """
@@ -213,7 +213,7 @@ def test_deadlines_of_one_client_end_no_call_of_another(crowded):
 def test_calls_without_a_message_lock_nobody_out(crowded, method):
     connections = [http2.connected(crowded.grpc_port) for _ in range(12)]
     for connection in connections:
-        # As many as the server lets one connection have.
+        # The server allows one connection so many calls.
         http2.begin(connection, f"{SERVICE}/{method}", range(1, 201, 2))
     assert burst(crowded, 100) == {"OK": 100}
     with grpc.insecure_channel(f"127.0.0.1:{crowded.grpc_port}") as channel:
@@ -257,7 +257,7 @@ def test_clients_that_leave_amid_a_large_answer_leave_no_traceback(crowded, rese
 
 
 def half_a_message(server: RunningServer, method: str, declared: int, sent: int) -> bytes:
-    """What a client gets that sends the beginning of a message."""
+    """Return the responses to a client that sends the beginning of a message."""
     with http2.connected(server.grpc_port) as connection:
         sender = http2.Sender(connection, f"{SERVICE}/{method}")
         with suppress(OSError, http2.Closed):
@@ -268,7 +268,7 @@ def half_a_message(server: RunningServer, method: str, declared: int, sent: int)
 
 
 def attack(server: RunningServer, clients: int, method: str) -> list[bytes]:
-    """What so many clients get that each send 24 of 32 MiB."""
+    """Return the responses to clients that each send 24 of 32 MiB."""
     with ThreadPoolExecutor(clients) as pool:
         begun = partial(half_a_message, server, method, 32 * MIB)
         return list(pool.map(begun, [24 * MIB] * clients))

@@ -60,7 +60,7 @@ def test_every_way_to_send_a_key(guarded):
     for given in (
         {"headers": {"x-api-key": token}},
         {"headers": {"authorization": f"bearer {token}"}},
-        # As curl --user and Label Studio send one.
+        # curl --user and Label Studio send a key so.
         {"auth": ("anybody", token)},
     ):
         assert own(guarded, **given).json()["name"] == "predict"

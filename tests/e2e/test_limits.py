@@ -1,4 +1,4 @@
-"""What clients make the server hold is bounded, whatever they send or do not read."""
+"""The server holds a bounded number of bytes for clients that send much or read nothing."""
 
 import contextlib
 import io

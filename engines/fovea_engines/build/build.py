@@ -45,7 +45,7 @@ from fovea_preprocess.errors import (
 )
 from fovea_preprocess.image import brightness, decode_image
 
-# More images would hardly make a distance surer; with fewer, chance explains most differences.
+# Fewer images leave most differences to chance; more hardly change a distance.
 _MAX, _MIN = 256, 50
 
 CheckServable = Callable[[Path, int], None]

@@ -25,7 +25,7 @@ from fovea_preprocess.errors import InvalidOption
 MAX_PSNR: Final = 100.0
 """Stands for the ratio of pictures that are equal, which is infinite."""
 
-# Of Wang et al. 2004, whose window is 11 pixels wide.
+# Wang et al. 2004 use a window of 11 pixels.
 _WINDOW_RADIUS, _WINDOW_SIGMA = 5, 1.5
 _WHITE = 255
 _STABLE = (0.01 * _WHITE) ** 2, (0.03 * _WHITE) ** 2

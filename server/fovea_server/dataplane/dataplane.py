@@ -348,7 +348,7 @@ def _charge(model: ServedModel, count: Callable[[], int]) -> None:
             call.images += due
 
 
-# Of a network whose batch has no limit: a wrong shape costs no more.
+# A request to a model without a limit of its batch is charged for at most so many rows.
 _MAX_ROWS = 1024
 
 

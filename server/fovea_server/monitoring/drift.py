@@ -113,10 +113,10 @@ class DriftReport(BaseModel):
 
 
 _USUAL = PredictOptions()
-# With others, less or other is found.
+# Images with other options show other objects, and are left out.
 _choosing = attrgetter("iou", "classes", "max_det", "agnostic", "labels", "tile")
 _CHOSEN = _choosing(_USUAL)
-# Of images whose brightness is looked at: nobody counts the memory that it takes.
+# Larger images are not decoded for their brightness: no budget counts their memory.
 _MAX_PIXELS = 24_000_000
 
 

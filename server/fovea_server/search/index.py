@@ -69,7 +69,7 @@ class Thumbnails:
     """JPEG files, in the order of the images.
 
     Attributes:
-        files: uint8 [bytes], one behind the other.
+        files: uint8 [bytes], concatenated.
         ends: int64 [n], where each ends.
     """
 

@@ -185,7 +185,7 @@ def test_pages_of_this_server_and_programs_may_post(speaking):
     proxied = {"Origin": "https://vision.example.com", "Sec-Fetch-Site": "same-origin"}
     for headers in ({"Origin": "http://localhost"}, proxied, {}, {"Sec-Fetch-Site": "none"}):
         assert speaking("POST", INDEX, headers=headers).status_code == 200
-    # What only reads, a page may ask for, and cannot read.
+    # A page may send requests that only read, and cannot read their responses.
     assert speaking("GET", "/v2", headers=EVIL).status_code == 200
     # A browser sends a host always; what does not is no page, but `null` equals no name either.
     assert speaking("POST", INDEX, headers={"Host": "", "Origin": "null"}).status_code == 403

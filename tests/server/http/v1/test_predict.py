@@ -27,7 +27,7 @@ TIMING = re.compile(rb'"timing_ms":\{[^}]*\}')
 CURL = {"Content-Type": "application/x-www-form-urlencoded"}
 FORM = {"Content-Type": "multipart/form-data"}
 PLAIN, DRAWN = "application/json", "image/jpeg"
-# What follows /v1/models/, further headers, and the status or the type of the answer.
+# Path behind /v1/models/, further headers, and the status or type of the response.
 ASKED = [
     *((f"digits/predict{query}", {}, 200) for query in (
         *("", "?", "?conf=0.9", "?conf=.5&iou=0.1", "?classes=1", "?classes=1&classes=2&max_det=2"),
