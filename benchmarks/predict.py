@@ -47,7 +47,7 @@ def run(predictor: LocalPredictor, images: Path, formats: tuple[str, ...], out: 
     sources = find_sources([str(images)]).files
     model = predictor.describe()
     settings = RunSettings(model.name, model.version, model.task, {}, 1, formats, None)
-    with Journal(out, settings, model.words, resume=False) as journal:
+    with Journal(out, settings, model.vocabulary, resume=False) as journal:
         counts = save(predictor, model, sources, formats, None, out, journal, lambda *_: None)
     assert counts.images == len(sources)
     assert not counts.failed

@@ -18,7 +18,7 @@ from fovea_server.byte_budget import ByteBudget
 
 T = TypeVar("T")
 
-MOST = 1 << 20
+MAX_WEIGHT = 1 << 20
 """Weight of a document; see `weight`."""
 MAX_OF_TENSORS = 4 << 20
 """Weight of a document with tensors: four million numbers."""
@@ -46,7 +46,9 @@ class JsonThread:
         # One thread also where a client has left: what it sent is parsed to the end.
         self._thread = ThreadPoolExecutor(1, "json")
 
-    async def run(self, text: bytes | bytearray, work: Callable[[], T], most: int = MOST) -> T:
+    async def run(
+        self, text: bytes | bytearray, work: Callable[[], T], most: int = MAX_WEIGHT
+    ) -> T:
         """Await `work`, which parses `text`; a short one is parsed here and now.
 
         Raises:
@@ -77,7 +79,7 @@ def weight(text: bytes | bytearray) -> int:
     )
 
 
-def check_weight(text: bytes | bytearray, most: int = MOST) -> int:
+def check_weight(text: bytes | bytearray, most: int = MAX_WEIGHT) -> int:
     """Return the weight of a document, before it is parsed.
 
     Raises:
@@ -95,7 +97,7 @@ def check_weight(text: bytes | bytearray, most: int = MOST) -> int:
     return found
 
 
-def parse_json(text: bytes | bytearray, most: int = MOST) -> Any:
+def parse_json(text: bytes | bytearray, most: int = MAX_WEIGHT) -> Any:
     """Parse a document that weighs at most `most`.
 
     orjson itself refuses what is nested deeper than 1024.

@@ -17,7 +17,7 @@ from tests.serving import start_server
 from fovea_engines.evaluation.samples import read_image
 from fovea_engines.evaluation.yolo import read_yolo
 from fovea_engines.results.registry import read_result
-from fovea_engines.results.vocabulary import WORDLESS
+from fovea_engines.results.vocabulary import NO_NAMES
 
 # Of pycocotools, when it decodes masks.
 pytestmark = [
@@ -144,7 +144,7 @@ def test_outlines_are_those_of_the_masks(fovea, repository, images, tmp_path):
     fovea("predict", "segment", images, "--repository", repository, "--out", "out",
           "--format", "yolo")  # fmt: skip
     for line, label in zip(lines(tmp_path / "out"), ("scene-1", "sub/scene-2"), strict=True):
-        masks = read_result(line, WORDLESS).masks
+        masks = read_result(line, NO_NAMES).masks
         rows = (tmp_path / "out" / "labels" / f"{label}.txt").read_text().splitlines()
         for index, row in enumerate(rows):
             outline = np.array(row.split()[1:], float).reshape(-1, 2)

@@ -253,8 +253,8 @@ def test_one_value_over_every_route(server, client, repository, task, tmp_path, 
         whole = draw(engine.predict(pixels), pixels, engine.vocabulary())
     whole = decode_image(encode(whole, "image/jpeg")).pixels
     for where in (("--repository", repository), ("--url", server.url)):
-        words = ["predict", name, bus, *where, *(("--mask", mask) if given else ())]
-        code, out, err = fovea(*words, "--json")
+        vocabulary = ["predict", name, bus, *where, *(("--mask", mask) if given else ())]
+        code, out, err = fovea(*vocabulary, "--json")
         assert code == 0, err
         assert is_near(json.loads(out)["images"], [{"file": str(bus)} | answer])
         assert (
@@ -332,10 +332,10 @@ def panoptic_maps(folder: Path) -> list[object]:
 def test_accuracy_is_the_same_here_and_through_a_server(
     server, repository, task, labels, least, tmp_path, fovea
 ):
-    words = FIRST[task], *labels(tmp_path)
+    vocabulary = FIRST[task], *labels(tmp_path)
     figures = []
     for where in (("--repository", repository), ("--url", server.url)):
-        code, out, err = fovea("eval", *words, "--json", *where)
+        code, out, err = fovea("eval", *vocabulary, "--json", *where)
         assert code == 0, err
         figures.append(json.loads(out))
     here, there = figures
@@ -346,7 +346,7 @@ def test_accuracy_is_the_same_here_and_through_a_server(
     if task == "semantic":
         return
     load = ("--url", server.url, "--clients", 2, "--warmup", 0, "--seconds", 0.2)
-    code, out, err = fovea("bench", *words, *load, "--json")
+    code, out, err = fovea("bench", *vocabulary, *load, "--json")
     assert code == 0, err
     [level] = json.loads(out)["levels"]
     assert level["accuracy"] == {name: there[name] for name in level["accuracy"]}

@@ -26,7 +26,7 @@ from tritonclient import grpc
 from fovea_engines.build.acceptance import compare_engines
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.engine import Engine
-from fovea_engines.results.vocabulary import WORDLESS
+from fovea_engines.results.vocabulary import NO_NAMES
 from fovea_server.cli import shadow as command
 from fovea_server.rollout import shadow
 from fovea_server.rollout.shadow import Shadow
@@ -236,7 +236,7 @@ def test_a_candidate_that_hangs_has_failed(repository, monkeypatch):
     monkeypatch.setattr(shadow, "_DEADLINE_S", 1)
     candidate = ShadowCandidate(
         *(repository / "digits", "digits", SAME, LIVE, "detect"),
-        words=WORDLESS,
+        vocabulary=NO_NAMES,
         settings=Settings(model_repository=(repository,)),
     )
     one = Shadow(ShadowRequest(version=SAME), candidate, lambda: False, lambda: "")
@@ -266,8 +266,8 @@ def test_it_ends_when_it_is_decided_and_the_command_says_so(server, http, fovea,
     stop = re.search(r"`fovea (shadow yolov8n --stop)`", page)[1]
 
     def typed(line, version):
-        words = line.replace("yolov8n 7", f"digits {version}").replace("yolov8n", "digits")
-        return [*re.sub("--share [0-9.]+", "--share 1", words).split(), "--url", server.url]
+        vocabulary = line.replace("yolov8n 7", f"digits {version}").replace("yolov8n", "digits")
+        return [*re.sub("--share [0-9.]+", "--share 1", vocabulary).split(), "--url", server.url]
 
     ended = []
 

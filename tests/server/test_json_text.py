@@ -15,7 +15,7 @@ from fovea_server.http.v2.tensor_json import elements_of
 from fovea_server.json_text import (
     LARGE,
     MAX_OF_TENSORS,
-    MOST,
+    MAX_WEIGHT,
     JsonThread,
     check_weight,
     parse_json,
@@ -38,7 +38,7 @@ def test_strings_with_anything_in_them():
     chance = random.Random(3)
     sent = ["".join(chance.choices('a,"[]{}\\ é😀\n', k=chance.randrange(9))) for _ in range(COUNT)]
     sent[7] = "long," * 10_000
-    data = parse_triton(json.dumps({"data": sent}).encode(), 2 * MOST)["data"]
+    data = parse_triton(json.dumps({"data": sent}).encode(), 2 * MAX_WEIGHT)["data"]
     assert elements_of("INPUT", "BYTES", data, COUNT).tolist() == [s.encode() for s in sent]
 
 
@@ -53,11 +53,11 @@ def test_irregular_nesting_and_what_is_no_number():
 @pytest.mark.parametrize(
     "text",
     [
-        b"[" + b"1," * MOST + b"1]",
-        b"[" + b"[]," * (MOST // 7) + b"[]]",
-        b"[" + b"{}," * (MOST // 7) + b"{}]",
-        b"{" + b",".join(b'"%x":1' % i for i in range(MOST // 11)) + b"}",
-        b"[" * (MOST // 6 + 1),
+        b"[" + b"1," * MAX_WEIGHT + b"1]",
+        b"[" + b"[]," * (MAX_WEIGHT // 7) + b"[]]",
+        b"[" + b"{}," * (MAX_WEIGHT // 7) + b"{}]",
+        b"{" + b",".join(b'"%x":1' % i for i in range(MAX_WEIGHT // 11)) + b"}",
+        b"[" * (MAX_WEIGHT // 6 + 1),
     ],
 )
 def test_too_many_values_of_any_kind_are_not_parsed(text):
@@ -70,10 +70,10 @@ def test_too_many_values_of_any_kind_are_not_parsed(text):
 
 
 def test_what_only_python_parses_has_the_lower_bound():
-    text = b"[" + b"1," * MOST + b"NaN]"
+    text = b"[" + b"1," * MAX_WEIGHT + b"NaN]"
     with pytest.raises(BodyTooLarge, match="too many values"):
         parse_triton(text, MAX_OF_TENSORS)
-    assert len(parse_triton(text.replace(b"NaN", b"1"), MAX_OF_TENSORS)) == MOST + 1
+    assert len(parse_triton(text.replace(b"NaN", b"1"), MAX_OF_TENSORS)) == MAX_WEIGHT + 1
 
 
 def test_the_longest_text_is_one_value():

@@ -203,7 +203,8 @@ def _recognise(
 
     facts = graph_inputs(graph), graph_outputs(graph)
     metadata = metadata_of(graph)
-    observe = Observer(graph, trained, plan.check_images)
+    own_head = head_in_file(plan.family) is not None
+    observe = Observer(graph, trained, plan.check_images, own_head=own_head)
     if not observe(None):
         _check_size(plan, graph)
     head = recognise_from(metadata, observe)

@@ -89,7 +89,7 @@ def worst_image(
     with reference(plan, prepared, prepared.graph, "fp32") as source:
         want = source.detect(pixels, options)
     found = match(want, have, CONF, MARGIN)
-    words = Vocabulary(engine.labels or tuple(names or ()), engine.card.skeleton)
+    vocabulary = Vocabulary(engine.labels or tuple(names or ()), engine.card.skeleton)
     precision = engine.card.precision.upper()
     panes = []
     for one, agreed, title, only in (
@@ -97,7 +97,7 @@ def worst_image(
         (have, found.have, f"{precision} on {engine.card.backend}", "extra"),
     ):
         odd = np.setdiff1d(np.flatnonzero(one.scores >= CONF), agreed)
-        canvas = _draw(pixels, one.take(np.sort(agreed)), one.take(odd), words)
+        canvas = _draw(pixels, one.take(np.sort(agreed)), one.take(odd), vocabulary)
         caption = f"{title}: {len(agreed) + len(odd)} found, {len(odd) or 'none'} {only}"
         panes.append(add_caption(canvas, caption))
     return np.hstack(panes)
@@ -107,7 +107,7 @@ def _draw(
     pixels: Pixels,
     agreed: Detections,
     odd: Detections,
-    words: Vocabulary,
+    vocabulary: Vocabulary,
 ) -> Pixels:
     """Draw the image at the report's size: shared detections in grey, others in colour."""
     height, width = pixels.shape[:2]
@@ -117,12 +117,12 @@ def _draw(
     image = np.asarray(cv2.resize(pixels, size, interpolation=smooth), np.uint8)
     to_image = LetterboxMap(*size, width, height, width, height, 0, 0)
 
-    same = draw(agreed.to_source(to_image), image, words)
+    same = draw(agreed.to_source(to_image), image, vocabulary)
     canvas = np.repeat(cv2.cvtColor(same, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
     odd = odd.to_source(to_image)
     for x1, y1, x2, y2 in odd.boxes.round().astype(int).tolist():
         cv2.rectangle(canvas, (x1, y1), (x2, y2), _RED, _FRAME)
-    return draw(odd, canvas.astype(np.uint8), words)
+    return draw(odd, canvas.astype(np.uint8), vocabulary)
 
 
 def _card_text(

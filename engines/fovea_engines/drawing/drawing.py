@@ -28,7 +28,7 @@ Pixels = NDArray[np.uint8]
 
 
 @singledispatch
-def draw(found: TaskResult, pixels: Pixels, words: Vocabulary) -> Pixels:
+def draw(found: TaskResult, pixels: Pixels, vocabulary: Vocabulary) -> Pixels:
     """Return a copy of an image, uint8 RGB [h, w, 3], with the results of a model drawn on it.
 
     It is in pixels of this image. A picture that a network made of it is returned itself. A result
@@ -36,19 +36,21 @@ def draw(found: TaskResult, pixels: Pixels, words: Vocabulary) -> Pixels:
     Class ids beyond the labels are shown as numbers. A class has one colour in all images; lines
     and letters scale with the image.
     """
-    return _draw_lines(found.lines(words.labels), pixels)
+    return _draw_lines(found.lines(vocabulary.labels), pixels)
 
 
 @draw.register
-def _draw_picture(found: NewImage, pixels: Pixels, words: Vocabulary) -> Pixels:
+def _draw_picture(found: NewImage, pixels: Pixels, vocabulary: Vocabulary) -> Pixels:
     return found.rgb
 
 
-def annotate(found: TaskResult, pixels: Pixels, words: Vocabulary, media_type: MediaType) -> bytes:
+def annotate(
+    found: TaskResult, pixels: Pixels, vocabulary: Vocabulary, media_type: MediaType
+) -> bytes:
     """Draw as `draw` does, and encode; of a `SoftMask`, PNG and WebP are the foreground alone."""
     if isinstance(found, SoftMask) and media_type != "image/jpeg":
         return encode(cut_out(found, pixels), media_type)
-    return encode(draw(found, pixels, words), media_type)
+    return encode(draw(found, pixels, vocabulary), media_type)
 
 
 # Share of a mask's colour over the image: an object stays recognisable under it.
@@ -61,7 +63,7 @@ _SPREAD = 0.38
 
 
 @draw.register
-def _draw_objects(found: Detections, pixels: Pixels, words: Vocabulary) -> Pixels:
+def _draw_objects(found: Detections, pixels: Pixels, vocabulary: Vocabulary) -> Pixels:
     canvas = np.ascontiguousarray(pixels).copy()
     height, width = canvas.shape[:2]
     line = max(1, round((height + width) * 0.0016))
@@ -79,8 +81,8 @@ def _draw_objects(found: Detections, pixels: Pixels, words: Vocabulary) -> Pixel
             cv2.rectangle(canvas, (x1, y1), (x2, y2), fill, line, cv2.LINE_AA)
     if found.keypoints is not None:
         for points, fill in zip(found.keypoints[::-1], colours[::-1], strict=True):
-            _draw_keypoints(canvas, points, words.skeleton, fill, line)
-    names = [shown_name(words.labels, i) for i in class_ids]
+            _draw_keypoints(canvas, points, vocabulary.skeleton, fill, line)
+    names = [shown_name(vocabulary.labels, i) for i in class_ids]
     if found.track_ids is not None:
         known = zip(names, found.track_ids.tolist(), strict=True)
         names = [f"{name} #{track}" if track > 0 else name for name, track in known]
@@ -178,14 +180,14 @@ _PALETTE = cv2.COLORMAP_INFERNO
 
 
 @draw.register
-def _draw_class_map(found: ClassMap, pixels: Pixels, words: Vocabulary) -> Pixels:
+def _draw_class_map(found: ClassMap, pixels: Pixels, vocabulary: Vocabulary) -> Pixels:
     """Draw classes as `draw` does, with their names and shares in the corner."""
     ids = found.pixels()
     counts = np.bincount(ids.ravel(), minlength=NOTHING + 1)[:NOTHING]
     present = [
         class_id
         for class_id in np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)].tolist()
-        if shown_name(words.labels, class_id).casefold() not in _BACKGROUND
+        if shown_name(vocabulary.labels, class_id).casefold() not in _BACKGROUND
     ]
     palette = np.zeros((NOTHING + 1, 3), np.uint8)
     for class_id in present:
@@ -195,7 +197,7 @@ def _draw_class_map(found: ClassMap, pixels: Pixels, words: Vocabulary) -> Pixel
     tinted = cv2.addWeighted(canvas, 1 - _MAP_OPACITY, palette[ids], _MAP_OPACITY, 0)
     np.copyto(canvas, np.asarray(tinted, np.uint8), where=coloured[..., None])
     rows = [
-        (f"{shown_name(words.labels, one)} {share:.1%}", colour(one))
+        (f"{shown_name(vocabulary.labels, one)} {share:.1%}", colour(one))
         for one in present[:_MAX_LINES]
         if (share := counts[one] / ids.size) >= _MIN_SHARE
     ]
@@ -204,7 +206,7 @@ def _draw_class_map(found: ClassMap, pixels: Pixels, words: Vocabulary) -> Pixel
 
 
 @draw.register
-def _draw_foreground(found: SoftMask, pixels: Pixels, words: Vocabulary) -> Pixels:
+def _draw_foreground(found: SoftMask, pixels: Pixels, vocabulary: Vocabulary) -> Pixels:
     """Draw a foreground as `draw` does: the rest of the image is darkened."""
     light = _DIMMED + (1 - _DIMMED) * found.pixels()
     return (pixels * light[..., None]).round().astype(np.uint8)
@@ -217,7 +219,7 @@ def cut_out(found: SoftMask, pixels: Pixels) -> Pixels:
 
 
 @draw.register
-def _draw_depth(found: DepthMap, pixels: Pixels, words: Vocabulary) -> Pixels:
+def _draw_depth(found: DepthMap, pixels: Pixels, vocabulary: Vocabulary) -> Pixels:
     """Draw depths as `draw` does: near pixels are bright, and a scale is in the corner.
 
     Of a model without a unit, the greatest values are bright.

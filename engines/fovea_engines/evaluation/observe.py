@@ -27,7 +27,9 @@ from fovea_preprocess.spec import PreprocessSpec
 if TYPE_CHECKING:
     import onnx
 
-_IMAGES = 3
+# A model whose numbers tell its family is run on this many images, and one with a user's own head
+# on these.
+_IMAGES, _IMAGES_OF_OWN = 3, 8
 _OTHER_SIZES = (320, 416, 512)
 _SIDES = range(64, 1281, 32)
 _BOXES_PER_CELL = (1, 2, 3)
@@ -44,16 +46,19 @@ class Observer:
         graph: onnx.ModelProto,
         trained: Mapping[str, Any] | None = None,
         images: Path | None = None,
+        *,
+        own_head: bool = False,
     ) -> None:
         """Take a graph whose input has a fixed size.
 
         Fields of `PreprocessSpec` that are `trained` override the family's. `images` is the folder
-        to take them from; None takes those that ship with Fovea.
+        to take them from; None takes those that ship with Fovea. With an `own_head` there are more.
         """
         self._graph = graph
         self._facts = graph_inputs(graph), metadata_of(graph)
         self._trained = trained
         self._images = images
+        self._most = _IMAGES_OF_OWN if own_head else _IMAGES
         self._seen: dict[tuple[PreprocessSpec, bool], Sequence[Outputs]] = {}
 
     @cached_property
@@ -86,11 +91,11 @@ class Observer:
 
     @cached_property
     def _sizes(self) -> Sequence[tuple[int, int]]:
-        shapes = (pixels.shape for _, pixels in sample_images(self._images, _IMAGES))
+        shapes = (pixels.shape for _, pixels in sample_images(self._images, self._most))
         return [(width, height) for height, width, _ in shapes]
 
     def _run(self, spec: PreprocessSpec, moved: bool) -> Iterator[Outputs]:
-        for _, row in read_rows(spec, self._images, _IMAGES, moved=moved):
+        for _, row in read_rows(spec, self._images, self._most, moved=moved):
             yield self._reference.run(row)[0]
 
 

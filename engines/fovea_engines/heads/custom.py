@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from threading import current_thread, main_thread
 from traceback import walk_tb
 from types import FunctionType
 from typing import Any, ClassVar
@@ -37,7 +38,7 @@ from fovea_preprocess.errors import (
 MODULE = "fovea_head_"
 """Begins the names of the modules that files are run as."""
 
-_MOST = 300
+_MOST_LETTERS = 300
 # Float16 rounds a probability of 1 up by less.
 _ONE = 1.001
 
@@ -197,6 +198,12 @@ class FileHead(Head):
         """Check objects, and filter and order them as a request asks."""
         class_ids, scores = self._check_scores(found)
         boxes = self._array("boxes", found.boxes, (len(scores), 4))
+        turned = (boxes[:, 2:] < boxes[:, :2]).any(axis=1) & (scores >= options.conf)
+        if turned.any():
+            raise self._make_error(
+                f"a box of the result is {boxes[turned][0].round(1).tolist()}, and must be x1 y1 "
+                "x2 y2: `corners` converts cx cy w h"
+            )
         masks = keypoints = rotated = None
         if self.task == "segment" and options.mask != "none":
             masks = found.masks
@@ -235,6 +242,10 @@ class FileHead(Head):
 class FileDetector(FileHead, Detector):
     """The family of a file that finds objects."""
 
+    def tells(self, outputs: Mapping[str, Array]) -> bool:
+        """Return whether it finds an object, whose place could be wrong; raises as `decode`."""
+        return len(self.decode(outputs, 0, PredictOptions(mask="none"))) > 0
+
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Return one image's objects; raises as `FileHead.decode`."""
         found = self.decode_checked(outputs, row, options)
@@ -249,7 +260,9 @@ def named_lines(shown: str, kind: type[FoveaError]) -> Iterator[None]:
         yield
     except FoveaError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        if _raised_by_signal(error):
+            raise
         lines = [
             line
             for frame, line in walk_tb(error.__traceback__)
@@ -258,5 +271,15 @@ def named_lines(shown: str, kind: type[FoveaError]) -> Iterator[None]:
         if not lines and isinstance(error, SyntaxError) and error.lineno is not None:
             lines = [error.lineno]
         where = f"{shown}, line {lines[-1]}" if lines else shown
-        reason = " ".join(str(error).split())[:_MOST]
+        reason = " ".join(str(error).split())[:_MOST_LETTERS]
         raise kind(f"{where}: {type(error).__name__}: {reason}") from error
+
+
+def _raised_by_signal(error: BaseException) -> bool:
+    """Return whether the program is asked to end: a handler raises below the code it interrupts."""
+    if isinstance(error, Exception) or current_thread() is not main_thread():
+        return False
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    module = frame.f_globals.get("__name__", "")
+    own = module.startswith("fovea_") and not module.startswith(MODULE)
+    return isinstance(error, KeyboardInterrupt) or own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from functools import partial
 from inspect import isabstract
 from pathlib import Path
 from types import ModuleType
@@ -92,6 +93,8 @@ def _run(content: bytes, path: Path) -> ModuleType:
     # Dataclasses look their module up.
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = str(path)
+    # What a command prints on stdout is for programs.
+    vars(module)["print"] = partial(print, file=sys.stderr)
     exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
     return module
 

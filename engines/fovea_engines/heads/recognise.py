@@ -247,10 +247,10 @@ def open_head(recognition: Recognition, inputs: Sequence[TensorSpec]) -> Head | 
         return None
     head = FAMILIES.get(recognition.family)
     if head is None:
-        raise UnsupportedModel(
-            f"there is no head {recognition.family!r} here: install the package that adds it, as "
-            "where the engine was built"
-        )
+        cure = "install the package that adds it, as where the engine was built"
+        if "@" in recognition.family:
+            cure = "the version lacks its head.py, so build the engine again"
+        raise UnsupportedModel(f"there is no head {recognition.family!r} here: {cure}")
     return head.open(
         recognition.outputs, _spatial(inputs[0]), recognition.num_classes, recognition.skeleton
     )

@@ -97,18 +97,18 @@ class Attributes(TaskResult):
 
     found: tuple[Attribute, ...]
 
-    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+    def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return the best classes of each classifier."""
-        return {self.field: [each.to_json(words.labels) for each in self.found]}
+        return {self.field: [each.to_json(vocabulary.labels) for each in self.found]}
 
     @classmethod
-    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+    def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
         """Read the classes of each classifier; raises as `TaskResult.from_json`."""
         return cls(tuple(map(Attribute.from_json, answer[cls.field])))
 
     @classmethod
     def to_tensors(
-        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+        cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
         """Convert classes.
 
@@ -120,7 +120,9 @@ class Attributes(TaskResult):
         texts = np.full((len(found), len(found[0].found)), b"", object)
         for row, image in zip(texts, found, strict=True):
             for column, each in enumerate(image.found):
-                named = ",".join(class_name(words.labels, class_id) for class_id in each.likely)
+                named = ",".join(
+                    class_name(vocabulary.labels, class_id) for class_id in each.likely
+                )
                 row[column] = f"{each.name}={named}".encode()
         scores = np.stack([np.concatenate([a.probabilities for a in one.found]) for one in found])
         return {"attributes": texts, "scores": scores}
@@ -161,12 +163,12 @@ class Attributes(TaskResult):
             lines.append((f"{each.name}: {named or 'none'}", each.likely[0] if named else 0))
         return lines
 
-    def rows(self, words: Vocabulary) -> list[dict[str, Any]]:
+    def rows(self, vocabulary: Vocabulary) -> list[dict[str, Any]]:
         """Return a row for each class of each classifier."""
         return [
             {"attribute": each.name} | row
             for each in self.found
-            for row in each.to_json(words.labels)["classes"]
+            for row in each.to_json(vocabulary.labels)["classes"]
         ]
 
     @property

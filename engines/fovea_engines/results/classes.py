@@ -42,18 +42,18 @@ class Classes(TaskResult):
     def __len__(self) -> int:
         return len(self.scores)
 
-    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+    def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return the classes, best first."""
-        return {self.field: classes_json(self.class_ids, self.scores, words.labels)}
+        return {self.field: classes_json(self.class_ids, self.scores, vocabulary.labels)}
 
     @classmethod
-    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+    def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
         """Read the classes; raises as `TaskResult.from_json`."""
         return cls(*read_scores(answer[cls.field]))
 
     @classmethod
     def to_tensors(
-        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+        cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
         """Convert classes.
 
@@ -61,7 +61,7 @@ class Classes(TaskResult):
             ``scores`` float32 [n, k], ``class_ids`` int32 [n, k] and ``class_names`` texts [n, k],
             best first. k is `top_k`, or the number of classes that there are.
         """
-        return scored_tensors(found, max(map(len, found)), words.labels)
+        return scored_tensors(found, max(map(len, found)), vocabulary.labels)
 
     @classmethod
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:

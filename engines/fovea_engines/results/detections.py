@@ -75,15 +75,15 @@ class Detections(TaskResult):
     def __len__(self) -> int:
         return len(self.scores)
 
-    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+    def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return each object; with its mask, keypoints or rectangle where the task has them."""
-        objects = self._boxes_json(words)
+        objects = self._boxes_json(vocabulary)
         if self.masks is not None:
             for each, mask in zip(objects, encode_masks(self.masks, options.mask), strict=True):
                 each["mask"] = mask
-        if self.keypoints is not None and words.skeleton is not None:
+        if self.keypoints is not None and vocabulary.skeleton is not None:
             for each, points in zip(objects, self.keypoints, strict=True):
-                each["keypoints"] = _points_json(points, words.skeleton)
+                each["keypoints"] = _points_json(points, vocabulary.skeleton)
         if self.rotated is not None:
             self._add_rectangles(objects, self.rotated)
         if self.track_ids is not None:
@@ -94,11 +94,11 @@ class Detections(TaskResult):
                 each |= findings_json(found, options)
         return {self.field: objects}
 
-    def _boxes_json(self, words: Vocabulary) -> list[dict[str, Any]]:
+    def _boxes_json(self, vocabulary: Vocabulary) -> list[dict[str, Any]]:
         # orjson writes dicts faster than any template of ours is filled in.
         numbers = round_columns(np.concatenate([self.boxes, self.scores[:, None]], 1), _BOX_SCORE)
         ids = self.class_ids.tolist()
-        names = {class_id: class_name(words.labels, class_id) for class_id in set(ids)}
+        names = {class_id: class_name(vocabulary.labels, class_id) for class_id in set(ids)}
         return [
             {
                 "box": {"x1": x1, "y1": y1, "x2": x2, "y2": y2},
@@ -120,7 +120,7 @@ class Detections(TaskResult):
             each["corners"] = [{"x": x, "y": y} for x, y in zip(xy[::2], xy[1::2], strict=True)]
 
     @classmethod
-    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+    def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
         """Read the objects; raises as `TaskResult.from_json`.
 
         An answer without an object does not show whether the task has masks, keypoints or rotated
@@ -137,7 +137,7 @@ class Detections(TaskResult):
             scores,
             class_ids,
             read_masks(masks, read_size(answer)) if any(masks) else None,
-            _read_points(objects, words.skeleton) if "keypoints" in first else None,
+            _read_points(objects, vocabulary.skeleton) if "keypoints" in first else None,
             _numbers(objects, "rotated", ("cx", "cy", "w", "h", "angle"))
             if "rotated" in first
             else None,
@@ -148,7 +148,7 @@ class Detections(TaskResult):
 
     @classmethod
     def to_tensors(
-        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+        cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
         """Convert objects.
 
@@ -166,7 +166,7 @@ class Detections(TaskResult):
         tensors: dict[str, Array] = {
             "num_detections": np.array([len(one) for one in found], np.int32),
             "boxes": pad_rows([one.boxes for one in found], most, np.float32),
-            **scored_tensors(found, most, words.labels),
+            **scored_tensors(found, most, vocabulary.labels),
         }
         masks = [one.masks for one in found if one.masks is not None]
         if masks:

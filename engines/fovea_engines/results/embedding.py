@@ -36,7 +36,7 @@ class Embedding(TaskResult):
     vector: NDArray[np.float32]
     length: float | None = None
 
-    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+    def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return the vector, in base64 or as a list, and the norm that the network gave it."""
         vector = self._choose_vector(options)
         answer: dict[str, Any] = {"norm": round(self.norm, 6), "normalised": options.normalise}
@@ -47,7 +47,7 @@ class Embedding(TaskResult):
         return {self.field: answer}
 
     @classmethod
-    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+    def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
         """Read a vector; raises as `TaskResult.from_json`."""
         given = answer[cls.field]
         if (data := given.get("data")) is None:
@@ -58,7 +58,7 @@ class Embedding(TaskResult):
 
     @classmethod
     def to_tensors(
-        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+        cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
         """Convert vectors: ``embedding`` float32 [n, d], and ``norms`` float32 [n] of the network.
 
@@ -104,7 +104,7 @@ class Embedding(TaskResult):
         """Return all arrays that it keeps in memory."""
         return [self.vector]
 
-    def rows(self, words: Vocabulary) -> list[dict[str, Any]]:
+    def rows(self, vocabulary: Vocabulary) -> list[dict[str, Any]]:
         """Return one row, with the shortest numbers that read as the same float32."""
         numbers = [float(str(number)) for number in self.vector]
         return [{"norm": round(self.norm, 6), "vector": numbers}]

@@ -15,7 +15,7 @@ from fovea_engines.results.embedding import Embedding
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.reading import ReadText
 from fovea_engines.results.task_result import TaskResult
-from fovea_engines.results.vocabulary import WORDLESS, Vocabulary, words_in
+from fovea_engines.results.vocabulary import NO_NAMES, Vocabulary, read_vocabulary
 from fovea_engines.session import Array, TensorSpec
 
 FAILED: Final = "failed"
@@ -30,7 +30,7 @@ class Finding:
         stage: its name; empty where it is read from an answer, which does not have it.
         field: of the object, which holds the result in an answer.
         found: None where the stage failed.
-        words: of the stage's model.
+        vocabulary: of the stage's model.
         caption: a few words for pictures; empty where there are none.
         error: code and message, where the stage failed.
     """
@@ -38,7 +38,7 @@ class Finding:
     stage: str
     field: str
     found: TaskResult | None = None
-    words: Vocabulary = WORDLESS
+    vocabulary: Vocabulary = NO_NAMES
     caption: str = ""
     error: tuple[str, str] | None = None
 
@@ -56,18 +56,20 @@ def findings_json(findings: Iterable[Finding], options: PredictOptions) -> dict[
 
 
 def _add(answer: dict[str, Any], finding: Finding, options: PredictOptions) -> None:
-    words = finding.words
+    vocabulary = finding.vocabulary
     match finding.found:
         case Attributes() as found:
-            answer.setdefault("attributes", []).extend(found.to_json(words, options)["attributes"])
+            answer.setdefault("attributes", []).extend(
+                found.to_json(vocabulary, options)["attributes"]
+            )
         case Classes() as found if finding.field == "attributes":
-            classes = found.to_json(words, options)["classes"]
+            classes = found.to_json(vocabulary, options)["classes"]
             attribute = {"name": finding.stage, "exclusive": True, "classes": classes}
             answer.setdefault("attributes", []).append(attribute)
         case ReadText() as found:
-            answer["text"] = found.to_json(words, options)["reading"]
+            answer["text"] = found.to_json(vocabulary, options)["reading"]
         case TaskResult() as found:
-            answer |= found.to_json(words, options)
+            answer |= found.to_json(vocabulary, options)
     if finding.error is not None:
         code, message = finding.error
         answer.setdefault("error", {"code": code, "message": message})
@@ -93,9 +95,9 @@ def read_findings(answer: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _read(name: str, kind: type[TaskResult], value: object) -> Finding:
-    words = words_in(value)
-    found = kind.from_json({kind.field: value}, words)
-    return Finding("", name, found, words, found.caption(words.labels))
+    vocabulary = read_vocabulary(value)
+    found = kind.from_json({kind.field: value}, vocabulary)
+    return Finding("", name, found, vocabulary, found.caption(vocabulary.labels))
 
 
 def findings_tensor(found: Sequence[Sequence[Sequence[Finding]]], options: PredictOptions) -> Array:

@@ -81,13 +81,13 @@ class ClassMap(TaskResult):
     back: LetterboxMap | None = None
     counted: tuple[ClassArea, ...] | None = None
 
-    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+    def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return the classes of an image, the largest first, with their masks or one map."""
         ids = _LEFT_OUT if self.counted is not None else self.pixels()
         classes: list[dict[str, Any]] = [
             {
                 "class_id": class_id,
-                "class_name": class_name(words.labels, class_id),
+                "class_name": class_name(vocabulary.labels, class_id),
                 "pixels": pixels,
                 "share": round(share, 5),
             }
@@ -102,7 +102,7 @@ class ClassMap(TaskResult):
         return {self.field: answer}
 
     @classmethod
-    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+    def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
         """Read the class of each pixel; raises as `TaskResult.from_json`.
 
         Outlines lack holes and lines, so that the map of mask=polygon is close, and no more.
@@ -128,7 +128,7 @@ class ClassMap(TaskResult):
 
     @classmethod
     def to_tensors(
-        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+        cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
         """Convert classes: `class_map` uint16 [n, h, w], 65535 where the request leaves one out.
 
@@ -205,7 +205,7 @@ class SoftMask(TaskResult):
     back: LetterboxMap | None = None
     share: float | None = None
 
-    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+    def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return the share of the foreground, and its mask."""
         if options.mask == "none" and self.share is not None:
             return {self.field: {"share": self.share}}
@@ -217,7 +217,7 @@ class SoftMask(TaskResult):
         return {self.field: answer}
 
     @classmethod
-    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+    def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
         """Read the foreground of each pixel; raises as `TaskResult.from_json`."""
         given = answer[cls.field]
         share = float(given["share"])
@@ -230,7 +230,7 @@ class SoftMask(TaskResult):
 
     @classmethod
     def to_tensors(
-        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+        cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
         """Convert a foreground: `saliency` float32 [n, h, w], 0 to 1, and `sizes`."""
         return _map("saliency", [one.pixels() for one in found], np.float32)
@@ -295,7 +295,7 @@ class DepthMap(TaskResult):
     back: LetterboxMap | None = None
     ends: tuple[float, float] | None = None
 
-    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+    def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return the range of the depths, and their map."""
         drawn = options.mask != "none"
         values = self.pixels() if drawn or self.ends is None else self.values
@@ -307,7 +307,7 @@ class DepthMap(TaskResult):
         return {self.field: answer}
 
     @classmethod
-    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+    def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
         """Read the depth of each pixel; raises as `TaskResult.from_json`."""
         given = answer[cls.field]
         metres, ends = given["unit"] is not None, (float(given["min"]), float(given["max"]))
@@ -321,7 +321,7 @@ class DepthMap(TaskResult):
 
     @classmethod
     def to_tensors(
-        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+        cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
         """Convert depths: `depth` float32 [n, h, w], and `sizes`."""
         return _map("depth", [one.pixels() for one in found], np.float32)

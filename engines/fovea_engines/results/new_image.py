@@ -51,7 +51,7 @@ class NewImage(TaskResult):
     values: NDArray[np.float32] | Pixels
     luma: bool = False
 
-    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+    def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return the size of the picture, and its file."""
         height, width = self.values.shape[:2]
         answer: dict[str, Any] = {"width": width, "height": height}
@@ -60,7 +60,7 @@ class NewImage(TaskResult):
         return {self.field: answer}
 
     @classmethod
-    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+    def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
         """Read the levels; raises as `TaskResult.from_json`."""
         given = answer[cls.field]
         height, width = read_size(given)
@@ -73,7 +73,7 @@ class NewImage(TaskResult):
 
     @classmethod
     def to_tensors(
-        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+        cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
         """Convert pictures: ``picture`` float32 [n, h, w, c], 0 to 1 and beyond, and ``sizes``.
 

@@ -38,9 +38,9 @@ class ReadText(TaskResult):
     scores: NDArray[np.float32]
     mean: float | None = None
 
-    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+    def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return the text, its mean score, and each character with its own."""
-        characters = self.characters(words.labels)
+        characters = self.characters(vocabulary.labels)
         scores = round_columns(self.scores[:, None], SCORE)
         return {
             self.field: {
@@ -54,10 +54,10 @@ class ReadText(TaskResult):
         }
 
     @classmethod
-    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+    def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
         """Read a text, whose characters the labels have; raises as `TaskResult.from_json`."""
         given = answer[cls.field]
-        labels = words.labels
+        labels = vocabulary.labels
         if labels is None:
             ids = [int(one["character"][1:-1]) for one in given["characters"]]
         else:
@@ -68,7 +68,7 @@ class ReadText(TaskResult):
 
     @classmethod
     def to_tensors(
-        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+        cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
         """Convert texts.
 
@@ -76,7 +76,7 @@ class ReadText(TaskResult):
             ``text`` texts [n]; ``scores`` float32 [n], the mean of each; ``character_scores``
             float32 [n, k], with zeros behind shorter texts.
         """
-        texts = ["".join(one.characters(words.labels)).encode() for one in found]
+        texts = ["".join(one.characters(vocabulary.labels)).encode() for one in found]
         each = [one.scores for one in found]
         return {
             "text": np.array(texts, object),

@@ -45,7 +45,7 @@ _DAMAGED = (
 )
 
 
-def read_result(answer: Mapping[str, Any], words: Vocabulary) -> TaskResult | None:
+def read_result(answer: Mapping[str, Any], vocabulary: Vocabulary) -> TaskResult | None:
     """Read the answer for an image; None where it has raw tensors. InvalidResult: it has neither.
 
     What any JSON may be, it is read, or it is this error.
@@ -53,7 +53,7 @@ def read_result(answer: Mapping[str, Any], words: Vocabulary) -> TaskResult | No
     with reading():
         kind = next((each for each in RESULTS if each.field in answer), None)
         if kind is not None:
-            return kind.from_json(answer, words)
+            return kind.from_json(answer, vocabulary)
         for each in answer["tensors"]:
             # Nothing else of it is read.
             each["name"], each["datatype"], each["shape"]

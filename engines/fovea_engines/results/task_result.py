@@ -35,12 +35,12 @@ class TaskResult(ABC):
     columns: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
-    def to_json(self, words: Vocabulary, options: PredictOptions) -> dict[str, Any]:
+    def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return the fields that it adds to the answer for an image, as /v1 has them."""
 
     @classmethod
     @abstractmethod
-    def from_json(cls, answer: Mapping[str, Any], words: Vocabulary) -> Self:
+    def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
         """Read it from the answer for an image, in which numbers are rounded.
 
         `to_json` then writes the same again. Where the answer leaves a map out, as with mask=none,
@@ -51,7 +51,7 @@ class TaskResult(ABC):
     @classmethod
     @abstractmethod
     def to_tensors(
-        cls, found: Sequence[Self], words: Vocabulary, options: PredictOptions
+        cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
         """Convert the results for n images, at least one, to tensors [n, ...] by name.
 
@@ -92,9 +92,9 @@ class TaskResult(ABC):
         """Return the classes of the whole image that hold, each with its score."""
         return {}
 
-    def rows(self, words: Vocabulary) -> list[dict[str, Any]]:
+    def rows(self, vocabulary: Vocabulary) -> list[dict[str, Any]]:
         """Return the rows of a table, by its `columns`."""
-        value = self.to_json(words, PredictOptions(mask="none"))[self.field]
+        value = self.to_json(vocabulary, PredictOptions(mask="none"))[self.field]
         several = value if isinstance(value, list) else [value]
         return [{name: each[name] for name in self.columns} for each in several]
 

@@ -1,4 +1,4 @@
-"""Defines the words in which the results of a model are written."""
+"""Defines the names that a model's responses use for classes and keypoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_CLASSES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The words in which a model's answers are written.
+    """The names that a model's responses use.
 
     Attributes:
         labels: class names by id; None when unknown.
@@ -27,12 +27,12 @@ class Vocabulary:
     reason: str = ""
 
 
-WORDLESS: Final = Vocabulary()
+NO_NAMES: Final = Vocabulary()
 """Of results that have no names."""
 
 
-def words_in(answer: object) -> Vocabulary:
-    """Return the words of JSON of an answer, as far as it has them; numbers are in between.
+def read_vocabulary(answer: object) -> Vocabulary:
+    """Return the names in the JSON of an answer; ids without one become numbers.
 
     Those of the stages of a pipeline are not among them. LookupError, TypeError or ValueError
     where it is none.

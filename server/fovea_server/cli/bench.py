@@ -24,6 +24,7 @@ from fovea_server.bench.requests import parse_shapes
 from fovea_server.bench.server_process import ServerProcess
 from fovea_server.bench.target import Target
 from fovea_server.cli.options import (
+    AllowCodeOption,
     AsJson,
     PlotOption,
     RepositoryOption,
@@ -51,6 +52,7 @@ def bench(
     serve_flags: ServeFlags = None,
     url: UrlOption = None,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
+    allow_code: AllowCodeOption = False,
     version: Annotated[
         int | None,
         model_option(
@@ -159,7 +161,8 @@ def bench(
         if url is None:
             model, repository, version = _locate(context, stack, repository, model, version)
             live.show_message(f"starting `fovea serve` with {model}")
-            server = stack.enter_context(ServerProcess(repository, model, serve_flags or ()))
+            flags = [*(serve_flags or ()), *["--allow-code"] * allow_code]
+            server = stack.enter_context(ServerProcess(repository, model, flags))
             url = server.url
         target = stack.enter_context(Target(url, model, version))
         payload = (
@@ -221,7 +224,12 @@ def _check(context: typer.Context) -> None:
     check_options(
         context,
         needs={"shape": {"tensors": ()}},
-        clashes=[("repository", "url"), ("images", "tensors"), ("data", "tensors")],
+        clashes=[
+            ("repository", "url"),
+            ("allow_code", "url"),
+            ("images", "tensors"),
+            ("data", "tensors"),
+        ],
     )
     given = context.params
     if given["serve_flags"] and given["url"] is not None:

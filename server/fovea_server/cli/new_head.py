@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from keyword import iskeyword
 from math import prod
 from pathlib import Path
@@ -16,6 +17,8 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 # In place of a length that varies.
 _ROWS = 5
 _SIZE = (640, 640)
+# Pixels of the input for a cell of a map.
+_STRIDES = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +28,14 @@ class HeadOutput:
     Attributes:
         shape: for one image, with the axis of the batch if it is `batched`.
         floats: it has floating-point numbers.
-        axis: of the boxes, among those of one image.
+        axes: of the boxes, among the axes for one image: one, or the two of a grid of cells.
     """
 
     name: str
     shape: tuple[int, ...]
     batched: bool = True
     floats: bool = True
-    axis: int = 0
+    axes: tuple[int, ...] = (0,)
 
     @property
     def one(self) -> tuple[int, ...]:
@@ -40,9 +43,14 @@ class HeadOutput:
         return self.shape[1:] if self.batched else self.shape
 
     @property
+    def grid(self) -> tuple[int, ...]:
+        """The sides of a grid of cells; empty where boxes have one axis."""
+        return tuple(self.one[axis] for axis in self.axes) if len(self.axes) == 2 else ()
+
+    @property
     def rows(self) -> int:
         """The number of boxes."""
-        return self.one[self.axis] if self.one else 1
+        return prod(self.one[axis] for axis in self.axes) if self.one else 1
 
     @property
     def columns(self) -> int:
@@ -53,19 +61,25 @@ class HeadOutput:
     def table(self) -> str:
         """An expression for it as [boxes, numbers]."""
         image = f'outputs["{self.name}"]{"[0]" * self.batched}'
-        if len(self.one) == 2:
-            return f"{image}.T" if self.axis else image
-        moved = f"np.moveaxis({image}, {self.axis}, 0)" if self.axis else image
-        return f"{moved}.reshape({self.rows}, -1)"
+        if self._columns_first:
+            return f"{image}.T" if len(self.one) == 2 else f"{image}.reshape({self.columns}, -1).T"
+        moved = f"np.moveaxis({image}, {self.axes[0]}, 0)" if self.axes[0] else image
+        return image if len(self.one) == 2 else f"{moved}.reshape({self.rows}, -1)"
 
     def place(self, row: int, column: int | str) -> str:
         """Format an expression for a number of a box, or a slice; "" where it is no simple one."""
+        first, second = (column, row) if self._columns_first else (row, column)
         if len(self.one) == 2:
-            first, second = (column, row) if self.axis else (row, column)
             return f'outputs["{self.name}"][{"0, " * self.batched}{first}, {second}]'
-        if self.axis:
+        if self._columns_first:
+            return f'outputs["{self.name}"].reshape({self.columns}, -1)[{first}, {second}]'
+        if self.axes[0]:
             return ""
-        return f'outputs["{self.name}"].reshape({self.rows}, -1)[{row}, {column}]'
+        return f'outputs["{self.name}"].reshape({self.rows}, -1)[{first}, {second}]'
+
+    @property
+    def _columns_first(self) -> bool:
+        return self.axes[-1] == len(self.one) - 1 and self.axes[0] > 0
 
 
 _USUAL = HeadOutput("boxes", (1, 8400, 4)), HeadOutput("scores", (1, 8400, 80))
@@ -94,9 +108,10 @@ class NewHead:
 
         InvalidOption: Python cannot import a file of that name.
         """
-        if file.suffix != ".py" or not file.stem.isidentifier() or iskeyword(file.stem):
+        name = file.stem
+        if file.suffix != ".py" or not name.isidentifier() or iskeyword(name) or find_spec(name):
             raise InvalidOption(
-                f"--head {file} cannot be imported: name it as a Python module, as my_head.py"
+                f"--head {file}: name it as a Python module that is not installed, as my_head.py"
             )
         if model is None:
             return cls(file.stem, "model.onnx", *_USUAL, _SIZE)
@@ -132,6 +147,11 @@ class NewHead:
         names = ", ".join(f'"{one.name}"' for one in self.read)
         batched = all(one.batched for one in self.read)
         unbatched = "" if batched else "    batched = False  # one image has these outputs whole\n"
+        grid, cells = self.boxes.grid, ""
+        if grid:
+            stride = self.size[0] // grid[0]
+            cells = f"        # A box is of a cell of {stride} pixels, and they have centres at\n"
+            cells += f"        #   ys, xs = {stride} * (np.indices({grid}).reshape(2, -1) + 0.5)\n"
         if self.boxes is self.scores:
             reading = f"        rows = {self.boxes.table}\n"
             reading += "        boxes, scores = rows[:, :4], rows[:, 4:]\n"
@@ -170,6 +190,7 @@ class {self.name}(CustomHead):
         #   corners(boxes)                                  of cx cy w h
         #   boxes * np.array([width, height] * 2)           of shares of the sides
         # with: height, width = self.size
+{cells}\
         # A score is 0 to 1. Of logits: scores = 1 / (1 + np.exp(-scores))
         best, class_ids = scores.max(axis=1), scores.argmax(axis=1)
         # This drops what scores under options.conf, and duplicates by options.iou. Where the model
@@ -197,7 +218,10 @@ class {self.name}(CustomHead):
         else:
             expected = "    assert len(found) == 0  # of the objects that you wrote\n"
         return f'''\
-"""Tests {self.module}.py: `pytest test_{self.module}.py`."""
+"""Tests {self.module}.py: `pytest test_{self.module}.py`.
+
+Write objects as the model writes them: that it writes them so, `fovea build --images DIR` checks.
+"""
 
 import numpy as np
 from {self.module} import {self.name}
@@ -245,11 +269,12 @@ def _run_samples(model: Path) -> tuple[Sequence[HeadOutput], tuple[int, int]]:
     size = _SIZE if -1 in (height, width) else (height, width)
     seen = Observer(graph)(None)
     return [
-        _output(spec, [each[spec.name].shape for each in seen]) for spec in graph_outputs(graph)
+        _output(spec, [each[spec.name].shape for each in seen], size)
+        for spec in graph_outputs(graph)
     ], size
 
 
-def _output(spec: TensorSpec, seen: Sequence[tuple[int, ...]]) -> HeadOutput:
+def _output(spec: TensorSpec, seen: Sequence[tuple[int, ...]], size: tuple[int, int]) -> HeadOutput:
     shapes = seen or [spec.shape]
     batched = all(shape[:1] in ((1,), (-1,)) for shape in shapes)
     shape = tuple(
@@ -257,7 +282,12 @@ def _output(spec: TensorSpec, seen: Sequence[tuple[int, ...]]) -> HeadOutput:
         for side, *found in zip(shapes[0], *shapes, strict=True)
     )
     shape = (1, *shape[1:]) if batched else shape
+    one = shape[batched:]
+    for axes in ((1, 2), (0, 1)) if len(one) == 3 else ():
+        height, width = (one[axis] for axis in axes)
+        if height > 1 and width > 1 and size[0] / height == size[1] / width in _STRIDES:
+            return HeadOutput(spec.name, shape, batched, spec.dtype.startswith("float"), axes)
     # The number of boxes varies, or is the largest.
     sides = [sys.maxsize if side == -1 else side for side in spec.shape[batched:]]
     axis = sides.index(max(sides)) if sides else 0
-    return HeadOutput(spec.name, shape, batched, spec.dtype.startswith("float"), axis)
+    return HeadOutput(spec.name, shape, batched, spec.dtype.startswith("float"), (axis,))

@@ -53,7 +53,7 @@ class JoinedPredictor(Predictor):
         prediction = boxes_json(self._plane, self._model, None, [sent], self._options, None, "")
         answer = json.loads(asyncio.run_coroutine_threadsafe(prediction, self._loop).result())
         [found], timing = answer["images"], Timing(**answer["timing_ms"])
-        result = Result(found, self.describe().words)
+        result = Result(found, self.describe().vocabulary)
         return ImagePrediction(self._name, answer["version"], answer["task"], result, timing)
 
     def close(self) -> None:

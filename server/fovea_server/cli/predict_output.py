@@ -92,8 +92,8 @@ def write_files(
     if (texts := options.get("labels")) is not None:
         model = model.with_texts(texts)
     so_far = None
-    tracks = None if tracking is None else VideoTracks(tracking, model.words)
-    with Journal(folder, settings, model.words, resume=resume) as journal:
+    tracks = None if tracking is None else VideoTracks(tracking, model.vocabulary)
+    with Journal(folder, settings, model.vocabulary, resume=resume) as journal:
         try:
             with PredictProgress(count_images(sources.files)) as progress:
 

@@ -30,6 +30,7 @@ from fovea_server.bench.tune.setting import Setting, grid, present_setting
 from fovea_server.bench.tune.trials import Trials
 from fovea_server.cli.bench_tables import uncut_console
 from fovea_server.cli.options import (
+    AllowCodeOption,
     AsJson,
     PlotOption,
     RepositoryOption,
@@ -65,6 +66,7 @@ def tune(
     ],
     serve_flags: ServeFlags = None,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
+    allow_code: AllowCodeOption = False,
     p99: Annotated[
         str | None,
         typer.Option(
@@ -122,9 +124,8 @@ def tune(
         progress.note(f"not tried: {reason}")
     titles = {candidate.version: candidate.title for candidate in candidates}
     cores = usable_cores()
-    with Trials(
-        path, candidates, images, cores=cores, seconds=seconds, flags=serve_flags or ()
-    ) as trials:
+    flags = [*(serve_flags or ()), *["--allow-code"] * allow_code]
+    with Trials(path, candidates, images, cores=cores, seconds=seconds, flags=flags) as trials:
         start = present_setting(trials.config, candidates[0], cores)
         settings = grid(candidates, cores)
         if start not in settings:

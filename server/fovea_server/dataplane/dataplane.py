@@ -116,7 +116,7 @@ class DataPlane:
         # The scheduler first: it says why a model that is not loaded has no engine.
         scheduler, engine = model.scheduler, _image_engine(model)
         _charge(model, request.images.__len__)
-        words = engine.vocabulary(options.labels)
+        vocabulary = engine.vocabulary(options.labels)
         if options.labels is None:
             resolved = _resolved(model, engine, options)
         else:
@@ -127,7 +127,7 @@ class DataPlane:
         if options.track is not None:
             turn = self._tracks.turn_of(model.name, options, len(request.images))
         encode = request.encode
-        write: Write | None = encode and (lambda result: encode(result, words, resolved))
+        write: Write | None = encode and (lambda result: encode(result, vocabulary, resolved))
         run = self._image_request(request, model, engine, resolved, turn, write)
         answers: Iterator[ImageResult | FoveaError] = iter(())
         with turn or nullcontext():
@@ -148,7 +148,7 @@ class DataPlane:
             model=model.name,
             version=model.version,
             task=choose_task(options, model.task),
-            words=words,
+            vocabulary=vocabulary,
             images=tuple(results),
             times=longest(each.times for each in results if isinstance(each, ImageResult)),
             total_ns=time.monotonic_ns() - started_ns,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fovea_engines.results.options import PredictOptions
-from fovea_engines.results.vocabulary import WORDLESS
+from fovea_engines.results.vocabulary import NO_NAMES
 from fovea_preprocess.errors import FoveaError, InvalidRequest
 from fovea_preprocess.image import looks_encoded
 from fovea_server.dataplane.options import parse_options
@@ -78,7 +78,7 @@ async def _vectors(
 ) -> InferResponse:
     options, timeout_s = _options_of(request), 1e-6 * request.timeout_us or None
     read = await plane.read_texts(model, model.version, texts, timeout_s=timeout_s)
-    return _response(model, request, result_tensors(read, WORDLESS, options))
+    return _response(model, request, result_tensors(read, NO_NAMES, options))
 
 
 def _response(
@@ -147,7 +147,7 @@ def _prediction_tensors(prediction: Prediction, options: PredictOptions) -> list
     results = [_result(prediction, index) for index in range(len(prediction.images))]
     found = [result.found for result in results if result.found is not None]
     if found:
-        return result_tensors(found, prediction.words, options)
+        return result_tensors(found, prediction.vocabulary, options)
     rows = [result.tensors or {} for result in results]
     return output_tensors({name: np.stack([row[name] for row in rows]) for name in rows[0]})
 

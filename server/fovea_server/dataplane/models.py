@@ -112,7 +112,9 @@ class Models:
         engine = model.engine
         if engine is None or engine.head is None or engine.preprocessor is None:
             return {}
-        return {"image_outputs": image_outputs(engine.head, composite=bool(model.config.composing))}
+        return {
+            "image_outputs": image_outputs(engine.head, of_pipeline=bool(model.config.composing))
+        }
 
     async def load(
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None

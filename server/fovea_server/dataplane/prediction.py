@@ -62,7 +62,7 @@ class Prediction:
     model: str
     version: int
     task: str
-    words: Vocabulary
+    vocabulary: Vocabulary
     images: tuple[ImageResult | FoveaError, ...]
     times: StageTimes
     total_ns: int

@@ -187,10 +187,10 @@ def _write_objects(prediction: Prediction, command: str) -> bytes:
     )
 
 
-def _predictions(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
+def _predictions(result: ImageResult, vocabulary: Vocabulary, options: PredictOptions) -> bytes:
     """Write objects; clients read whole pixels."""
     assert result.found is not None, "the task of the model has boxes"
-    objects = result.found.to_json(words, options)["detections"]
+    objects = result.found.to_json(vocabulary, options)["detections"]
     return orjson.dumps(
         [
             {

@@ -16,7 +16,7 @@ from fovea_server.dataplane.service import Service
 from fovea_server.http.v1.body import Source
 from fovea_server.http.v1.dependencies import call_of, fetch_images, parse_json_body, service_of
 from fovea_server.http.v1.request_head import timeout_of
-from fovea_server.json_text import MAX_OF_STRANGERS, MOST
+from fovea_server.json_text import MAX_OF_STRANGERS, MAX_WEIGHT
 from fovea_server.models.model import ServedModel, State
 from fovea_server.tensors.messages import ImageResult
 from fovea_server.traffic.call import Call
@@ -134,7 +134,7 @@ def admit_by_body(*admissions: Any) -> Any:
 
 async def parse_late(request: Request, body: bytes, work: Callable[[bytes, int], T]) -> T:
     """Await `work`, which parses a body; of a client without a key it may be a small one alone."""
-    most = MOST if request.state.admit is None else MAX_OF_STRANGERS
+    most = MAX_WEIGHT if request.state.admit is None else MAX_OF_STRANGERS
     return await parse_json_body(request, body, work, most)
 
 

@@ -302,7 +302,7 @@ class Loader:
             check_ensemble(source.config, lambda n, v: self._find(n, v).config)
 
     def _load_stages(self, name: str, source: Source, above: tuple[str, ...]) -> None:
-        """Load the models of a composite that are not ready."""
+        """Load the models of a pipeline that are not ready."""
         for other in source.config.composing:
             about = f"a stage of '{name}' runs '{other}'"
             if other in (name, *above) or name in self._composing_of(other):

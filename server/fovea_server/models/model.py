@@ -30,7 +30,7 @@ from fovea_server.observability.model_statistics import ModelStatistics
 from fovea_server.pipelines.recipe import Pipeline, complete_config, is_pipeline
 from fovea_server.scheduling.base import Scheduler
 from fovea_server.scheduling.cache import ResponseCache
-from fovea_server.scheduling.ensemble import CompositeScheduler, Results
+from fovea_server.scheduling.ensemble import PipelineScheduler, Results
 from fovea_server.scheduling.make import make_scheduler
 from fovea_server.scheduling.model_io import ModelIO
 from fovea_server.settings import Settings
@@ -62,7 +62,7 @@ class ServedModel:
     Attributes:
         folder: of the version, in that of the model.
         config: complete from READY on.
-        engine: None for an ensemble, and until it is loaded; of a composite, its first model's.
+        engine: None for an ensemble, and until it is loaded; of a pipeline, its first model's.
         fault: the reason why another process, which answers for it, cannot; empty while it can.
         executions: how often a request runs it and, if it is an ensemble, those that it runs.
     """
@@ -255,14 +255,14 @@ class ServedModel:
         else:
             opened = self._open_engine(self.folder, self.config, self._settings, self._progress)
             self.engine, self.config = opened
-        composite = bool(self._members) and is_pipeline(self.folder.parent)
-        if composite:
+        pipeline = bool(self._members) and is_pipeline(self.folder.parent)
+        if pipeline:
             first = self._members[0]
             self.engine = first.engine
             self.config = complete_config(self.config, first.config, first.engine)
         self.signature = ModelSignature.of(self.config)
         self.answer_size = AnswerSize(self.signature)
-        if composite:
+        if pipeline:
             self._scheduler = self._make_pipeline_scheduler(Pipeline.read(self.folder.parent))
         else:
             self._labels |= read_output_labels(self.config, self.folder.parent)
@@ -298,13 +298,13 @@ class ServedModel:
         most = self._settings.max_queue
         predict = pipeline.bind(engines, self._ask, most)
         model_io = ModelIO(self.name, self.version, self.signature)
-        return CompositeScheduler(model_io, predict, self.statistics, most)
+        return PipelineScheduler(model_io, predict, self.statistics, most)
 
     async def _ask(self, name: str, request: ImageRequest) -> tuple[Engine, Results]:
-        """Have a model of this composite answer, as it is served now."""
+        """Have a model of this pipeline answer, as it is served now."""
         model = self._find(name, None)
         scheduler, engine = model.scheduler, model.engine
-        assert engine is not None, "models of a composite take images"
+        assert engine is not None, "models of a pipeline take images"
         return engine, await scheduler.predict(request)
 
     def _describe(self) -> str:

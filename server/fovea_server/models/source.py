@@ -17,7 +17,7 @@ from fovea_engines.repository.model_config import ModelConfig
 from fovea_engines.repository.repository import ModelRepository, check_name
 from fovea_preprocess.errors import FoveaError, InvalidModel, NotFound, Unavailable
 from fovea_server.models.config.config import load_config
-from fovea_server.pipelines.recipe import composite_config, is_pipeline
+from fovea_server.pipelines.recipe import is_pipeline, pipeline_config
 from fovea_server.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ class Source:
             shown = (entry for entry in os.scandir(folder) if not entry.name.startswith("."))
             stamps = {entry.name: frozenset(_stamps(entry)) for entry in shown}
             if config is None and is_pipeline(folder):
-                return cls(folder, composite_config(folder, name), (1,), stamps)
+                return cls(folder, pipeline_config(folder, name), (1,), stamps)
             models = ModelRepository(folder.parent)
             return cls(
                 folder,

@@ -92,7 +92,9 @@ class Capture(Feature):
                 continue
             if (found := result.found) is None:
                 continue
-            rule = next((one for one in rules.rules if one.takes(found, prediction.words)), None)
+            rule = next(
+                (one for one in rules.rules if one.takes(found, prediction.vocabulary)), None
+            )
             if rule is None or not self._is_within_rate(model.name, rules.per_minute):
                 continue
             request_id, now = "" if call is None else call.id, datetime.now(UTC)

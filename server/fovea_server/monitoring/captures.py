@@ -105,15 +105,15 @@ class Record:
         else:
             image, suffix = bytes(self.image), _SUFFIXES.get(bytes(self.image[:2]), ".img")
         name = f"image{suffix}"
-        found, words = self.result.found, self.of.words
+        found, vocabulary = self.result.found, self.of.vocabulary
         size = {"width": self.result.width, "height": self.result.height}
-        json_ = {} if found is None else found.to_json(words, PredictOptions(mask="rle"))
+        json_ = {} if found is None else found.to_json(vocabulary, PredictOptions(mask="rle"))
         for each in json_.get("detections", ()) if blurred is not None else ():
             # They tell who it is, as the pixels do.
             each.pop("text", None)
             each.pop("embedding", None)
         result = size | {"orientation": 1} | json_
-        skeleton = words.skeleton
+        skeleton = vocabulary.skeleton
         about = {
             "model": self.model,
             "version": str(self.of.version),
@@ -121,7 +121,7 @@ class Record:
             "rule": self.rule,
             "request_id": self.request_id,
             "taken": self.began.astimezone(UTC).isoformat(),
-            "labels": words.labels,
+            "labels": vocabulary.labels,
             "skeleton": skeleton and {"names": skeleton.names, "bones": skeleton.bones},
             "result": result,
         }
@@ -138,8 +138,8 @@ def read_model(about: Mapping[str, Any]) -> ModelInfo:
     """Return the model of a capture, by what its file says; InvalidResult if that is damaged."""
     with reading():
         labels, skeleton = about["labels"], Skeleton.from_json(about["skeleton"])
-        words = Vocabulary(labels and tuple(map(str, labels)), skeleton)
-        return ModelInfo(about["model"], about["version"], about["task"], words)
+        vocabulary = Vocabulary(labels and tuple(map(str, labels)), skeleton)
+        return ModelInfo(about["model"], about["version"], about["task"], vocabulary)
 
 
 def entry_of(image: Path, about: Mapping[str, Any], name: str | None = None) -> Entry:
@@ -148,9 +148,9 @@ def entry_of(image: Path, about: Mapping[str, Any], name: str | None = None) -> 
     InvalidResult: its file is damaged.
     """
     name = name or image.name
-    words = read_model(about).words
+    vocabulary = read_model(about).vocabulary
     with reading():
-        result = Result(dict(about["result"]), words)
+        result = Result(dict(about["result"]), vocabulary)
     return Entry(Source(image, name, Path(name).stem, 1), None, result, None)
 
 

@@ -181,7 +181,7 @@ def _measure_maps(
 
     def segment(path: Path) -> FoundMap:
         result = answer(path)
-        found, labels = _get_found(ClassMap, result), result.words.labels
+        found, labels = _get_found(ClassMap, result), result.vocabulary.labels
         own = {each.class_id: class_name(labels, each.class_id) for each in found.areas}
         heard.update(own.values())
         return FoundMap(found.pixels(), own)
@@ -200,7 +200,7 @@ def _measure_objects(
         image.check_size(*result.size)
         found = _get_found(Detections, result)
         for class_id in set(found.class_ids.tolist()):
-            if (name := class_name(result.words.labels, class_id)) != str(class_id):
+            if (name := class_name(result.vocabulary.labels, class_id)) != str(class_id):
                 names[class_id] = name
         return CompactDetections.of(found)
 
@@ -225,7 +225,7 @@ def _measure_folders(
     def classify(path: Path) -> list[str]:
         result = answer(path)
         ids = _get_found(Classes, result).class_ids[:FIRST].tolist()
-        found = [class_name(result.words.labels, each) for each in ids]
+        found = [class_name(result.vocabulary.labels, each) for each in ids]
         heard.update(found)
         return found
 
@@ -267,12 +267,12 @@ def _levels(result: Result) -> NDArray[np.uint8]:
 
 
 def _text(result: Result) -> str:
-    return _get_found(ReadText, result).caption(result.words.labels)
+    return _get_found(ReadText, result).caption(result.vocabulary.labels)
 
 
 def _judge(result: Result) -> dict[str, Judged]:
     def names(class_ids: Sequence[int]) -> frozenset[str]:
-        return frozenset(class_name(result.words.labels, each) for each in class_ids)
+        return frozenset(class_name(result.vocabulary.labels, each) for each in class_ids)
 
     return {
         each.name: Judged(names(each.class_ids.tolist()), names(each.likely))

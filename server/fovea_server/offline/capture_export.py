@@ -106,7 +106,7 @@ def _label_studio(entries: Sequence[Entry], model: ModelInfo, out: Path, images_
     """Write tasks.json with predictions, and config.xml, the labelling that they are made for."""
     results = [result for each in entries if (result := each.checked) is not None]
     seen = {class_id for each in results for class_id in _list_class_ids(each)}
-    names = class_names(model.words.labels, seen)
+    names = class_names(model.vocabulary.labels, seen)
     controls = [
         Control(kind, kind.lower(), "image", "image", labels, 0.0, False)
         for kind in _CONTROLS[model.task]
@@ -115,7 +115,7 @@ def _label_studio(entries: Sequence[Entry], model: ModelInfo, out: Path, images_
     tasks = []
     for entry, result in zip(entries, results, strict=True):
         found = ImageResult(*result.size, 1, result.found)
-        words = replace(result.words, labels=tuple(names))
+        words = replace(result.vocabulary, labels=tuple(names))
         drawn = regions(found, words, controls)
         scores = [each["score"] for each in drawn if "score" in each]
         prediction = {
@@ -138,7 +138,7 @@ def _list_class_ids(result: Result) -> list[int]:
 def _labels(kind: str, names: Sequence[str], model: ModelInfo) -> Sequence[str]:
     if kind != "KeyPointLabels":
         return names
-    return () if model.words.skeleton is None else model.words.skeleton.names
+    return () if model.vocabulary.skeleton is None else model.vocabulary.skeleton.names
 
 
 def _config(controls: Sequence[Control]) -> str:

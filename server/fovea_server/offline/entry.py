@@ -10,7 +10,7 @@ from fovea_client import ImageError, as_json
 from fovea_engines.results.mask_encoding import read_size
 from fovea_engines.results.registry import read_result, reading
 from fovea_engines.results.task_result import TaskResult
-from fovea_engines.results.vocabulary import Vocabulary, words_in
+from fovea_engines.results.vocabulary import Vocabulary, read_vocabulary
 from fovea_preprocess.errors import InvalidResult
 from fovea_preprocess.image import DecodedImage, decode_image
 from fovea_server.offline.sources import Source, Stamp, printable
@@ -45,10 +45,10 @@ class Result:
         json: the answer for the image.
     """
 
-    def __init__(self, json: dict[str, Any], words: Vocabulary | None = None) -> None:
+    def __init__(self, json: dict[str, Any], vocabulary: Vocabulary | None = None) -> None:
         """Keep an answer in the words of its model, or where these are unknown in its own."""
         self.json = json
-        self._words = words
+        self._vocabulary = vocabulary
 
     def check(self) -> None:
         """Raise InvalidResult if the answer is damaged."""
@@ -61,14 +61,14 @@ class Result:
             return read_size(self.json)[::-1]
 
     @cached_property
-    def words(self) -> Vocabulary:
+    def vocabulary(self) -> Vocabulary:
         """Return the words of the model, and what the answer adds to them; InvalidResult."""
-        words = self._words
-        if words is not None and (words.skeleton is not None or "detections" not in self.json):
-            return words
+        given, finds = self._vocabulary, "detections" in self.json
+        if given is not None and (given.skeleton is not None or not finds):
+            return given
         with reading():
-            own = words_in(self.json)
-        return own if words is None else replace(words, skeleton=own.skeleton)
+            own = read_vocabulary(self.json)
+        return own if given is None else replace(given, skeleton=own.skeleton)
 
     @cached_property
     def found(self) -> TaskResult | None:
@@ -76,7 +76,7 @@ class Result:
 
         InvalidResult: the answer is damaged.
         """
-        return read_result(self.json, self.words)
+        return read_result(self.json, self.vocabulary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,10 +55,10 @@ class Journal(Closing):
     """
 
     def __init__(
-        self, folder: Path, settings: RunSettings, words: Vocabulary, *, resume: bool
+        self, folder: Path, settings: RunSettings, vocabulary: Vocabulary, *, resume: bool
     ) -> None:
         self._path, self._run = folder / LINES, folder / _RUN
-        self._words = words
+        self._vocabulary = vocabulary
         self._settings: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -163,7 +163,7 @@ class Journal(Closing):
         if error := line.get("error"):
             return ImageError(str(error["code"]), str(error["message"]))
         json = {name: value for name, value in line.items() if name not in _OF_RUN}
-        result = Result(json, self._words)
+        result = Result(json, self._vocabulary)
         # The rest is read by whoever writes or draws it: a map takes its time.
         _ = result.size
         return result

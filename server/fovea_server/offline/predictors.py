@@ -35,14 +35,14 @@ class ModelInfo:
     name: str
     version: str
     task: str
-    words: Vocabulary
+    vocabulary: Vocabulary
     is_pipeline: bool = False
     mask: MaskFormat = "rle"
 
     def with_texts(self, texts: tuple[str, ...]) -> Self:
         """Return the model as it answers texts of a request in place of its classes."""
         task = choose_task(PredictOptions(labels=texts), self.task)
-        return replace(self, task=task, words=replace(self.words, labels=texts))
+        return replace(self, task=task, vocabulary=replace(self.vocabulary, labels=texts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ImagePrediction:
     timing_ms: Timing
 
     @classmethod
-    def of(cls, answer: Prediction, words: Vocabulary | None = None) -> Self:
+    def of(cls, answer: Prediction, vocabulary: Vocabulary | None = None) -> Self:
         """Return a server's answer for one image; InvalidResult if it is damaged."""
         [image] = answer.images
         if isinstance(image, ImageError):
@@ -64,7 +64,7 @@ class ImagePrediction:
         with reading():
             # As it is kept: what no JSON has is refused.
             json = orjson.loads(orjson.dumps(as_json(image)))
-        result = Result(json, words)
+        result = Result(json, vocabulary)
         result.check()
         return cls(answer.model, answer.version, answer.task, result, answer.timing_ms)
 
@@ -103,7 +103,7 @@ class RemotePredictor(Predictor):
         self._model = model
         self._options = options
         # Answers have their own, where the metadata are secret.
-        self._words: Vocabulary | None = None
+        self._vocabulary: Vocabulary | None = None
 
     def describe(self) -> ModelInfo:
         """Ask for the metadata; raises as `Client.model`, and InvalidResult for a bad skeleton."""
@@ -112,12 +112,12 @@ class RemotePredictor(Predictor):
         with reading():
             skeleton = Skeleton.from_json((model.card or {}).get("skeleton"))
         labels = self._options.get("labels", model.labels)
-        self._words = Vocabulary(labels, skeleton)
+        self._vocabulary = Vocabulary(labels, skeleton)
         return ModelInfo(
             model.name,
             model.version or "",
             model.task or "tensors",
-            self._words,
+            self._vocabulary,
             is_pipeline=bool(model.made_of),
         )
 
@@ -128,7 +128,7 @@ class RemotePredictor(Predictor):
         """
         sent = image.upright.pixels if image.data is None else image.data
         answer = self._client.predict(self._model, sent, **self._options)
-        return ImagePrediction.of(answer, self._words)
+        return ImagePrediction.of(answer, self._vocabulary)
 
     def model(self, version: int | str | None) -> Model | None:
         """Read the metadata of a version, None of the newest; None where they are secret."""
@@ -156,7 +156,7 @@ class LocalPredictor(Predictor):
         self._options = self._engine.resolve(options)
         self._alone = alone
         session, card = self._engine.session, self._engine.card
-        self._words = self._engine.vocabulary(options.labels)
+        self._vocabulary = self._engine.vocabulary(options.labels)
         self._task = choose_task(options, card.task)
         busy = IN_FLIGHT if session.offloads else session.concurrency
         self.threads = 1 if alone else busy
@@ -168,7 +168,7 @@ class LocalPredictor(Predictor):
 
     def describe(self) -> ModelInfo:
         """Describe the model as its card does."""
-        return ModelInfo(self._model, self._version, self._engine.card.task, self._words)
+        return ModelInfo(self._model, self._version, self._engine.card.task, self._vocabulary)
 
     def predict(self, image: InputImage) -> ImagePrediction:
         """Run the engine; in the timing, "infer" is everything from letterbox to NMS."""
@@ -178,7 +178,7 @@ class LocalPredictor(Predictor):
         found = self._engine.predict(upright.pixels, self._options, alone=self._alone)
         ended = time.perf_counter()
         size = {name: getattr(upright, name) for name in ("width", "height", "orientation")}
-        result = Result(size | found.to_json(self._words, self._options), self._words)
+        result = Result(size | found.to_json(self._vocabulary, self._options), self._vocabulary)
         timing = Timing(
             decode=round(1e3 * (decoded - started), 3),
             letterbox=0.0,

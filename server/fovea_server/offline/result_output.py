@@ -23,29 +23,29 @@ _NOTHING = "nothing found"
 
 def result_table(result: Result) -> Table | Text:
     """Return a table of what was found, or lines where a table would have one row."""
-    words = result.words
+    vocabulary = result.vocabulary
     match result.found:
         case None:
             tensors = (f"{t['name']} {t['datatype']} {t['shape']}" for t in result.json["tensors"])
             return Text("\n".join(tensors))
         case ClassMap() as found:
             areas = (
-                (class_name(words.labels, one.class_id), str(one.pixels), f"{one.share:.1%}")
+                (class_name(vocabulary.labels, one.class_id), str(one.pixels), f"{one.share:.1%}")
                 for one in found.areas
             )
             return _table(("class", "pixels", "share"), areas)
         case Classes() as found if len(found):
-            return _table(("class", "score"), _list_scores(found, words, 3))
+            return _table(("class", "score"), _list_scores(found, vocabulary, 3))
         case Detections() as found if len(found):
-            return _objects(found, words)
+            return _objects(found, vocabulary)
         case Classes() | Detections():
             return Text(_NOTHING)
         case found:
-            lines = (text for text, _ in found.lines(words.labels))
+            lines = (text for text, _ in found.lines(vocabulary.labels))
             return Text("\n".join(lines) or _NOTHING)
 
 
-def _objects(found: Detections, words: Vocabulary) -> Table:
+def _objects(found: Detections, vocabulary: Vocabulary) -> Table:
     place = ("x1", "y1", "x2", "y2") if found.rotated is None else ("cx", "cy", "w", "h", "angle")
     more = {
         "mask": found.masks is not None,
@@ -53,7 +53,7 @@ def _objects(found: Detections, words: Vocabulary) -> Table:
         "stages say": found.findings is not None,
     }
     header = ("class", "score", *place, *(name for name, there in more.items() if there))
-    rows = zip(_list_scores(found, words, 2), _places(found), _more(found), strict=True)
+    rows = zip(_list_scores(found, vocabulary, 2), _places(found), _more(found), strict=True)
     return _table(header, ((*name, *at, *rest) for name, at, rest in rows))
 
 
@@ -67,10 +67,10 @@ def _table(header: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
 
 
 def _list_scores(
-    found: Classes | Detections, words: Vocabulary, digits: int
+    found: Classes | Detections, vocabulary: Vocabulary, digits: int
 ) -> Iterator[tuple[str, str]]:
     for class_id, score in zip(found.class_ids.tolist(), found.scores.tolist(), strict=True):
-        yield class_name(words.labels, class_id), f"{score:.{digits}f}"
+        yield class_name(vocabulary.labels, class_id), f"{score:.{digits}f}"
 
 
 def _places(found: Detections) -> Iterator[list[str]]:
@@ -101,13 +101,13 @@ def _more(found: Detections) -> Iterator[list[str]]:
 
 def result_line(result: Result) -> str:
     """Return what was found in one line, such as "3 person, 1 bus"."""
-    labels = result.words.labels
+    labels = result.vocabulary.labels
     match result.found:
         case Detections() as found if len(found):
             counts = Counter(class_name(labels, each) for each in found.class_ids.tolist())
             return ", ".join(f"{count} {name}" for name, count in counts.most_common())
         case Classes() as found:
-            return ", ".join(map(" ".join, _list_scores(found, result.words, 3))) or _NOTHING
+            return ", ".join(map(" ".join, _list_scores(found, result.vocabulary, 3))) or _NOTHING
         case ClassMap() as found:
             named = ((class_name(labels, one.class_id), one.share) for one in found.areas)
             return ", ".join(f"{name} {share:.1%}" for name, share in named)

@@ -168,7 +168,9 @@ def _draw_and_yield(
 
 def _complete_skeleton(model: ModelInfo, entries: Iterable[Entry]) -> ModelInfo:
     """Complete the model by the answers: a server may know no more than the number of points."""
-    if model.task != "pose" or model.words.skeleton is not None:
+    if model.task != "pose" or model.vocabulary.skeleton is not None:
         return model
-    known = (result.words.skeleton for each in entries if (result := each.checked) is not None)
-    return replace(model, words=replace(model.words, skeleton=next(filter(None, known), None)))
+    known = (result.vocabulary.skeleton for each in entries if (result := each.checked) is not None)
+    return replace(
+        model, vocabulary=replace(model.vocabulary, skeleton=next(filter(None, known), None))
+    )

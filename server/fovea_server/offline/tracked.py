@@ -38,9 +38,9 @@ class VideoTracks:
         counts: of each line and zone, by the names of the videos.
     """
 
-    def __init__(self, tracking: Tracking, words: Vocabulary) -> None:
+    def __init__(self, tracking: Tracking, vocabulary: Vocabulary) -> None:
         self.counts: dict[str, dict[str, dict[str, int]]] = {}
-        self._tracking, self._words = tracking, words
+        self._tracking, self._vocabulary = tracking, vocabulary
         self._tuning = Tuning.of(tracking.options)
         self._source: Source | None = None
         self._scene: Scene
@@ -60,7 +60,7 @@ class VideoTracks:
             self._trails, self._tracker = Trails(), Tracker(self._tracking.options.track or "")
         tracked = self._tracker.identify(found, image.upright.pixels, self._tuning)
         size = image.upright.width, image.upright.height
-        self._scene.see(tracked, self._words.labels, size, time_s)
+        self._scene.see(tracked, self._vocabulary.labels, size, time_s)
         self._trails.see(tracked, entry.frame)
         self.counts[entry.source.name] = self._scene.counts
         return replace(entry, result=self._add_ids(entry.result, tracked))
@@ -69,12 +69,13 @@ class VideoTracks:
         assert tracked.track_ids is not None
         rows = zip(tracked.track_ids.tolist(), tracked.class_ids.tolist(), strict=True)
         found = result.json[Detections.field]
+        labels = self._vocabulary.labels
         objects = [
-            {**each, "class_id": class_id, "class_name": class_name(self._words.labels, class_id)}
+            {**each, "class_id": class_id, "class_name": class_name(labels, class_id)}
             | {"track_id": track_id if track_id > 0 else None}
             for each, (track_id, class_id) in zip(found, rows, strict=True)
         ]
-        return Result({**result.json, Detections.field: objects}, result.words)
+        return Result({**result.json, Detections.field: objects}, result.vocabulary)
 
     def draw_below(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return a copy of the frame with lines, zones and trails, on which objects are drawn."""

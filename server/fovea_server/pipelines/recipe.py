@@ -182,7 +182,7 @@ def _encode(request: ImageRequest, result: ImageResult, image: _Image | None) ->
     return b"" if request.encode is None else request.encode(result)
 
 
-def composite_config(folder: Path, name: str) -> ModelConfig:
+def pipeline_config(folder: Path, name: str) -> ModelConfig:
     """Make the configuration of a folder that is a pipeline; raises as `Pipeline.read`."""
     if (folder / CONFIG_FILE).exists():
         raise InvalidModel(f"{folder / CONFIG_FILE} is beside {PIPELINE_FILE}: remove one of them")
@@ -195,7 +195,7 @@ def complete_config(config: ModelConfig, first: ModelConfig, engine: Engine | No
     """Fill in what the first model says, whose input takes the images."""
     parameters = {}
     if engine is not None and engine.head is not None:
-        listed = orjson.dumps(image_outputs(engine.head, composite=True)).decode()
+        listed = orjson.dumps(image_outputs(engine.head, of_pipeline=True)).decode()
         parameters = {"image_outputs": ModelParameter(listed)}
     rows, taken = first.max_batch_size, first.input[:1]
     return replace(config, max_batch_size=rows, input=taken, parameters=parameters)

@@ -89,7 +89,7 @@ class StageOutput(BaseModel):
     def compare(self, finding: Finding, image: str) -> _Comparison:
         """Measure how far a stage finds the same now."""
         try:
-            agreement, words = self._measure_shared(finding.found, finding.words.labels)
+            agreement, words = self._measure_shared(finding.found, finding.vocabulary.labels)
         except (ValueError, IndexError, OverflowError):  # of a network with other arrays
             agreement, words = 0.0, self.caption
         change = f"{self.caption!r}, now {finding.caption!r}, on {image}"

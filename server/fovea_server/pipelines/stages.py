@@ -42,7 +42,7 @@ _FACE = np.array(
 _FACE_SIDE = 112
 # Words of a corner's name -> its number, clockwise from the top left.
 _CORNERS = {
-    frozenset(words.split()): number
+    frozenset(vocabulary.split()): number
     for number, names in enumerate(
         (
             ("top left", "upper left", "tl", "lt"),
@@ -51,7 +51,7 @@ _CORNERS = {
             ("bottom left", "lower left", "bl", "lb"),
         )
     )
-    for words in names
+    for vocabulary in names
 }
 # A text is read along its longer side.
 _UPRIGHT = 1.5
@@ -277,8 +277,8 @@ class BoundStage:
 
     def make_finding(self, engine: Engine, answer: TaskResult) -> Finding:
         """Make the finding of an object."""
-        words = engine.vocabulary()
-        return Finding(self.name, self.field, answer, words, answer.caption(words.labels))
+        vocabulary = engine.vocabulary()
+        return Finding(self.name, self.field, answer, vocabulary, answer.caption(vocabulary.labels))
 
     def make_failed_finding(self, error: FoveaError) -> Finding:
         """Make the finding of an object whose crop failed."""

@@ -51,7 +51,7 @@ class ShadowCandidate:
     version: int
     against: int
     task: str
-    words: Vocabulary
+    vocabulary: Vocabulary
     settings: Settings
 
 

@@ -73,10 +73,10 @@ def _open(candidate: ShadowCandidate) -> Engine:
             f"the task of version {candidate.version} is {model.task}, and that of version "
             f"{candidate.against} is {candidate.task}: they cannot be compared"
         )
-    if (labels := model.engine.labels) != candidate.words.labels:
+    if (labels := model.engine.labels) != candidate.vocabulary.labels:
         raise InvalidOption(
             f"version {candidate.version} answers other classes than version {candidate.against}: "
-            f"{_difference(candidate.words.labels or (), labels or ())}"
+            f"{_difference(candidate.vocabulary.labels or (), labels or ())}"
         )
     return model.engine
 
@@ -95,7 +95,7 @@ def _difference(live: tuple[str, ...], candidate: tuple[str, ...]) -> str:
 class _Comparison:
     def __init__(self, candidate: ShadowCandidate, engine: Engine) -> None:
         self._candidate, self._engine = candidate, engine
-        self._figures = ShadowCounts(candidate.words.labels)
+        self._figures = ShadowCounts(candidate.vocabulary.labels)
         self._pictures: dict[str, bytes] = {}
         self._number = 0
         self._reported = time.monotonic()
@@ -127,7 +127,7 @@ class _Comparison:
 
     def _draw(self, pixels: NDArray[np.uint8], live: TaskResult, candidate: TaskResult) -> bytes:
         """Draw both results side by side."""
-        words = self._candidate.words
+        words = self._candidate.vocabulary
         versions = self._candidate.against, self._candidate.version
         panes = [
             add_caption(_shrunk(draw(found, pixels, words)), f"{who} {number}")

@@ -201,7 +201,7 @@ class Shadows(Feature):
             version=version,
             against=model.version,
             task=model.task,
-            words=engine.vocabulary(),
+            vocabulary=engine.vocabulary(),
             settings=self._settings,
         )
 

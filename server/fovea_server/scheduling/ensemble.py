@@ -1,7 +1,7 @@
-"""Models made of others: ensembles pass tensors between them, and composites crops of images.
+"""Models made of others: ensembles pass tensors between them, and pipelines crops of images.
 
 An ensemble is `ensemble_scheduling` of config.pbtxt. Source: `ModelEnsembling` of
-model_config.proto; `EnsembleScheduler` of Triton's core. What a composite is, and what runs when,
+model_config.proto; `EnsembleScheduler` of Triton's core. What a pipeline is, and what runs when,
 `fovea_server.pipelines` reads: the first model finds objects, and others look at these.
 """
 
@@ -145,8 +145,8 @@ class EnsembleScheduler(Scheduler):
         ]
 
 
-class CompositeScheduler(Scheduler):
-    """Admits requests to a composite, and counts them. The models count their own work.
+class PipelineScheduler(Scheduler):
+    """Admits requests to a pipeline, and counts them. The models count their own work.
 
     Args:
         predict: has the models answer.

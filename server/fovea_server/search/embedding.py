@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, create_model
 
 from fovea_engines.results.options import PredictOptions, VectorFormat
-from fovea_engines.results.vocabulary import WORDLESS
+from fovea_engines.results.vocabulary import NO_NAMES
 from fovea_server.dataplane.models import Models
 from fovea_server.feature import Feature
 from fovea_server.http.v1.body import parse_texts
@@ -103,7 +103,7 @@ async def _embed(request: Request, name: str, version: int | None) -> Response:
         document = {
             "model": model.name,
             "version": str(model.version),
-            "texts": [each.to_json(WORDLESS, options) for each in read],
+            "texts": [each.to_json(NO_NAMES, options) for each in read],
         }
         return Response(orjson.dumps(document), media_type="application/json")
 

@@ -17,10 +17,10 @@ from fovea_server.tensors.wire import NAMES
 
 
 def result_tensors(
-    found: Sequence[TaskResult], words: Vocabulary, options: PredictOptions
+    found: Sequence[TaskResult], vocabulary: Vocabulary, options: PredictOptions
 ) -> list[OutputTensor]:
     """Convert the results for n images, at least one, to tensors [n, ...]."""
-    return output_tensors(type(found[0]).to_tensors(found, words, options))
+    return output_tensors(type(found[0]).to_tensors(found, vocabulary, options))
 
 
 def output_tensors(arrays: Mapping[str, Array]) -> list[OutputTensor]:
@@ -28,15 +28,15 @@ def output_tensors(arrays: Mapping[str, Array]) -> list[OutputTensor]:
     return [OutputTensor(name, NAMES[array.dtype], array) for name, array in arrays.items()]
 
 
-def image_outputs(head: Head, *, composite: bool = False) -> list[dict[str, Any]]:
+def image_outputs(head: Head, *, of_pipeline: bool = False) -> list[dict[str, Any]]:
     """Return name, datatype and shape of each tensor; -1 is the images, or a size that varies.
 
-    A `composite` adds what its later models find on each object.
+    With `of_pipeline`, they have what its later models find on each object.
     They are not among the outputs of a model's metadata: perf_analyzer and Ultralytics' client ask
     for all outputs that are listed there, also when they send tensors.
     """
     listed = RESULT_OF[head.task].outputs(head.task, head.skeleton)
     return [
         {"name": each.name, "datatype": NAMES[each.numpy_dtype], "shape": list(each.shape)}
-        for each in [*listed, *([FINDINGS] * composite)]
+        for each in [*listed, *([FINDINGS] * of_pipeline)]
     ]

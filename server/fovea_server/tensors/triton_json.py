@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import orjson
 
 from fovea_preprocess.errors import MalformedJson
-from fovea_server.json_text import MOST, check_weight
+from fovea_server.json_text import MAX_WEIGHT, check_weight
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ MAX_DEPTH = 100
 _NUMBER = re.compile(r"\s*([+-]?)0*(\d{1,20}|(?<=0))", re.ASCII)
 
 
-def parse_json(data: bytes | bytearray, most: int = MOST) -> Any:
+def parse_json(data: bytes | bytearray, most: int = MAX_WEIGHT) -> Any:
     """Parse a JSON document of at most `MAX_DEPTH` levels that weighs at most `most`."""
     check_weight(data, most)
     value = _loads(data)

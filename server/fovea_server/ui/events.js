@@ -2,7 +2,7 @@
 
 import { make } from "./dom.js";
 
-const MOST = 50;
+const MAX_EVENTS = 50;
 // Of the log, where the page is loaded; counts are listed beside them.
 const LAST = -200;
 const KINDS = "appeared,lost,crossed,entered,left";
@@ -55,7 +55,7 @@ export class EventList {
     this.container.prepend(make("li", {},
       make("time", { dateTime: event.time, textContent: time }),
       make("span", { textContent: words(event) })));
-    while (this.container.children.length > MOST) this.container.lastChild.remove();
+    while (this.container.children.length > MAX_EVENTS) this.container.lastChild.remove();
   }
 }
 

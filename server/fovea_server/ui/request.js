@@ -18,7 +18,7 @@ export const TILED = ["detect", "segment", "pose", "obb"];
  * with what was asked for, and the image that was sent if it was a smaller one
  */
 
-const MOST = 4; // Requests at a time: others wait in the page, and not in the server's queue.
+const MAX_REQUESTS = 4; // Requests at a time: others wait in the page, and not in the server's queue.
 const UPLOAD_S = 30; // The longest pauses, of an upload and before the answer.
 const ANSWER_S = 300;
 const waiting = [];
@@ -41,7 +41,7 @@ export function optionsFor({ conf, iou, tile, overlap, shrink }, { task }) {
  * @returns {Promise<Entry>} an error is part of it
  */
 export async function ask(fovea, image, choice, asked, signal, onUpload) {
-  if (running === MOST) await new Promise((turn) => waiting.push(turn));
+  if (running === MAX_REQUESTS) await new Promise((turn) => waiting.push(turn));
   else running += 1;
   const entry = await send(fovea, image, choice, asked, signal, onUpload);
   if (waiting.length) waiting.pop()();

@@ -2,7 +2,7 @@
 
 import { make } from "./dom.js";
 
-const MOST = 12;
+const MAX_SIMILAR = 12;
 let wanted = null;
 
 /** Search once for each image and model, and show what is found; nothing where `image` is null. */
@@ -13,7 +13,7 @@ export async function showSimilar(container, fovea, image, { key, name, version 
     return;
   }
   if (!image.similar.has(key)) {
-    image.similar.set(key, fovea.search(name, image.blob, { version, k: MOST, thumbnails: true }));
+    image.similar.set(key, fovea.search(name, image.blob, { version, k: MAX_SIMILAR, thumbnails: true }));
   }
   const search = image.similar.get(key);
   if (wanted === search) return;

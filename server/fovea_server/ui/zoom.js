@@ -1,6 +1,6 @@
 // Zoom and pan, of all pictures at once: those that are compared show the same part.
 
-const MOST = 12;
+const MAX_ZOOM = 12;
 const STEP = 1.5;
 const PAN = 0.15; // Of the view, with a key.
 const LINE_PX = 16; // Of wheels that count lines.
@@ -91,7 +91,7 @@ export class Zoom {
   /** Zoom so that a point of the view, in shares of it, stays where it is. */
   #zoom(factor, x, y) {
     const at = this.#at;
-    const scale = clamp(at.scale * factor, 1, MOST);
+    const scale = clamp(at.scale * factor, 1, MAX_ZOOM);
     const grown = scale / at.scale;
     this.#show({ scale, x: x - (x - at.x) * grown, y: y - (y - at.y) * grown });
   }

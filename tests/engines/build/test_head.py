@@ -257,6 +257,8 @@ def test_the_agreement_check_runs_an_own_head(planned, shared, tmp_path, options
     [
         ("cy, cx, h, w =", "cx, cy, w, h =", "swapped"),
         ("256 * where", "where", "shares of its input"),
+        ("256 * where", "224 * where", "a wrong scale"),
+        ("256 * where.", "where.mean() * 0 + 64 * np.ones_like(where).", "stays where it is"),
     ],
 )
 def test_a_decode_that_misreads_boxes_is_refused(planned, tmp_path, right, wrong, reason):
@@ -264,6 +266,15 @@ def test_a_decode_that_misreads_boxes_is_refused(planned, tmp_path, right, wrong
     with pytest.raises(UnsupportedModel, match=reason):
         build(planned(OWN.replace(right, wrong)))
     assert not (tmp_path / "r" / "odd").exists()
+
+
+@pytest.mark.real
+def test_an_own_head_that_finds_nothing_is_unverified(planned, shared, tmp_path, grey):
+    """Fovea's photographs follow the images that show nothing."""
+    nothing = OWN.replace("detections(boxes, scores", "detections(boxes, scores / 9")
+    assert build(replace(planned(nothing), images=grey)).head_doubt == NOTHING_SEEN
+    card = build(replace(planned(OWN), images=grey))
+    assert card.head_doubt is None
 
 
 @pytest.mark.real

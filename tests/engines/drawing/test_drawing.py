@@ -14,7 +14,7 @@ from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.results.masks import Masks
 from fovea_engines.results.rotated import bounds, corners, regular
 from fovea_engines.results.skeleton import PERSON
-from fovea_engines.results.vocabulary import WORDLESS, Vocabulary
+from fovea_engines.results.vocabulary import NO_NAMES, Vocabulary
 
 GREY = 90
 TINY = [(1, 1), (2, 900), (20, 20)]
@@ -53,7 +53,7 @@ def at(shown, point):
 def test_the_box_has_its_class_colour_and_the_image_given_is_untouched():
     given = image()
     given.flags.writeable = False
-    shown = draw(one((100, 150, 300, 350)), given, WORDLESS)
+    shown = draw(one((100, 150, 300, 350)), given, NO_NAMES)
     assert (given == GREY).all()
     assert at(shown, (100, 250)) == at(shown, (200, 350)) == colour(3)
     assert at(shown, (200, 250)) == (GREY,) * 3
@@ -71,7 +71,7 @@ def test_the_label_stays_inside(box):
     # In the middle of the image nothing would be cut: as many pixels have to be painted here.
     label = Vocabulary(("", "", "", "a rather long name"))
     inside = len(changed(draw(one(box), image(), label)))
-    assert inside > len(changed(draw(one(box), image(), WORDLESS))) * 0.5
+    assert inside > len(changed(draw(one(box), image(), NO_NAMES))) * 0.5
     assert inside >= len(changed(draw(one((300, 200, 301, 201)), image(), label))) * 0.95
 
 
@@ -97,8 +97,8 @@ def test_maps_of_tiny_images_are_survived(size):
 
 
 def test_lines_grow_with_the_image():
-    small = draw(one((50, 100, 250, 250)), image(300, 300), WORDLESS)
-    large = draw(one((500, 1000, 2500, 2500)), image(3000, 3000), WORDLESS)
+    small = draw(one((50, 100, 250, 250)), image(300, 300), NO_NAMES)
+    large = draw(one((500, 1000, 2500, 2500)), image(3000, 3000), NO_NAMES)
     thickness = [
         int((row != GREY).any(axis=1).sum()) for row in (small[200, 150:], large[2000, 1500:])
     ]
@@ -107,7 +107,7 @@ def test_lines_grow_with_the_image():
 
 def test_a_rotated_box_has_its_sides_and_an_arrowhead_where_its_angle_points():
     cx, cy, width, _, angle = row = (300, 200, 200, 80, 0.5)
-    shown = draw(turned(row), image(), WORDLESS)
+    shown = draw(turned(row), image(), NO_NAMES)
     outline = corners(np.array([row]))[0]
     for first, last in zip(outline, np.roll(outline, -1, axis=0), strict=True):
         assert at(shown, (first + last) / 2) == colour(3)
@@ -132,10 +132,10 @@ def test_sure_keypoints_and_their_bones_are_drawn():
 
 
 def test_a_tag_has_the_name_and_the_number_of_its_track():
-    box, words = (100, 150, 300, 350), Vocabulary(("", "", "", "bus"))
+    box, vocabulary = (100, 150, 300, 350), Vocabulary(("", "", "", "bus"))
     tracked = [one(box, track_ids=np.array([track], np.int32)) for track in (0, 7)]
     plain, without, numbered = (
-        len(changed(draw(found, image(), words))) for found in (one(box), *tracked)
+        len(changed(draw(found, image(), vocabulary))) for found in (one(box), *tracked)
     )
     assert plain == without < numbered
 
@@ -165,7 +165,7 @@ def test_encoding_keeps_the_channel_order():
 
 def test_classes_of_pixels_have_their_colours_and_a_legend():
     given = image()
-    shown = draw(ClassMap(halves(4, 7, dtype=np.uint16)), given, WORDLESS)
+    shown = draw(ClassMap(halves(4, 7, dtype=np.uint16)), given, NO_NAMES)
     assert (given == GREY).all()
     for column, class_id in ((150, 4), (450, 7)):
         off = np.subtract(shown[200, column], np.array(colour(class_id)) * 0.55 + GREY * 0.45)
@@ -187,17 +187,17 @@ def test_background_and_what_is_left_out_stay_as_they_are(left, labels):
 
 def test_what_stands_out_is_bright_and_the_rest_of_a_cut_out_is_transparent():
     found = SoftMask(halves(1, 0))
-    shown = draw(found, image(), WORDLESS)
+    shown = draw(found, image(), NO_NAMES)
     assert (shown[:, :300] == GREY).all()
     assert (shown[:, 300:] < GREY / 2).all()
     cut = cut_out(found, image())
     assert (cut[..., :3] == GREY).all()
     assert (cut[..., 3] == np.where(found.values == 1, 255, 0)).all()
-    assert annotate(found, image(), WORDLESS, "image/png") == encode(cut, "image/png")
-    assert annotate(found, image(), WORDLESS, "image/jpeg") == encode(shown, "image/jpeg")
+    assert annotate(found, image(), NO_NAMES, "image/png") == encode(cut, "image/png")
+    assert annotate(found, image(), NO_NAMES, "image/jpeg") == encode(shown, "image/jpeg")
 
 
 @pytest.mark.parametrize("metres", [True, False])
 def test_what_is_near_is_bright(metres):
-    shown = draw(DepthMap(halves(1, 9), metres), image(), WORDLESS)
+    shown = draw(DepthMap(halves(1, 9), metres), image(), NO_NAMES)
     assert (shown[100, 50].sum() > shown[100, 550].sum()) == metres

@@ -1,5 +1,6 @@
 """A head of a user's own, in a file: what its class may be, and what its results must be."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,7 @@ BOX = [[0, 0, 1, 1]]
         objects(BOX, [0.5], [0.0]),
         objects(BOX, ["a"], [0]),
         objects("[[0, 0, 1, np.nan]]", [0.5], [0]),
+        objects("[[9, 0, 5, 7]]", [0.5], [0]),
         objects(BOX, [5.5], [0]),
         objects(BOX, [0.5], [2]),
         objects(BOX, [0.5], [-1]),
@@ -134,6 +136,20 @@ def test_a_result_that_cannot_be_names_the_file_and_the_line_of_decode(head, cod
     mine = head(returning(code, "    labels = ('x', 'y')"))
     with pytest.raises(InferenceFailed, match=r"mine.py, line [89]: "):
         decode(mine)
+
+
+def test_what_it_prints_is_not_on_stdout(head, capsys):
+    mine = head(f"print('begun')\n{returning('print(1) or 2')}")
+    with pytest.raises(InferenceFailed):
+        decode(mine)
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "begun\n1\n")
+
+
+def test_an_interrupt_of_a_head_in_a_thread_does_not_end_that(head):
+    mine = head(returning("(_ for _ in ()).throw(KeyboardInterrupt)"))
+    with ThreadPoolExecutor() as pool, pytest.raises(InferenceFailed):
+        pool.submit(decode, mine).result()
 
 
 @pytest.mark.parametrize(

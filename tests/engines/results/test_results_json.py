@@ -380,8 +380,8 @@ def damaged(draw) -> dict[str, Any]:
 @given(damaged())
 def test_any_json_is_one_error_or_can_be_shown_and_drawn(answer):
     """Whatever a server, a journal or a capture has."""
-    for words in (WORDS, None):
-        result = Result(answer, words)
+    for vocabulary in (WORDS, None):
+        result = Result(answer, vocabulary)
         try:
             result.check()
         except InvalidResult:
@@ -394,7 +394,7 @@ def test_any_json_is_one_error_or_can_be_shown_and_drawn(answer):
         width, height = result.size
         if not isinstance(result.found, Embedding) and width * height < 1e5:
             with suppress(InvalidResult):  # its map is left out
-                draw(result.found, np.zeros((height, width, 3), np.uint8), result.words)
+                draw(result.found, np.zeros((height, width, 3), np.uint8), result.vocabulary)
 
 
 def test_raw_tensors_have_no_result():

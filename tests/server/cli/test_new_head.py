@@ -38,7 +38,26 @@ def without_batch(path):
     return path
 
 
-@pytest.mark.parametrize("kind", ["nothing", "pairs", "columns", "rows"])
+def with_maps(path):
+    """Write a model of maps for cells of 4 pixels: scores of 3 classes, and boxes."""
+    floats = TensorProto.FLOAT
+    image = helper.make_tensor_value_info("image", floats, [1, 3, 64, 96])
+    maps = [
+        helper.make_tensor_value_info(name, floats, [1, channels, 16, 24])
+        for name, channels in (("heat", 3), ("where", 4))
+    ]
+    made = numpy_helper.from_array(np.ones((4, 3, 1, 1), np.float32), "weights")
+    nodes = [
+        helper.make_node("AveragePool", ["image"], ["heat"], kernel_shape=[4, 4], strides=[4, 4]),
+        helper.make_node("Conv", ["heat", "weights"], ["where"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [image], maps, [made])
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path
+    )
+
+
+@pytest.mark.parametrize("kind", ["nothing", "pairs", "columns", "rows", "maps"])
 def test_what_it_writes_passes_its_test_and_has_the_outputs_of_the_model(
     fovea, tmp_path, demo_model, kind
 ):
@@ -50,13 +69,16 @@ def test_what_it_writes_passes_its_test_and_has_the_outputs_of_the_model(
             model = demo_model
         case "rows":
             without_batch(model)
+        case "maps":
+            with_maps(model)
     given = [] if kind == "nothing" else ["--model", model]
     code, out, err = fovea("init", "--head", "my_head.py", *given)
     assert (code, err) == (0, "")
     assert "fovea build" in out
-    names = {"nothing": "boxes", "pairs": "where", "columns": "output0", "rows": "found"}
+    names = {"nothing": "boxes", "columns": "output0", "rows": "found"}
     text = (tmp_path / "my_head.py").read_text()
-    assert f'outputs = ("{names[kind]}"' in text
+    assert f'outputs = ("{names.get(kind, "where")}"' in text
+    assert ("np.indices((16, 24))" in text) == (kind == "maps")
     assert ("batched = False" in text) == (kind == "rows")
     assert passes(tmp_path)
 
@@ -87,6 +109,10 @@ def test_it_leads_to_boxes(fovea, tmp_path, demo_model):
     code, out, _ = fovea("predict", "odd", scene, "--repository", "r", "--allow-code", "--json")
     found = json.loads(out)["images"][0]["detections"]
     assert [one["class_id"] for one in found[:3]] == [5, 6, 9]
+    load = ("--images", DEMO, "--clients", "1", "--seconds", "0.2", "--warmup", "0", "--json")
+    code, out, err = fovea("bench", "odd", "--repository", "r", "--allow-code", *load)
+    assert code == 0, err
+    assert json.loads(out)["levels"][0]["answers"] > 0
 
     head.write_text(f"{head.read_text()}\n")  # it is another head now
     assert json.loads(fovea("inspect", "odd", "--repository", "r", "--json")[1])[0]["card"] == card
@@ -117,10 +143,21 @@ def test_what_is_wrong_with_it_ends_a_build_with_its_line(fovea, tmp_path, demo_
     assert not (tmp_path / "r" / "odd").exists()
 
 
+def test_a_signal_while_it_decodes_ends_the_build(fovea, tmp_path, demo_model):
+    odd_model(demo_model, tmp_path / "odd.onnx")
+    fovea("init", "--head", "my_head.py", "--model", "odd.onnx")
+    head = tmp_path / "my_head.py"
+    stop = "__import__('signal').raise_signal(15)"
+    head.write_text(head.read_text().replace("# A score is", f"{stop}  #", 1))
+    assert fovea("build", "odd.onnx", "--head", "my_head.py", *BUILT)[0] == 128 + 15
+    assert not (tmp_path / "r" / "odd").exists()
+
+
 def test_what_is_refused(fovea, tmp_path):
     for given, told in {
-        ("--head", "my-head.py"): "name it as a Python module, as my_head.py",
-        ("--head", "class.py"): "name it as a Python module, as my_head.py",
+        ("--head", "my-head.py"): "my_head.py",
+        ("--head", "class.py"): "my_head.py",
+        ("--head", "numpy.py"): "my_head.py",
         ("--model", __file__): "--model has no effect without --head",
         ("--head", "my_head.py", "shop"): "not both",
     }.items():

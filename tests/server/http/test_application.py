@@ -13,7 +13,7 @@ import pytest
 from tests.keyed import key
 
 from fovea_server.http.v1.schemas import ErrorAnswer
-from fovea_server.json_text import MAX_OF_STRANGERS, MAX_OF_TENSORS, MOST
+from fovea_server.json_text import MAX_OF_STRANGERS, MAX_OF_TENSORS, MAX_WEIGHT
 from fovea_server.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -304,7 +304,7 @@ def too_many(ask, path: str, body: bytes, **headers: str) -> tuple[int, bool]:
     ],
 )
 def test_json_has_a_bound_on_every_route(speaking, path):
-    for body in (lists(MOST), b"[" + b"{}," * (MOST // 7) + b"1]"):
+    for body in (lists(MAX_WEIGHT), b"[" + b"{}," * (MAX_WEIGHT // 7) + b"1]"):
         assert too_many(speaking, path, body) == (400 if path.startswith("/v2/") else 413, True)
 
 
@@ -315,7 +315,7 @@ def test_tensors_and_configurations_have_a_bound_too(speaking):
     one = b'{"name":"images","datatype":"FP32","shape":[1,1],"data":[1]}'
     body = b'{"inputs":[' + b",".join([one] * 40_000) + b"]}"
     assert 400 <= too_many(speaking, INFER, body)[0] <= 500
-    inner = json.dumps({"parameters": {"config": lists(MOST).decode()}}).encode()
+    inner = json.dumps({"parameters": {"config": lists(MAX_WEIGHT).decode()}}).encode()
     assert too_many(speaking, LOAD, inner) == (400, True)
 
 

@@ -1,4 +1,4 @@
-"""Runs one batch on the GPU: a stream, its memory, and a lane for each batch size."""
+"""Runs one batch on the GPU: a stream, its memory, and a context for each batch size."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Slot:
         self._contexts = contexts
         self._recorder = recorder
         self._buckets = buckets
-        self._lanes: dict[Bucket, BatchContext] = {}
+        self._batches: dict[Bucket, BatchContext] = {}
         rows = buckets[-1].rows
         with ExitStack() as made:
             self._stream = made.enter_context(closing(device.stream()))
@@ -177,13 +177,13 @@ class Slot:
             for buffer in self._inputs:
                 buffer.clear(self._stream)
             for bucket in buckets:
-                self._lanes[bucket] = self._open(bucket)
+                self._batches[bucket] = self._open(bucket)
             self._made = made.pop_all()
 
     def record(self) -> None:
-        """Record the graphs of all lanes, where that is possible now."""
-        for lane in self._lanes.values():
-            lane.record()
+        """Record the graphs of all batch sizes, where that is possible now."""
+        for batch in self._batches.values():
+            batch.record()
 
     def run(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
         """Compute a batch that fits the largest bucket; all arrays are [rows, ...]."""
@@ -220,11 +220,11 @@ class Slot:
             buffer.read(outputs[buffer.tensor.name])
 
     def _enqueue(self, bucket: Bucket, rows: int, send: Callable[[Bucket], None]) -> None:
-        if bucket not in self._lanes:
+        if bucket not in self._batches:
             with QUIET.synchronising():
-                self._lanes[bucket] = self._open(bucket)
+                self._batches[bucket] = self._open(bucket)
         send(bucket)
-        self._lanes[bucket].enqueue()
+        self._batches[bucket].enqueue()
         for buffer in self._outputs:
             buffer.fetch(rows, self._stream)
 
@@ -245,9 +245,9 @@ class Slot:
         with suppress(BackendError):
             self._stream.synchronize()
         for bucket in buckets:
-            if lane := self._lanes.pop(bucket, None):
+            if batch := self._batches.pop(bucket, None):
                 with suppress(BackendError), QUIET.synchronising():
-                    lane.close()
+                    batch.close()
 
     def close(self) -> None:
         """Release everything."""

@@ -93,7 +93,7 @@ def error_json(error: FoveaError) -> bytes:
     return orjson.dumps({"error": {"code": error.code, "message": message}})
 
 
-def image_json(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
+def image_json(result: ImageResult, vocabulary: Vocabulary, options: PredictOptions) -> bytes:
     """Write an `ImageAnswer`; where the head is not recognised, with the tensors and why."""
     answer: dict[str, Any] = {
         "width": result.width,
@@ -101,9 +101,9 @@ def image_json(result: ImageResult, words: Vocabulary, options: PredictOptions) 
         "orientation": result.orientation,
     }
     if result.found is not None:
-        answer |= result.found.to_json(words, options)
+        answer |= result.found.to_json(vocabulary, options)
     else:
-        answer["reason"] = words.reason
+        answer["reason"] = vocabulary.reason
         answer["tensors"] = [
             {
                 "name": name,
@@ -123,6 +123,6 @@ async def draw_image(service: Service, prediction: Prediction, kind: MediaType) 
     assert result.pixels is not None, "asked for with keep_pixels"
     if result.found is None:
         raise InvalidRequest("this model's head is not recognised: there is nothing to draw")
-    seen = result.found, result.pixels, prediction.words
+    seen = result.found, result.pixels, prediction.vocabulary
     async with service.plane.drawing(result.pixels):
         return await run_in_threadpool(annotate, *seen, kind)

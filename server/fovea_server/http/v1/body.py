@@ -20,7 +20,7 @@ from fovea_preprocess.text import counted, size_text
 from fovea_server.dataplane.options import parse_options
 from fovea_server.http.base64_text import base64_image
 from fovea_server.http.receive import Watch, unpack
-from fovea_server.json_text import MOST, JsonThread, parse_json
+from fovea_server.json_text import MAX_WEIGHT, JsonThread, parse_json
 from fovea_server.settings import Settings
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ async def parsed_body(
     return await run_in_threadpool(work)
 
 
-def parse_texts(body: bytes, most: int = MOST) -> tuple[list[str], PredictOptions]:
+def parse_texts(body: bytes, most: int = MAX_WEIGHT) -> tuple[list[str], PredictOptions]:
     """Parse the texts and options of a JSON body; raises as `parse_body`."""
     given = json_object(body, most)
     sent = given.pop("text", None)
@@ -145,7 +145,7 @@ def parse_texts(body: bytes, most: int = MOST) -> tuple[list[str], PredictOption
     return texts, parse_options(given)
 
 
-def json_object(body: bytes, most: int = MOST) -> dict[str, Any]:
+def json_object(body: bytes, most: int = MAX_WEIGHT) -> dict[str, Any]:
     """Read a body that must be a JSON object, and weighs at most `most`."""
     given = _json(body, most)
     if not isinstance(given, dict):
@@ -153,7 +153,7 @@ def json_object(body: bytes, most: int = MOST) -> dict[str, Any]:
     return given
 
 
-def _json(body: bytes | bytearray, most: int = MOST) -> Any:
+def _json(body: bytes | bytearray, most: int = MAX_WEIGHT) -> Any:
     try:
         return parse_json(body, most)
     except orjson.JSONDecodeError as error:

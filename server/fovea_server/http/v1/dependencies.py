@@ -15,7 +15,7 @@ from fovea_server.http.receive import Watch, cancelled_error
 from fovea_server.http.v1.body import Source, json_object, read_body
 from fovea_server.http.v1.openapi import MODEL_EXAMPLE
 from fovea_server.http.v1.sources import ImageSources
-from fovea_server.json_text import MOST
+from fovea_server.json_text import MAX_WEIGHT
 from fovea_server.models.config.config_check import Document, validate
 from fovea_server.traffic.call import Call
 
@@ -114,7 +114,7 @@ async def answer_body(request: Request, work: Work, timeout_s: float | None) -> 
 
 
 async def parse_json_body(
-    request: Request, body: bytes, work: Callable[[bytes, int], T], most: int = MOST
+    request: Request, body: bytes, work: Callable[[bytes, int], T], most: int = MAX_WEIGHT
 ) -> T:
     """Await `work`, which parses the JSON in a body, where it keeps nobody else waiting."""
     return await service_of(request).json.run(body, partial(work, body, most), most)

@@ -17,7 +17,7 @@ from fovea_server.tensors.wire import NUMPY
 MANY = 16_384
 """Elements that take about a millisecond to write."""
 
-MOST = 4 << 20
+MAX_ELEMENTS = 4 << 20
 """Elements of an answer: about 80 MB of text, which take 20 s to write."""
 
 ELEMENT = 20
@@ -114,10 +114,10 @@ def _unfit_error(why: str) -> MalformedJson:
 
 def refuse_long(elements: int) -> None:
     """Raise AnswerTooLarge if outputs have too many elements for JSON, before they are written."""
-    if elements > MOST:
+    if elements > MAX_ELEMENTS:
         raise AnswerTooLarge(
-            f"the outputs have {elements:,} elements, and JSON takes {MOST:,}: ask for binary data "
-            "(the parameter binary_data or binary_data_output of infer), or use gRPC"
+            f"the outputs have {elements:,} elements, and JSON takes {MAX_ELEMENTS:,}: ask for "
+            "binary data (the parameter binary_data or binary_data_output of infer), or use gRPC"
         )
 
 

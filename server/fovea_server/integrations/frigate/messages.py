@@ -113,7 +113,7 @@ def _levels(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     return np.asarray(cv2.convertScaleAbs(values, alpha=255 if most <= 1 else 1), np.uint8)
 
 
-def rows(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
+def rows(result: ImageResult, vocabulary: Vocabulary, options: PredictOptions) -> bytes:
     """Write the objects on a frame, best first; the rows that are left are zeros."""
     found = result.found
     assert isinstance(found, Detections), "the task of the model has boxes"

@@ -37,14 +37,14 @@ _POINT = 0.6
 _NOBODY = -1
 
 
-def fields_of(found: TaskResult, words: Vocabulary) -> tuple[Fields, dict[int, Fields]]:
+def fields_of(found: TaskResult, vocabulary: Vocabulary) -> tuple[Fields, dict[int, Fields]]:
     """Return the fields of the image, and of each object by its index."""
     if isinstance(found, ClassMap) or (isinstance(found, Detections) and found.findings is None):
         return {}, {}
     if not isinstance(found, Detections):
-        return found.to_json(words, PredictOptions()), {}
+        return found.to_json(vocabulary, PredictOptions()), {}
     # Masks become regions of their own.
-    objects = replace(found, masks=None).to_json(words, PredictOptions())["detections"]
+    objects = replace(found, masks=None).to_json(vocabulary, PredictOptions())["detections"]
     return {}, dict(enumerate(objects))
 
 
@@ -121,14 +121,14 @@ class Part:
 
 
 def regions(
-    result: ImageResult, words: Vocabulary, controls: Sequence[Control]
+    result: ImageResult, vocabulary: Vocabulary, controls: Sequence[Control]
 ) -> list[dict[str, Any]]:
     """Return the regions that the controls have a label for, and what fills the other controls."""
     drawn: list[dict[str, Any]] = []
     boxes: dict[int, str] = {}
     found = result.found
     assert found is not None, "the task of the model is one that the controls have"
-    whole, objects = fields_of(found, words)
+    whole, objects = fields_of(found, vocabulary)
     inside = [control for control in controls if control.per_region]
     # Rectangles first: the keypoints of an object belong to its own.
     for control in sorted(controls, key=lambda each: each.kind != "RectangleLabels"):
@@ -136,7 +136,7 @@ def regions(
             if not control.per_region and (answer := control_value(control, whole)) is not None:
                 drawn.append(_region(control, result, *answer))
             continue
-        for part in _PARTS[control.kind](found, words, (result.width, result.height)):
+        for part in _PARTS[control.kind](found, vocabulary, (result.width, result.height)):
             label = control.labels.get(spelling(part.name))
             if label is None or (part.score is not None and part.score < control.threshold):
                 continue
@@ -184,7 +184,7 @@ def _region(
     return region if score is None else {**region, "score": score}
 
 
-def _rectangles(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
+def _rectangles(found: TaskResult, vocabulary: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
     assert isinstance(found, Detections)
     if found.rotated is None:
         firsts, sides = found.boxes[:, :2], found.boxes[:, 2:] - found.boxes[:, :2]
@@ -196,23 +196,23 @@ def _rectangles(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> 
     rows = zip(_percent(firsts, size), _percent(sides, size), angles.tolist(), strict=True)
     for index, ((x, y), (width, height), angle) in enumerate(rows):
         value = {"x": x, "y": y, "width": width, "height": height, "rotation": round(angle, 4)}
-        yield Part(_name(found, words, index), _score(found, index), value, index)
+        yield Part(_name(found, vocabulary, index), _score(found, index), value, index)
 
 
-def _polygons(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
+def _polygons(found: TaskResult, vocabulary: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
     if isinstance(found, Detections) and found.rotated is not None:
         for index, outline in enumerate(corners(found.rotated)):
             value = {"points": _percent(outline, size), "closed": True}
-            yield Part(_name(found, words, index), _score(found, index), value, index)
+            yield Part(_name(found, vocabulary, index), _score(found, index), value, index)
         return
-    for name, score, bitmap, owner in _bitmaps(found, words):
+    for name, score, bitmap, owner in _bitmaps(found, vocabulary):
         for points in polygons(bitmap):
             outline = np.array(points).reshape(-1, 2)
             yield Part(name, score, {"points": _percent(outline, size), "closed": True}, owner)
 
 
-def _brushes(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
-    for name, score, bitmap, owner in _bitmaps(found, words):
+def _brushes(found: TaskResult, vocabulary: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
+    for name, score, bitmap, owner in _bitmaps(found, vocabulary):
         mask = np.zeros((size[1], size[0]), np.uint8)
         rows, columns = bitmap.pixels.shape
         mask[bitmap.top : bitmap.top + rows, bitmap.left : bitmap.left + columns] = bitmap.pixels
@@ -220,15 +220,15 @@ def _brushes(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Ite
             yield Part(name, score, {"format": "rle", "rle": pack_mask(mask)}, owner)
 
 
-def _keypoints(found: TaskResult, words: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
+def _keypoints(found: TaskResult, vocabulary: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
     assert isinstance(found, Detections)
     if found.keypoints is None:
         return  # a capture without an object does not have them
-    assert words.skeleton is not None
+    assert vocabulary.skeleton is not None
     for index, points in enumerate(found.keypoints):
         places = _percent(points[:, :2], size)
         for name, (x, y), score in zip(
-            words.skeleton.names, places, points[:, 2].tolist(), strict=True
+            vocabulary.skeleton.names, places, points[:, 2].tolist(), strict=True
         ):
             if 0 <= x <= 100 and 0 <= y <= 100:
                 value = {"x": x, "y": y, "width": _POINT}
@@ -244,7 +244,7 @@ _PARTS: dict[str, Callable[[TaskResult, Vocabulary, tuple[int, int]], Iterable[P
 
 
 def _bitmaps(
-    found: TaskResult, words: Vocabulary
+    found: TaskResult, vocabulary: Vocabulary
 ) -> Iterator[tuple[str, float | None, Bitmap, int]]:
     """Yield the mask of each object, or of each class of a map, which has no owner."""
     if isinstance(found, ClassMap):
@@ -252,17 +252,17 @@ def _bitmaps(
         for class_id in np.unique(ids).tolist():
             if class_id != NOTHING:
                 pixels = (ids == class_id).view(np.uint8)
-                yield class_name(words.labels, class_id), None, Bitmap(0, 0, pixels), _NOBODY
+                yield class_name(vocabulary.labels, class_id), None, Bitmap(0, 0, pixels), _NOBODY
         return
     assert isinstance(found, Detections)
     if found.masks is None:
         return  # a capture without an object does not have them
     for index, bitmap in enumerate(found.masks.bitmaps()):
-        yield _name(found, words, index), _score(found, index), bitmap, index
+        yield _name(found, vocabulary, index), _score(found, index), bitmap, index
 
 
-def _name(found: Detections, words: Vocabulary, index: int) -> str:
-    return class_name(words.labels, int(found.class_ids[index]))
+def _name(found: Detections, vocabulary: Vocabulary, index: int) -> str:
+    return class_name(vocabulary.labels, int(found.class_ids[index]))
 
 
 def _score(found: Detections, index: int) -> float:

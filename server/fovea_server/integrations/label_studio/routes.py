@@ -261,12 +261,12 @@ def _options(controls: list[Control], task: str) -> PredictOptions:
 
 def _prediction(
     result: ImageResult,
-    words: Vocabulary,
+    vocabulary: Vocabulary,
     options: PredictOptions,
     controls: list[Control],
     version: str,
 ) -> bytes:
-    found = regions(result, words, controls)
+    found = regions(result, vocabulary, controls)
     scores = [region["score"] for region in found if "score" in region]
     score = sum(scores) / len(scores) if scores else 0.0
     answer = {"model_version": version, "score": score, "result": found}

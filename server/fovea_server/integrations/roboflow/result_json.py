@@ -29,7 +29,7 @@ TASKS = {
 
 def predictions_json(
     result: ImageResult,
-    words: Vocabulary,
+    vocabulary: Vocabulary,
     options: PredictOptions,
     *,
     least: float,
@@ -37,7 +37,7 @@ def predictions_json(
 ) -> bytes:
     """Write the predictions of one image; classes and keypoints below a score are left out."""
     assert result.found is not None, "the task of the model is one of TASKS"
-    found = result.found.to_json(words, options)
+    found = result.found.to_json(vocabulary, options)
     if "detections" in found:
         return orjson.dumps([_object(each, least_keypoint) for each in found["detections"]])
     likely = (each for each in found["classes"] if each["score"] >= least)
@@ -45,7 +45,7 @@ def predictions_json(
 
 
 def response(
-    result: ImageResult, words: Vocabulary, seconds: float, drawn: bytes | None
+    result: ImageResult, vocabulary: Vocabulary, seconds: float, drawn: bytes | None
 ) -> dict[str, object]:
     """Return a response about one image, whose predictions are written."""
     call = CALL.get()
@@ -57,7 +57,7 @@ def response(
     }
     if isinstance(result.found, Classes) and len(result.found):
         best = int(result.found.class_ids[0])
-        answer["top"] = class_name(words.labels, best)
+        answer["top"] = class_name(vocabulary.labels, best)
         answer["confidence"] = round(float(result.found.scores[0]), 5)
     if drawn is not None:
         answer["visualization"] = base64.b64encode(drawn).decode("ascii")

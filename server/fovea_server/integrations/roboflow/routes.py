@@ -243,7 +243,7 @@ async def _answer(
             return Response(image, media_type="image/jpeg")
         seconds = prediction.total_ns / 1e9
         responses = [
-            response(result_of(each), prediction.words, seconds, image)
+            response(result_of(each), prediction.vocabulary, seconds, image)
             for each in prediction.images
         ]
         content = orjson.dumps(responses if call.several else responses[0])

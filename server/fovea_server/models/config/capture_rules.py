@@ -152,7 +152,7 @@ def _score(given: str) -> Takes:
     if not 0 <= low < high <= 1:
         raise ValueError("scores go from 0 to 1, the lower one first")
 
-    return lambda found, words: any(low <= score <= high for _, score in _list_scores(found))
+    return lambda found, vocabulary: any(low <= score <= high for _, score in _list_scores(found))
 
 
 def _classes(given: str) -> Takes:
@@ -160,8 +160,8 @@ def _classes(given: str) -> Takes:
     if "" in names:
         raise ValueError("it needs names of classes, with commas between")
 
-    return lambda found, words: any(
-        class_name(words.labels, each) in names for each, _ in _list_scores(found)
+    return lambda found, vocabulary: any(
+        class_name(vocabulary.labels, each) in names for each, _ in _list_scores(found)
     )
 
 
@@ -177,14 +177,14 @@ def _list_scores(found: TaskResult) -> Iterable[tuple[int, float]]:
 def _empty(given: str) -> Takes:
     if given:
         raise ValueError("nothing follows 'empty'")
-    return lambda found, words: isinstance(found, Detections) and not len(found)
+    return lambda found, vocabulary: isinstance(found, Detections) and not len(found)
 
 
 def _rate(given: str) -> Takes:
     share = float(given.removesuffix("%")) / 100 if given.endswith("%") else float(given)
     if not 0 < share <= 1:
         raise ValueError("a rate is more than 0 % and at most 100 %")
-    return lambda found, words: random.random() < share
+    return lambda found, vocabulary: random.random() < share
 
 
 def _unlike(given: str) -> Takes:
@@ -193,7 +193,7 @@ def _unlike(given: str) -> Takes:
         raise ValueError("a distance is more than 0 and at most 1")
     kept: deque[TaskResult | NDArray[np.float64]] = deque(maxlen=_REMEMBERED)
 
-    def takes(found: TaskResult, words: Vocabulary) -> bool:
+    def takes(found: TaskResult, vocabulary: Vocabulary) -> bool:
         mark = _histogram(found) if isinstance(found, Detections) else found
         if isinstance(mark, TaskResult) and not _remembers(mark):
             return False

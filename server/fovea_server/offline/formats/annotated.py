@@ -37,7 +37,7 @@ class Annotated(Closing):
         """Draw the result; None of an error. From any thread, but in order what is followed."""
         if isinstance(entry.result, ImageError):
             return None
-        words, found = entry.result.words, entry.result.found
+        words, found = entry.result.vocabulary, entry.result.found
         assert found is not None, "raw tensors have no such format"
         if isinstance(found, NewImage) and entry.frame is None:
             return picture_png(found.levels)

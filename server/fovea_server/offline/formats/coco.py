@@ -78,7 +78,7 @@ def _image_ids(sources: Sequence[Source]) -> Iterator[int]:
 def _annotations(image_id: int, result: Result, form: MaskFormat) -> Iterator[dict[str, Any]]:
     found, (width, height) = result.found, result.size
     assert isinstance(found, Detections), "the task was checked"
-    objects = found.to_json(result.words, PredictOptions(mask="none"))[found.field]
+    objects = found.to_json(result.vocabulary, PredictOptions(mask="none"))[found.field]
     masks = repeat(None) if found.masks is None else found.masks.bitmaps()
     for each, mask, findings in zip(objects, masks, found.findings or repeat(()), strict=False):
         x1, y1, x2, y2 = each["box"].values()
@@ -129,8 +129,8 @@ def _keypoints(points: Iterable[Mapping[str, Any]]) -> list[float]:
 
 def _categories(model: ModelInfo, seen: set[int]) -> list[dict[str, Any]]:
     points: dict[str, Any] = {}
-    if model.words.skeleton is not None:
-        bones = [[one + 1, other + 1] for one, other in model.words.skeleton.bones]
-        points = {"keypoints": list(model.words.skeleton.names), "skeleton": bones}
-    names = class_names(model.words.labels, seen)
+    if model.vocabulary.skeleton is not None:
+        bones = [[one + 1, other + 1] for one, other in model.vocabulary.skeleton.bones]
+        points = {"keypoints": list(model.vocabulary.skeleton.names), "skeleton": bones}
+    names = class_names(model.vocabulary.labels, seen)
     return [{"id": each, "name": name, **points} for each, name in enumerate(names)]

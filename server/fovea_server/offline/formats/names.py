@@ -31,12 +31,12 @@ def pipeline_columns(findings: Iterable[Finding]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for each in findings:
-        json = {} if each.found is None else each.found.to_json(each.words, PredictOptions())
+        json = {} if each.found is None else each.found.to_json(each.vocabulary, PredictOptions())
         match each.found:
             case Attributes(found=several):
                 names = found.setdefault("attributes", {})
                 for one in several:
-                    names[one.name] = [class_name(each.words.labels, i) for i in one.likely]
+                    names[one.name] = [class_name(each.vocabulary.labels, i) for i in one.likely]
             case Classes() if rows := json[Classes.field]:
                 found["classes"] = {row["class_name"]: row["score"] for row in rows}
             case ReadText():

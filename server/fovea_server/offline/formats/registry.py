@@ -55,7 +55,7 @@ def _columns(model: ModelInfo) -> list[str]:
     found = [*OF_PIPELINE] if model.is_pipeline else []
     if model.task in ("obb", "text"):
         return [*scored, *box, "cx", "cy", "w", "h", "angle", *found]
-    names = () if model.words.skeleton is None else model.words.skeleton.names
+    names = () if model.vocabulary.skeleton is None else model.vocabulary.skeleton.names
     points = [f"{name} {value}" for name in names for value in ("x", "y", "score")]
     return [*scored, *box, *points, *found]
 
@@ -65,9 +65,9 @@ def _rows(result: Result) -> Iterator[dict[str, Any]]:
     found = result.found
     assert found is not None, "raw tensors have no table"
     if not isinstance(found, Detections):
-        yield from found.rows(result.words)
+        yield from found.rows(result.vocabulary)
         return
-    objects = found.to_json(result.words, PredictOptions(mask="none"))[found.field]
+    objects = found.to_json(result.vocabulary, PredictOptions(mask="none"))[found.field]
     for each, findings in zip(objects, found.findings or repeat(()), strict=False):
         scored = {name: each[name] for name in Classes.columns}
         more = _points(each) | _format_findings(findings)

@@ -44,7 +44,7 @@ def write_yolo(
         file = folder / FOLDER / f"{entry.stem}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(_lines(result, result.found, model.task)))
-    names = class_names(model.words.labels, seen)
+    names = class_names(model.vocabulary.labels, seen)
     (folder / "classes.txt").write_text("".join(f"{name}\n" for name in names), "utf-8")
     (folder / "data.yaml").write_text(_yaml(names, model), "utf-8")
 
@@ -58,15 +58,15 @@ def _yaml(names: Sequence[str], model: ModelInfo) -> str:
         "names:",
         *(f"  {each}: {json.dumps(name)}" for each, name in enumerate(names)),
     ]
-    if model.words.skeleton is not None:
-        lines.append(f"kpt_shape: [{len(model.words.skeleton.names)}, 3]")
+    if model.vocabulary.skeleton is not None:
+        lines.append(f"kpt_shape: [{len(model.vocabulary.skeleton.names)}, 3]")
     return "\n".join(lines) + "\n"
 
 
 def _lines(result: Result, found: Detections, task: str) -> Iterator[str]:
     size = np.array(result.size, np.float64)
     masks = repeat(None) if found.masks is None else found.masks.bitmaps()
-    objects = found.to_json(result.words, PredictOptions(mask="none"))[found.field]
+    objects = found.to_json(result.vocabulary, PredictOptions(mask="none"))[found.field]
     for one, mask in zip(objects, masks, strict=False):
         if outline := one.get("corners"):
             values = _shares(np.array([(p["x"], p["y"]) for p in outline]), size)

@@ -93,7 +93,7 @@ def _draw(
     draw_shapes(canvas, shapes)
     draw_trails(canvas, trails)
     if seen.found is not None:
-        canvas = draw(seen.found, canvas, seen.words)
+        canvas = draw(seen.found, canvas, seen.vocabulary)
     draw_counts(canvas, shapes, counts)
     height, width = canvas.shape[:2]
     if width > _WIDEST:

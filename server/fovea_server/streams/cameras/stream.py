@@ -78,7 +78,7 @@ class SeenFrame:
     pts_s: float | None
     age_s: float
     result: ImageResult
-    words: Vocabulary
+    vocabulary: Vocabulary
     text: bytes
 
     @property
@@ -224,7 +224,7 @@ class CameraStream:
             frame.pts_s,
             self.age_s,
             result,
-            answer.words,
+            answer.vocabulary,
             text,
         )
         self.newest = seen
@@ -266,7 +266,7 @@ class CameraStream:
         if not self.config.address.live and seen.pts_s is not None:
             now_s = seen.pts_s
         head = {"frame": seen.number, "time_s": _round(seen.pts_s)}
-        self.feed.see(head, now_s, seen.result, seen.words.labels)
+        self.feed.see(head, now_s, seen.result, seen.vocabulary.labels)
 
     def _fail(self, reason: str, state: str = "refused") -> None:
         if reason and not self._fault:
@@ -364,10 +364,10 @@ def _round(time_s: float | None) -> float | None:
     return None if time_s is None else round(time_s, 3)
 
 
-def _encode(result: ImageResult, words: Vocabulary, options: PredictOptions) -> bytes:
+def _encode(result: ImageResult, vocabulary: Vocabulary, options: PredictOptions) -> bytes:
     answer: dict[str, Any] = {"width": result.width, "height": result.height}
     if result.found is not None:
-        answer |= result.found.to_json(words, options)
+        answer |= result.found.to_json(vocabulary, options)
     return orjson.dumps(answer)
 
 

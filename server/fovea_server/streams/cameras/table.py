@@ -41,7 +41,7 @@ from fovea_server.traffic.call import CALL
 
 log = logging.getLogger(__name__)
 
-MOST = 64
+MAX_STREAMS = 64
 FILE = "streams.toml"
 """Also the id under which the file is listed while it cannot be read."""
 _LOOK_S = 1.0
@@ -216,8 +216,10 @@ class StreamTable:
         return config
 
     def _begin(self, config: StreamConfig) -> None:
-        if len(self._running) >= MOST:
-            raise InvalidOption(f"{MOST} streams are the most that a server runs: remove one")
+        if len(self._running) >= MAX_STREAMS:
+            raise InvalidOption(
+                f"{MAX_STREAMS} streams are the most that a server runs: remove one"
+            )
         # The operator has written the file, and the clients the rest.
         of_file = config.id in self._of_file and config.id not in self._of_clients
         reach = EVERYWHERE if of_file else Reach.of(self._settings)

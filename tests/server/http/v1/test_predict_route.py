@@ -41,7 +41,7 @@ def result(**found: object) -> ImageResult:
     return ImageResult(640, 480, 6, pixels=None, **given)
 
 
-def words(labels: tuple[str, ...] | None, reason: str = "") -> Vocabulary:
+def vocabulary(labels: tuple[str, ...] | None, reason: str = "") -> Vocabulary:
     return Vocabulary(labels, None, reason)
 
 
@@ -52,7 +52,9 @@ def test_boxes_are_rounded_as_numpy_rounds_them(count):
     scores = random.uniform(0, 1, count).astype(np.float32)
     ids = random.integers(0, 4, count).astype(np.int32)
     text = image_json(
-        result(found=Detections(boxes, scores, ids)), words(('"a"', "b", "é")), PredictOptions()
+        result(found=Detections(boxes, scores, ids)),
+        vocabulary(('"a"', "b", "é")),
+        PredictOptions(),
     )
     answer = ImageAnswer.model_validate_json(text, strict=True)
     assert (answer.width, answer.height, answer.orientation) == (640, 480, 6)
@@ -68,14 +70,14 @@ def test_boxes_are_rounded_as_numpy_rounds_them(count):
 def test_numbers_that_json_has_not_are_null():
     boxes = np.array([[np.inf, np.nan, -np.inf, 1]], np.float32)
     found = Detections(boxes, np.array([0.5], np.float32), np.zeros(1, np.int32))
-    text = image_json(result(found=found), words(None), PredictOptions())
+    text = image_json(result(found=found), vocabulary(None), PredictOptions())
     box = orjson.loads(text)["detections"][0]["box"]
     assert box == {"x1": None, "y1": None, "x2": None, "y2": 1.0}
 
 
 def test_tensors():
     rows = {"out": np.array([[0.1, 2], [3, 4]], np.float32), "half": np.ones(1, np.float16)}
-    text = image_json(result(tensors=rows), words(None, "odd"), PredictOptions())
+    text = image_json(result(tensors=rows), vocabulary(None, "odd"), PredictOptions())
     answer = ImageAnswer.model_validate_json(text)
     assert answer.reason == "odd"
     assert [each.model_dump() for each in answer.tensors] == [
