@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.keyed import until
 
-from fovea_server.auth.key import digest_of, read_keys
+from fovea_server.auth.key import change_keys, digest_of, read_keys
 from fovea_server.auth.key_authenticator import KeyAuthenticator
 
 pytestmark = pytest.mark.slow
@@ -57,23 +57,28 @@ def test_json_is_for_programs(fovea, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("add", "a"), "has a key 'a': rotate, set or remove that"),
-        (("add", "a b"), "NAME: "),
-        (("add", "b", "--scope", "all"), "--scope: "),
-        (("add", "b", "--rate", "20"), "rate: a rate is written as 20/s"),
-        (("add", "b", "--expires", "soon"), "a time is written as 90d"),
-        (("rotate", "b"), "has no key 'b'; it has a"),
-        (("rm", "b"), "has no key 'b'"),
+        (("add", "a"), "'a'"),
+        (("add", "a b"), "NAME"),
+        (("add", "b", "--scope", "all"), "--scope"),
+        (("add", "b", "--rate", "20"), "20/s"),
+        (("add", "b", "--expires", "soon"), "90d"),
+        (("add", "b", "--model="), "--model"),
+        (("set", "a"), "--"),
+        (("rotate", "b"), "'b'"),
+        (("rm", "b"), "'b'"),
         (("ls", "--keys", "gone.json"), "fovea key add NAME --keys gone.json"),
+        (("add", "b", "--keys", "other.json"), "other.json"),
     ],
 )
 def test_what_is_wrong_is_said_and_changes_nothing(fovea, tmp_path, arguments, reason):
     fovea("key", "add", "a")
-    before = (tmp_path / "keys.json").read_bytes()
+    (tmp_path / "other.json").write_text('{"users": []}')
+    files = (tmp_path / "keys.json", tmp_path / "other.json")
+    before = [file.read_bytes() for file in files]
     code, _, told = fovea("key", *arguments)
     assert code == 2
     assert reason in told
-    assert (tmp_path / "keys.json").read_bytes() == before
+    assert [file.read_bytes() for file in files] == before
 
 
 def test_what_a_key_allows_is_changed_and_the_key_stays(fovea, tmp_path):
@@ -87,8 +92,6 @@ def test_what_a_key_allows_is_changed_and_the_key_stays(fovea, tmp_path):
     [key] = read_keys(tmp_path / "keys.json").keys
     assert (key.rate, key.models, key.scopes) == (None, (), ("predict", "metrics"))
     assert key.secrets[0].sha256 == digest_of(token.strip())
-    assert fovea("key", "set", "a")[0] == 2
-    assert fovea("key", "add", "b", "--model=")[0] == 2
 
 
 def test_a_key_whose_time_is_over_is_rotated_with_a_new_time_alone(fovea, tmp_path):
@@ -144,7 +147,7 @@ def test_a_key_is_taken_back_on_a_full_disk(fovea, full_disk):
     before = keys.read_bytes()
     code, _, err = fovea("key", "add", "late", "--keys", keys)
     assert code == 1
-    assert f"{keys} cannot be read or written (the disk is full: 0.00 MB were free, 0.00" in err
+    assert "the disk is full" in err
     assert keys.read_bytes() == before
     assert fovea("key", "set", "yard", "--scope", "predict", "--keys", keys)[0] == 0
     code, out, err = fovea("key", "rm", "gate", "--keys", keys)
@@ -156,17 +159,7 @@ def test_a_key_is_taken_back_on_a_full_disk(fovea, full_disk):
     assert {path.name for path in folder.iterdir()} == {".keys.json.lock", "fill", "keys.json"}
 
 
-def test_another_file_is_left_alone(fovea, tmp_path):
-    (tmp_path / "keys.json").write_text('{"users": []}')
-    code, _, told = fovea("key", "add", "a")
-    assert code == 2
-    assert "is no file of keys" in told
-    assert (tmp_path / "keys.json").read_text() == '{"users": []}'
-
-
 def test_keys_that_are_made_at_once_are_all_there(fovea, tmp_path):
-    from fovea_server.auth.key import change_keys
-
     fovea("key", "add", "a")
     [first] = read_keys(tmp_path / "keys.json").keys
 

@@ -1,193 +1,241 @@
-"""`fovea predict` on real images, with a real server and without one."""
+"""`fovea predict` on images, with a server and without one."""
 
 import json
-import socket
 import threading
-import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from tests.conftest import DEMO
 
-from fovea_client import Client, ConnectionFailed
 from fovea_preprocess.image import decode_image
-from fovea_server.app import build_app
-from fovea_server.cli.main import app
-from fovea_server.serve import make_server
-from fovea_server.settings import Settings
 
 pytestmark = pytest.mark.slow
 
-MODEL = "yolov5n"
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["predict", *map(str, arguments)])
-
-
-@pytest.fixture(scope="module")
-def repository(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A plain Triton repository: a model that is served as it is, without a build."""
-    root = tmp_path_factory.mktemp("repository")
-    (root / MODEL / "1").mkdir(parents=True)
-    (root / MODEL / "1/model.onnx").symlink_to(shared / "models" / f"{MODEL}.onnx")
-    return root
-
-
-@pytest.fixture(scope="module")
-def url(repository: Path) -> Iterator[str]:
-    """Address of a real server in a thread."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    settings = Settings(
-        model_repository=repository, http_port=port, allow_grpc=False, allow_metrics=False
-    )
-    app = build_app(settings)
-    app.registry.start()
-    server = make_server(app)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    with Client(f"http://127.0.0.1:{port}") as client:
-        until = time.monotonic() + 60
-        while time.monotonic() < until and not _ready(client):
-            time.sleep(0.05)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
-
-
-def _ready(client: Client) -> bool:
-    try:
-        return client.ready(MODEL)
-    except ConnectionFailed:
-        return False
+SCENE = DEMO / "scene-1.jpg"
 
 
 @pytest.fixture(params=["--repository", "--url"])
-def source(request: pytest.FixtureRequest) -> tuple[str, object]:
+def source(request, demo_repository):
     """Both ways to an answer, which must not differ; an address needs no scheme."""
-    value = str(request.getfixturevalue(request.param.removeprefix("--")))
-    return request.param, value.removeprefix("http://")
+    if request.param == "--repository":
+        return request.param, demo_repository
+    server = request.getfixturevalue("demo_server")
+    return request.param, server.url.removeprefix("http://")
 
 
-@pytest.fixture
-def bus(shared: Path) -> Path:
-    return shared / "data/bus.jpg"
+def test_a_table_an_image(fovea, source, tmp_path):
+    code, out, err = fovea("predict", "digits", SCENE, *source, "--out", "out")
+    assert code == 0, err
+    annotated = decode_image((tmp_path / "out/annotated/scene-1.jpg").read_bytes())
+    assert annotated.pixels.shape == (480, 640, 3)
+    code, out, err = fovea("predict", "digits", SCENE, *source)
+    assert "640 x 480" in out
+    labels = [
+        each["class_name"] for each in json.loads((DEMO / "scenes.json").read_text())[SCENE.name]
+    ]
+    rows = [line.split() for line in out.splitlines() if line.startswith("│")]
+    assert sorted(row[1] for row in rows) == sorted(labels)
+    code, out, err = fovea("predict", "digits", SCENE, *source, "--classes", 7)
+    assert (code, "nothing found" in out) == (0, True), err
 
 
-def test_a_table_an_image(source: tuple[str, object], bus: Path, tmp_path: Path) -> None:
-    done = run(MODEL, bus, *source, "--conf", 0.4)
-    assert done.exit_code == 0, done.output
-    assert "810 x 1080" in done.output
-    assert done.output.count("person") == 3
-    assert done.output.count("bus ") == 1
-    assert run(MODEL, bus, *source, "--conf", 0.4, "--out", tmp_path / "out").exit_code == 0
-    annotated = decode_image((tmp_path / "out/annotated/bus.jpg").read_bytes())
-    assert annotated.pixels.shape == (1080, 810, 3)
-
-
-def test_one_document_for_all_images(source: tuple[str, object], bus: Path, tmp_path: Path) -> None:
-    (tmp_path / "same.jpg").symlink_to(bus)
-    done = run(
-        MODEL, bus, tmp_path / "same.jpg", *source, "--classes", "5,0", "--max-det", 1, "--json"
-    )
-    assert done.exit_code == 0, done.output
-    document = json.loads(done.stdout)
+def test_one_document_for_all_images(fovea, source, tmp_path):
+    same = tmp_path / "same.jpg"
+    same.symlink_to(SCENE)
+    options = ("--classes", "5,0", "--max-det", 1, "--json")
+    code, out, err = fovea("predict", "digits", SCENE, same, *source, *options)
+    assert code == 0, err
+    document = json.loads(out)
     assert list(document) == ["model", "version", "task", "images", "timing_ms"]
-    assert (document["model"], document["version"], document["task"]) == (MODEL, "1", "detect")
-    files = [image.pop("file") for image in document["images"]]
-    assert files == [str(bus), str(tmp_path / "same.jpg")]
+    assert (document["model"], document["version"], document["task"]) == ("digits", "1", "detect")
+    assert [image.pop("file") for image in document["images"]] == [str(SCENE), str(same)]
     assert document["images"][0] == document["images"][1]
     [found] = document["images"][0]["detections"]
-    assert found["class_name"] == "person"
-    assert found["score"] == pytest.approx(0.814, abs=0.02)
-    assert found["box"]["y2"] == pytest.approx(898, abs=5)
+    assert found["class_name"] == "5"
+    assert found["score"] == pytest.approx(0.93, abs=0.02)
+    assert list(found["box"].values()) == pytest.approx([555, 138, 627, 251], abs=5)
     assert document["timing_ms"]["total"] > document["timing_ms"]["infer"] > 0
 
 
-def test_a_bad_image_fails_only_itself(
-    source: tuple[str, object], bus: Path, tmp_path: Path
-) -> None:
-    cut = tmp_path / "cut.jpg"
-    cut.write_bytes(bus.read_bytes()[:3000])
-    files = (cut, tmp_path / "absent.jpg", bus)
-    done = run(MODEL, *files, *source, "--json")
-    assert done.exit_code == 1
-    images = json.loads(done.stdout)["images"]
-    codes = [image["error"]["code"] for image in images[:2]]
-    assert codes == ["invalid_image", "not_found"]
-    assert len(images[2]["detections"]) >= 4
-    shown = run(MODEL, *files, *source)
-    assert shown.exit_code == 1
-    for one in (done, shown):
-        assert one.stderr.endswith("\nerror: 2 of 3 images failed\n")
-    assert str(cut) in shown.stderr
-    assert f"{tmp_path / 'absent.jpg'}: there is no such file\n" in shown.stderr
-    assert "person" in shown.stdout
-    assert shown.stderr.endswith("\nerror: 2 of 3 images failed\n")
+def test_a_bad_image_fails_only_itself(fovea, source, tmp_path):
+    cut, absent = tmp_path / "cut.jpg", tmp_path / "absent.jpg"
+    cut.write_bytes(SCENE.read_bytes()[:3000])
+    files = (cut, absent, SCENE)
+    code, out, err = fovea("predict", "digits", *files, *source, "--json")
+    assert (code, "2 of 3" in err) == (1, True), err
+    *failed, good = json.loads(out)["images"]
+    assert [image["error"]["code"] for image in failed] == ["invalid_image", "not_found"]
+    assert len(good["detections"]) == 9
+    code, out, err = fovea("predict", "digits", *files, *source)
+    assert code == 1
+    for named in (str(cut), str(absent), "2 of 3"):
+        assert named in err
+    assert "scene-1.jpg" in out
 
 
-@pytest.mark.parametrize("classes", ["persn", "", "person,", "-1"])
-def test_wrong_classes_exit_with_2(source: tuple[str, object], bus: Path, classes: str) -> None:
-    done = run(MODEL, bus, *source, "--classes", classes)
-    assert done.exit_code == 2, done.output
-    assert done.stderr.startswith("error: ")
-
-
-def test_saved_images_overwrite_nothing(
-    source: tuple[str, object], bus: Path, tmp_path: Path
-) -> None:
+def test_saved_images_overwrite_nothing(fovea, source, tmp_path):
     here, there = tmp_path / "bus.jpg", tmp_path / "other/bus.jpg"
     there.parent.mkdir()
     for copy in (here, there):
-        copy.write_bytes(bus.read_bytes())
-    assert run(MODEL, here, there, *source, "--out", tmp_path).exit_code == 0
-    assert here.read_bytes() == bus.read_bytes()
+        copy.write_bytes(SCENE.read_bytes())
+    assert fovea("predict", "digits", here, there, *source, "--out", tmp_path)[0] == 0
+    assert here.read_bytes() == SCENE.read_bytes()
     assert (tmp_path / "annotated/bus.jpg").exists()
     assert (tmp_path / "annotated/other/bus.jpg").exists()
 
 
-def test_nothing_found_is_said(source: tuple[str, object], bus: Path) -> None:
-    done = run(MODEL, bus, *source, "--classes", 79)
-    assert done.exit_code == 0
-    assert "nothing found" in done.stdout
-
-
-def test_a_version_is_asked_for(source: tuple[str, object], bus: Path) -> None:
-    newest, first = (run(MODEL, bus, *source, *words) for words in ((), ("--version", 1)))
-    assert first.exit_code == 0, first.stderr
-    assert first.stdout == newest.stdout
-    absent = run(MODEL, bus, *source, "--version", 7)
-    assert absent.exit_code != 0
-    assert "version 7" in absent.stderr
-
-
-def test_a_wrong_model_is_a_sentence(source: tuple[str, object], bus: Path) -> None:
-    done = run("no-such-model", bus, *source)
-    assert done.exit_code == 2
-    assert isinstance(done.exception, SystemExit)
-    assert "no-such-model" in done.stderr
+@pytest.mark.parametrize(
+    ("model", "arguments", "told"),
+    [
+        ("digits", ("--classes", "tne"), "tne"),
+        ("digits", ("--classes", ""), "classes"),
+        ("digits", ("--classes", "-1"), "classes"),
+        ("digits", ("--version", 7), "version 7"),
+        ("no-such-model", (), "no-such-model"),
+    ],
+)
+def test_what_the_model_lacks_is_named(fovea, source, model, arguments, told):
+    code, _, err = fovea("predict", model, SCENE, *source, *arguments)
+    assert code in (1, 2)
+    assert told in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--conf", "1.5"), "from 0 to 1"),
-        (("--conf", "much"), "conf is 'much'"),
+        (("--conf", "1.5"), "0 to 1"),
+        (("--conf", "much"), "'much'"),
         (("--max-det", "0"), "1 to 3000"),
         (("--url", "ftp://127.0.0.1"), "http://127.0.0.1:8000"),
-        (("--url", "http://127.0.0.1:9"), "no answer from"),
-        (("--classes", "person,"), "class names or ids"),
-        (("--url", "http://h", "--repository", "r"), "not both"),
+        (("--url", "http://127.0.0.1:9"), "127.0.0.1:9"),
+        (("--classes", "person,"), "names or ids"),
     ],
 )
-def test_wrong_arguments_are_a_sentence(
-    arguments: tuple[str, ...], says: str, tmp_path: Path
-) -> None:
-    (tmp_path / "any.jpg").write_bytes(b"any")
-    done = run(MODEL, tmp_path / "any.jpg", *arguments)
-    assert done.exit_code in (1, 2)
-    assert isinstance(done.exception, SystemExit)
-    assert says in done.stderr
+def test_wrong_arguments_are_a_sentence(fovea, arguments, says):
+    code, _, err = fovea("predict", "digits", SCENE, *arguments)
+    assert code in (1, 2)
+    assert says in err.splitlines()[-1]
+
+
+# Of a server whose answers are not what a Fovea server answers.
+
+ANSWERED = {
+    "name": "m",
+    "version": "1",
+    "ready": True,
+    "reason": None,
+    "versions": [],
+    "task": "segment",
+    "accepts_images": True,
+    "backend": None,
+    "precision": None,
+    "label_count": 2,
+    "labels": ["cat", "dog"],
+    "inputs": [],
+    "outputs": [],
+    "max_batch_size": 1,
+    "preprocess": None,
+    "card": None,
+    "card_reason": "odd",
+}
+OBJECT = {
+    "box": {"x1": 1.0, "y1": 0.0, "x2": 3.0, "y2": 2.0},
+    "score": 0.5,
+    "class_id": 1,
+    "class_name": "dog",
+    "mask": {"size": [2, 4], "counts": "242"},
+}
+
+
+class Echo(BaseHTTPRequestHandler):
+    """Answers each image with its own bytes."""
+
+    def do_GET(self) -> None:
+        self._answer(json.dumps(ANSWERED).encode())
+
+    def do_POST(self) -> None:
+        self._answer(self.rfile.read(int(self.headers["content-length"])))
+
+    def _answer(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def echo() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def answer(*images: dict[str, Any], size: object = 4) -> bytes:
+    place = {"width": size, "height": 2, "orientation": 1}
+    timing = dict.fromkeys(("decode", "letterbox", "queue", "infer", "postprocess", "total"), 1.0)
+    rows = [image if "error" in image else place | image for image in images]
+    document = {"model": "m", "version": "1", "task": "segment", "images": rows}
+    return json.dumps(document | {"timing_ms": timing}).encode()
+
+
+def one(**fields: object) -> dict[str, Any]:
+    return {"detections": [OBJECT | fields]}
+
+
+GOOD = {"a": one(), "z": {"detections": []}}
+BAD = {
+    "html": b"<html>",
+    "empty": b"",
+    "list": b"[]",
+    "none": answer(),
+    "two": answer(one(), one()),
+    "error": answer({"error": {"code": "invalid_image", "message": "odd"}}),
+    "bare": b'{"images": []}',
+    "box": answer(one(box={"x1": 1})),
+    "class": answer(one(class_id=10**12)),
+    "nan": answer(one(score=float("nan"))),
+    "surrogate": answer(one(class_name="\ud800")),
+    "size": answer(one(), size=10**30),
+    "mask": answer(one(mask={"size": [2000, 4], "counts": "242"})),
+    "runs": answer(one(mask={"size": [2, 4], "counts": "T"})),
+    "deep": b"[" * 100_000,
+}
+
+
+def test_a_damaged_answer_is_the_error_of_its_image(fovea, echo: str, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    for name, found in GOOD.items():
+        (images / f"{name}.jpg").write_bytes(answer(found))
+    for name, body in BAD.items():
+        (images / f"{name}.jpg").write_bytes(body)
+    given = ("predict", "m", "images", "--url", echo, "--out", "out", "--format", "coco,yolo,csv")
+
+    code, _, err = fovea(*given)
+
+    assert code == 1
+    assert f"{len(BAD)} of {len(GOOD) + len(BAD)}" in err
+    lines = map(json.loads, (tmp_path / "out/predictions.jsonl").read_text().splitlines())
+    failed = {Path(line["file"]).stem: line["error"] for line in lines if "error" in line}
+    assert failed.keys() == BAD.keys()
+    assert {error["code"] for error in failed.values()} <= {"invalid_result", "invalid_image"}
+    coco = json.loads((tmp_path / "out/predictions.json").read_text())
+    assert [each["bbox"] for each in coco["annotations"]] == [[1.0, 0.0, 2.0, 2.0]]
+    assert len((tmp_path / "out/predictions.csv").read_text().splitlines()) == 2
+    # What is kept can be gone on with.
+    (images / "zz.jpg").write_bytes(answer(one()))
+    assert fovea(*given, "--resume")[0] == 1
+    coco = json.loads((tmp_path / "out/predictions.json").read_text())
+    assert len(coco["annotations"]) == 2
+
+    code, out, err = fovea("predict", "m", "images", "--url", echo)
+    assert code == 1
+    assert "images/a.jpg  4 x 2  1 dog" in out
+    assert "images/html.jpg" in err

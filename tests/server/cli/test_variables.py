@@ -34,11 +34,13 @@ def warnings(caplog, monkeypatch):
         ("FOVEA_MODEL_REPOSITRY", "FOVEA_MODEL_REPOSITORY"),
         ("fovea_log_formt", "FOVEA_LOG_FORMAT"),
         ("FOVEA_HOSTS", "FOVEA_HTTP_ADDRESS"),
+        ("FOVEA_QQQQQ", "`fovea serve --help`"),
     ],
 )
 def test_a_misspelled_one_is_reported_with_what_was_meant(warnings, variable, meant):
     (told,) = warnings(**{variable: "secret"})
-    assert told.startswith(f"{variable} is set but names no setting: did you mean {meant}? ")
+    assert told.startswith(variable)
+    assert meant in told
     assert "secret" not in told
 
 
@@ -53,14 +55,8 @@ def test_every_command_reports_it_on_stderr(command, tmp_path):
         text=True,
         cwd=tmp_path,
     )
-    told = "FOVEA_MODEL_REPOSITRY is set but names no setting: did you mean FOVEA_MODEL_REPOSITORY?"
-    assert done.stderr.startswith(told), done.stderr
+    assert done.stderr.startswith("FOVEA_MODEL_REPOSITRY"), done.stderr
     assert "FOVEA" not in done.stdout
-
-
-def test_one_that_resembles_nothing_is_reported_too(warnings):
-    (told,) = warnings(FOVEA_QQQQQ="1")
-    assert told.startswith("FOVEA_QQQQQ is set but names no setting: `fovea serve --help`")
 
 
 def test_settings_and_variables_of_kubernetes_are_not_reported(warnings):

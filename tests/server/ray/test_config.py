@@ -2,6 +2,9 @@
 
 import pytest
 
+pytest.importorskip("ray")
+import fovea_cluster.ray
+import fovea_server.ray
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.ray.config import ClusterConfig, ModelOptions
 from fovea_server.settings import Settings
@@ -31,50 +34,41 @@ def test_settings_are_complete_and_can_be_read_again(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "named"),
     [
-        ({}, "repository is missing: add it"),
-        ({"repository": "m", "model": {}}, "model: there is no such key; did you mean models? "),
-        (
-            {"repository": "m", "models": {"a": {"cpu": 1}}},
-            "models.a.cpu: there is no such key; did you mean cpus?",
-        ),
-        ({"repository": "m", "models": {"a": {"cpus": 0}}}, "models.a.cpus is 0; it must be "),
-        (
-            {"repository": "m", "models": {"a": {"min_replicas": 2}}},
-            "models.a: min_replicas is 2 and max_replicas 1: raise max_replicas",
-        ),
-        (
-            {"repository": "m", "settings": {"max_quue": 1}},
-            "settings.max_quue: there is no such setting; did you mean max_queue?",
-        ),
-        ({"repository": "m", "settings": {"max_queue": 0}}, "settings.max_queue is 0; it must be"),
-        ({"repository": "m", "settings": {"api": "roboflow"}}, "settings.api has no effect on a"),
-        ({"repository": "m", "settings": {"threads": 2}}, "`cpus` of the model says"),
-        ({"repository": "m", "settings": {"metrics_port": 1}}, "Ray exports the metrics"),
+        ({}, ("repository",)),
+        ({"repository": "m", "model": {}}, ("models?",)),
+        ({"repository": "m", "models": {"a": {"cpu": 1}}}, ("models.a.cpu", "cpus?")),
+        ({"repository": "m", "models": {"a": {"cpus": 0}}}, ("models.a.cpus is 0",)),
+        ({"repository": "m", "models": {"a": {"min_replicas": 2}}}, ("models.a", "max_replicas 1")),
+        ({"repository": "m", "settings": {"max_quue": 1}}, ("settings.max_quue", "max_queue?")),
+        ({"repository": "m", "settings": {"max_queue": 0}}, ("settings.max_queue is 0",)),
+        ({"repository": "m", "settings": {"api": "roboflow"}}, ("settings.api",)),
+        ({"repository": "m", "settings": {"threads": 2}}, ("`cpus`",)),
+        ({"repository": "m", "settings": {"metrics_port": 1}}, ("metrics_port",)),
         (
             {"repository": "m", "models": {"a": {"min_replica": 0, "cpus": 0}}},
-            "models.a.cpus is 0; it must be greater than or equal to 1\nmodels.a.min_replica: "
-            "there is no such key; did you mean min_replicas?",
+            ("models.a.cpus is 0", "min_replicas?"),
         ),
         (
-            {"repository": "m", "settings": {"max_quue": 1, "threads": 2}},
-            "here with _ for -\nsettings.threads has no effect on a cluster",
+            {"models": {}, "settings": {"max_quue": 1, "threads": 2}},
+            ("repository", "max_queue?", "`cpus`"),
         ),
-        (
-            {"models": {}, "settings": {"threads": 2}},
-            "repository is missing: add it\nsettings.threads has no effect on a cluster",
-        ),
-        ({"repository": "ftp://host/m"}, "ftp:// is no store that is known"),
+        ({"repository": "ftp://host/m"}, ("ftp://",)),
     ],
 )
-def test_what_is_wrong_is_named(given, message):
+def test_all_that_is_wrong_is_named(given, named):
     with pytest.raises(InvalidOption) as error:
         ClusterConfig.parse(given).server_settings()
-    assert message in str(error.value)
+    assert all(word in str(error.value) for word in named)
 
 
 def test_a_model_that_is_not_in_the_repository():
     config = ClusterConfig.parse({"repository": "m", "models": {"digit": {}, "*": {}}})
-    with pytest.raises(InvalidOption, match=r"models.digit: .*did you mean digits\? it has digits"):
+    with pytest.raises(InvalidOption, match=r"models.digit: .* digits\?"):
         config.check_models({"digits": None})
+
+
+def test_configurations_of_0_1_find_the_applications():
+    assert fovea_cluster.ray.build is fovea_server.ray.build
+    assert fovea_cluster.ray.build_fronts is fovea_server.ray.build_fronts
