@@ -8,6 +8,7 @@ import pytest
 from tests.built import build
 from tests.serving import RunningServer, start_server
 
+from fovea_client import Client
 from fovea_engines.build.plan import BuildPlan
 
 DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
@@ -36,6 +37,20 @@ def detector_server(detector_repository, tmp_path_factory) -> Iterator[RunningSe
     server = start_server(detector_repository, tmp_path_factory.mktemp("log"))
     yield server
     assert server.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def server(repository, tmp_path_factory) -> Iterator[RunningServer]:
+    """A server of the repository of the module."""
+    running = start_server(repository, tmp_path_factory.mktemp("log"))
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def client(server) -> Iterator[Client]:
+    with Client(server.url, timeout=120) as asking:
+        yield asking
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,6 @@ import tritonclient.http as http_client
 from tests.built import build
 from tests.e2e.test_v2_images import images
 from tests.forked import forked_fovea
-from tests.serving import start_server
 from tritonclient.utils import InferenceServerException
 
 from fovea_client import Client, ServerError
@@ -40,13 +39,6 @@ def repository(demo_model, tmp_path_factory):
     repository = tmp_path_factory.mktemp("names") / "repository"
     build(BuildPlan(demo_model, "digits", repository, "onnxruntime", labels=LABELS))
     return repository
-
-
-@pytest.fixture(scope="module")
-def server(repository, tmp_path_factory):
-    server = start_server(repository, tmp_path_factory.mktemp("log"))
-    yield server
-    assert server.stop() == 0
 
 
 def ids(answer: httpx.Response) -> set[int]:

@@ -9,7 +9,6 @@ import pytest
 from tests.built import build
 from tests.crops import crops, jpeg, write_crops
 from tests.keyed import until
-from tests.serving import start_server
 
 from fovea_engines.build.plan import BuildPlan
 
@@ -33,13 +32,6 @@ def repository(demo_model, demo_repository, tmp_path_factory):
         shutil.copytree(source / "digits", folder / "r" / name)
         (folder / "r" / name / "config.pbtxt").unlink()
     return folder / "r"
-
-
-@pytest.fixture(scope="module")
-def server(repository, tmp_path_factory):
-    server = start_server(repository, tmp_path_factory.mktemp("server"))
-    yield server
-    assert server.stop() == 0
 
 
 def predict(server, images, model="digits", **given):

@@ -7,6 +7,7 @@ image can be computed here.
 import csv
 import json
 import re
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, get_args
@@ -18,17 +19,15 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from PIL import Image
-from pydantic import ValidationError
 from tests.built import build
 from tests.conftest import DEMO, ROOT
 from tests.e2e.results import AS_IT_IS, BAR, BARS, COLOUR, DIGITS, FLAT, MODELS, SCENES, png
 from tests.e2e.test_v2_images import images
 from tests.listed import check_listed, check_tensors
 from tests.run_lengths import decoded
-from tests.serving import start_server
 from tritonclient.utils import InferenceServerException
 
-from fovea_client import TASKS, Client, Detection, ImageResult, ServerError, as_json
+from fovea_client import TASKS, ImageResult, ServerError, as_json
 from fovea_engines.backends.registry import CPU_BACKENDS
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.results.detections import Detections
@@ -53,19 +52,6 @@ def repository(tmp_path_factory):
         plan = {"preprocess": AS_IT_IS} | model.given
         build(BuildPlan(source, name, folder / "r", model.backend, **plan))
     return folder / "r"
-
-
-@pytest.fixture(scope="module")
-def server(repository, tmp_path_factory):
-    running = start_server(repository, tmp_path_factory.mktemp("log"))
-    yield running
-    assert running.stop() == 0
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with Client(server.url) as asking:
-        yield asking
 
 
 @pytest.fixture(params=MODELS)
@@ -125,11 +111,7 @@ def test_json_and_the_client(server, client, any_name):
     if first.lines:
         assert any(model.line in line for line in first.lines)
         assert model.line in first._repr_html_()
-
-
-def test_what_is_found(client, any_name):
-    model = MODELS[any_name]
-    model.check(client.predict(any_name, model.images[0]).image)
+    model.check(client.predict(any_name, image).image)
 
 
 def test_several_images_and_a_broken_one(server, any_name):
@@ -224,36 +206,17 @@ def test_the_command(server, repository, name, remote, tmp_path, fovea):
     assert all(len(row) == len(header) for row in rows)
 
 
-def boxes_found(client, name, folder: Path) -> list[object]:
-    """Boxes of COCO."""
-    files, found = [], []
+def boxes_found(client, name, folder: Path, predict) -> list[object]:
+    """Boxes of COCO, as the command writes them."""
+    (folder / "images").mkdir()
     for number, image in enumerate(MODELS[name].images):
-        result = client.predict(name, image).image
-        (folder / f"{number}.png").write_bytes(image)
-        size = {"width": result.width, "height": result.height}
-        files.append({"id": number, "file_name": f"{number}.png"} | size)
-        found += [(number, one) for one in result.detections]
-    rows = [coco_row(number, one) | {"id": at} for at, (number, one) in enumerate(found)]
-    labels = client.model(name).labels
-    names = [{"id": at, "name": each} for at, each in enumerate(labels)]
-    document = {"images": files, "annotations": rows, "categories": names}
-    (folder / "truth.json").write_text(json.dumps(document))
-    return ["--data", folder / "truth.json", "--images", folder]
+        (folder / "images" / f"{number}.png").write_bytes(image)
+    code, _, err = predict(name, folder / "images", "--out", folder / "found", "--format", "coco")
+    assert code == 0, err
+    return ["--data", folder / "found" / "predictions.json", "--images", folder / "images"]
 
 
-def coco_row(image: int, one: Detection) -> dict[str, Any]:
-    box = one.box
-    row = {"image_id": image, "category_id": one.class_id, "iscrowd": 0}
-    row["bbox"] = [box.x1, box.y1, box.x2 - box.x1, box.y2 - box.y1]
-    if one.mask is not None:
-        row["segmentation"] = {"size": one.mask.size, "counts": one.mask.counts}
-    if one.keypoints:
-        row["keypoints"] = [number for each in one.keypoints for number in (each.x, each.y, 2)]
-        row["num_keypoints"] = len(one.keypoints)
-    return row
-
-
-def corners_found(client, name, folder: Path) -> list[object]:
+def corners_found(client, name, folder: Path, predict=None) -> list[object]:
     """Lines of YOLO, with the corners of each object."""
     for each in ("images", "labels"):
         (folder / "data" / each).mkdir(parents=True)
@@ -270,7 +233,7 @@ def corners_found(client, name, folder: Path) -> list[object]:
     return ["--data", folder / "data"]
 
 
-def folders_of_classes(client, name, folder: Path) -> list[object]:
+def folders_of_classes(client, name, folder: Path, predict=None) -> list[object]:
     """Images in the folder of the class of the second."""
     best = client.predict(name, MODELS[name].images[1]).image.classes[0]
     (folder / "data" / best.class_name).mkdir(parents=True)
@@ -279,7 +242,7 @@ def folders_of_classes(client, name, folder: Path) -> list[object]:
     return ["--data", folder / "data"]
 
 
-def maps_of_classes(client, name, folder: Path) -> list[object]:
+def maps_of_classes(client, name, folder: Path, predict=None) -> list[object]:
     for each in ("masks", "images"):
         (folder / each).mkdir()
     for number, image in enumerate(MODELS[name].images):
@@ -289,7 +252,7 @@ def maps_of_classes(client, name, folder: Path) -> list[object]:
     return ["--data", folder / "masks", "--images", folder / "images"]
 
 
-def folders_of_things(client, name, folder: Path) -> list[object]:
+def folders_of_things(client, name, folder: Path, predict=None) -> list[object]:
     """Two images of each of two colours, and one that is nearer to the others."""
     for colour in ((200, 100, 50), (40, 120, 220)):
         (folder / "data" / str(colour[0])).mkdir(parents=True)
@@ -316,7 +279,8 @@ def test_accuracy(server, client, repository, name, tmp_path, fovea):
     Tables of texts and attributes, and pictures, are in `server/offline`.
     """
     given, figure, value = ACCURACY[name]
-    words = ["eval", name, *given(client, name, tmp_path), "--json"]
+    predict = partial(fovea, "predict", "--url", server.url)
+    words = ["eval", name, *given(client, name, tmp_path, predict), "--json"]
     figures = []
     for where in (("--repository", repository), ("--url", server.url)):
         code, out, err = fovea(*words, *where)
@@ -533,24 +497,3 @@ def infer(server, name: str, image: bytes, **parameters: object) -> dict[str, np
     (count,) = answer.as_numpy("num_detections")
     names = [each.name for each in answer.get_response().outputs if each.name != "num_detections"]
     return {each: answer.as_numpy(each)[0, :count] for each in names}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"orientation": None},
-        {"detections": None},
-        {"error": None},
-        {"later": 1},
-        {"detections": [{"keypoints": None}]},
-        {"detections": [{"later": 1}]},
-    ],
-)
-def test_the_schemas_take_neither_null_nor_other_fields(server, change):
-    answer = httpx.post(server.predict_url("detect"), content=SCENES[0]).json()
-    [image] = answer["images"]
-    found = image["detections"][0]
-    rows = change.get("detections")
-    image |= change if not rows else {"detections": [found | rows[0]]}
-    with pytest.raises(ValidationError):
-        PredictAnswer.model_validate(answer, strict=True)

@@ -11,9 +11,8 @@ import tritonclient.http as http_client
 from tests.built import build
 from tests.e2e.results import png
 from tests.e2e.test_v2_images import images
-from tests.serving import start_server
 
-from fovea_client import Client, ServerError
+from fovea_client import ServerError
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.results.mosaic import Mosaic
 from fovea_preprocess.image import decode_image
@@ -52,19 +51,6 @@ def repository(sources, tmp_path_factory):
     for name, file in (("photo", PHOTO), ("text", TEXT)):
         build(BuildPlan(sources / file, name, folder, "onnxruntime"))
     return folder
-
-
-@pytest.fixture(scope="module")
-def server(repository, tmp_path_factory):
-    running = start_server(repository, tmp_path_factory.mktemp("log"))
-    yield running
-    assert running.stop() == 0
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with Client(server.url, timeout=120) as asking:
-        yield asking
 
 
 def photograph(shared, width, height):

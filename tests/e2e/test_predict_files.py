@@ -12,7 +12,6 @@ import yaml
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from tests.conftest import DEMO
-from tests.serving import start_server
 
 from fovea_engines.evaluation.samples import read_image
 from fovea_engines.evaluation.yolo import read_yolo
@@ -38,13 +37,6 @@ def repository(tmp_path_factory) -> Path:
         name = "digits" if task == "detect" else f"digits-{task}"
         (root / task / "1" / "model.onnx").symlink_to(DEMO / f"{name}.onnx")
     return root
-
-
-@pytest.fixture(scope="module")
-def server(repository, tmp_path_factory):
-    running = start_server(repository, tmp_path_factory.mktemp("log"))
-    yield running
-    assert running.stop() == 0
 
 
 @pytest.fixture(params=["here", "url"])

@@ -25,9 +25,8 @@ from tests.engines.reference import STORED
 from tests.engines.zoo.cases import case_of
 from tests.listed import check_listed, check_tensors
 from tests.run_lengths import decoded
-from tests.serving import start_server
 
-from fovea_client import Client, ImageResult
+from fovea_client import ImageResult
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.drawing.drawing import draw, encode
 from fovea_engines.engine import Engine
@@ -191,19 +190,6 @@ def repository(tmp_path_factory):
             given = {"labels": labels_of(name), "images": samples} | model.given
             build(BuildPlan(file, name, folder, model.backend, **given))
     return folder
-
-
-@pytest.fixture(scope="module")
-def server(repository, tmp_path_factory):
-    running = start_server(repository, tmp_path_factory.mktemp("log"))
-    yield running
-    assert running.stop() == 0
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with Client(server.url, timeout=120) as made:
-        yield made
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -12,7 +12,6 @@ from onnx import numpy_helper
 from tests.built import build
 from tests.e2e.results import AS_IT_IS, COLOUR, averaged, embedder
 from tests.engines.tiny import tiny_detector
-from tests.serving import start_server
 
 from fovea_client import Client, ServerError
 from fovea_engines.build.plan import BuildPlan
@@ -61,13 +60,6 @@ def _build_versions(source, folder):
 @pytest.fixture(scope="module")
 def colours():
     return np.random.default_rng(0).integers(1, 255, (NUMBER, 3))
-
-
-@pytest.fixture(scope="module")
-def server(repository, tmp_path_factory):
-    running = start_server(repository, tmp_path_factory.mktemp("log"))
-    yield running
-    assert running.stop() == 0
 
 
 @pytest.fixture

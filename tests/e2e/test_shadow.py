@@ -73,13 +73,6 @@ def repository(demo_repository, demo_batches, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(repository, tmp_path_factory):
-    server = start_server(repository, tmp_path_factory.mktemp("server"))
-    yield server
-    assert server.stop() == 0
-
-
-@pytest.fixture(scope="module")
 def http(server):
     with httpx.Client(base_url=server.url, timeout=120) as client:
         yield client

@@ -13,7 +13,7 @@ from tests.listed import check_listed, check_tensors
 from tests.rapidocr import PREPROCESS, TEXT_MODEL, off, program, written
 from tests.serving import start_server
 
-from fovea_client import Client, ServerError
+from fovea_client import ServerError
 from fovea_engines.build.plan import BuildPlan
 from fovea_engines.evaluation.samples import read_image
 from fovea_preprocess.image import decode_image
@@ -47,12 +47,6 @@ def server(pages, tmp_path_factory):
     running = start_server(folder, tmp_path_factory.mktemp("log"))
     yield running
     assert running.stop() == 0
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with Client(server.url, timeout=60) as asking:
-        yield asking
 
 
 @pytest.mark.parametrize(("name", "least"), [("lines", 6), ("photograph", 3)])

@@ -12,7 +12,6 @@ import tritonclient.grpc as grpc_client
 from tests.built import build
 from tests.e2e.test_v2_images import images
 from tests.e2e.two_towers import image_vectors, reader, text_vectors, two_towers
-from tests.serving import start_server
 
 from fovea_client import AsyncClient, Client, ServerError
 from fovea_engines.build.plan import BuildPlan
@@ -56,13 +55,6 @@ def repository(tmp_path_factory):
     bare = reader(folder / "r" / "plain" / "1")
     bare.with_name("tokenizer.json").unlink()
     return folder / "r"
-
-
-@pytest.fixture(scope="module")
-def server(repository, tmp_path_factory):
-    running = start_server(repository, tmp_path_factory.mktemp("log"))
-    yield running
-    assert running.stop() == 0
 
 
 def _softmax(cosines):

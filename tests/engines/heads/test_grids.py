@@ -396,17 +396,6 @@ def test_anchors_of_ones_own_are_asked_for():
     assert told(outputs, family="yolo-fastestv2", size=size).family == "yolo-fastestv2"
 
 
-@pytest.mark.parametrize(("strides", "family"), [(THREE, "nanodet"), (FOUR, "picodet-raw")])
-def test_distances_of_other_bins_are_not_decoded(strides, family):
-    """`reg_max` is 7 in both families, which makes eight bins for each side."""
-    image = [TensorSpec("images", "float32", (1, 3, 416, 416))]
-    counts = [(-(-416 // stride)) ** 2 for stride in strides]
-    for bins, want in ((8, family), (11, None), (17, None)):
-        outputs = [TensorSpec(f"c{n}", "float32", (1, n, 80)) for n in counts]
-        outputs += [TensorSpec(f"d{n}", "float32", (1, n, 4 * bins)) for n in counts]
-        assert recognise(image, outputs, {}).family == want
-
-
 @pytest.fixture
 def centres():
     """Two classes: a peak in a corner, one beside it, and one that is worse than its neighbour."""
@@ -508,13 +497,3 @@ def test_scrfd_without_a_batch_and_without_points():
     assert decoded(bare).keypoints is None
     # Levels in another order are refused, as nothing tells which is which.
     assert recognised(dict(reversed(alone.items()))).family is None
-
-
-def test_names_do_not_decide_between_two_tensors():
-    image = [TensorSpec("image", "float32", (1, 3, 320, 320))]
-    two = {"scores": (1, 2100, 80), "boxes": (1, 2100, 4)}
-    found = recognise(image, [TensorSpec(n, "float32", s) for n, s in two.items()], {})
-    assert found.open == ("yolo-nas", "ppyoloe", "damo-yolo")
-    four = [TensorSpec(name, "float32", (1, 2100, 4)) for name in "ab"]
-    assert recognise(image, four, {}, "yolo-nas").outputs == ("a", "b")
-    assert recognise(image, four, {}, "damo-yolo").outputs == ("b", "a")

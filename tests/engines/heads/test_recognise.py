@@ -197,3 +197,26 @@ def test_names_and_metadata_decide_for_a_model_that_cannot_be_run():
 def test_texts_and_maps_that_cannot_be_run_are_no_detectors(rows):
     found = not_run(TensorSpec("output0", "float32", (-1, *rows)))
     assert (found.family, found.open) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("strides", "family"), [((8, 16, 32), "nanodet"), ((8, 16, 32, 64), "picodet-raw")]
+)
+def test_distances_of_other_bins_are_not_decoded(strides, family):
+    """`reg_max` is 7 in both families, which makes eight bins for each side."""
+    image = [TensorSpec("images", "float32", (1, 3, 416, 416))]
+    counts = [(-(-416 // stride)) ** 2 for stride in strides]
+    for bins, want in ((8, family), (11, None), (17, None)):
+        outputs = [TensorSpec(f"c{n}", "float32", (1, n, 80)) for n in counts]
+        outputs += [TensorSpec(f"d{n}", "float32", (1, n, 4 * bins)) for n in counts]
+        assert recognise(image, outputs, {}).family == want
+
+
+def test_names_do_not_decide_between_two_tensors():
+    image = [TensorSpec("image", "float32", (1, 3, 320, 320))]
+    two = {"scores": (1, 2100, 80), "boxes": (1, 2100, 4)}
+    found = recognise(image, [TensorSpec(n, "float32", s) for n, s in two.items()], {})
+    assert found.open == ("yolo-nas", "ppyoloe", "damo-yolo")
+    four = [TensorSpec(name, "float32", (1, 2100, 4)) for name in "ab"]
+    assert recognise(image, four, {}, "yolo-nas").outputs == ("a", "b")
+    assert recognise(image, four, {}, "damo-yolo").outputs == ("b", "a")

@@ -14,6 +14,7 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image
+from pydantic import ValidationError
 from tests.conftest import DEMO
 
 from fovea_preprocess.image import decode_image
@@ -235,3 +236,24 @@ def test_an_image_at_a_wrong_address_is_told_the_right_one(ask, scene):
         assert f"POST {path}/predict" in refused.json()["error"]["message"]
     refused = ask("POST", PREDICT, json={"images": [{"url": "http://1.1.1.1/a"}]})
     assert refusal(refused) == "fetch_refused"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"orientation": None},
+        {"detections": None},
+        {"error": None},
+        {"later": 1},
+        {"detections": [{"keypoints": None}]},
+        {"detections": [{"later": 1}]},
+    ],
+)
+def test_the_schemas_take_neither_null_nor_other_fields(ask, scene, change):
+    answer = ask("POST", PREDICT, content=scene).json()
+    [image] = answer["images"]
+    found = image["detections"][0]
+    rows = change.get("detections")
+    image |= change if not rows else {"detections": [found | rows[0]]}
+    with pytest.raises(ValidationError):
+        PredictAnswer.model_validate(answer, strict=True)
