@@ -10,9 +10,6 @@ import pytest
 from tests.docs.pages import ROOT, blocks, ported, served
 from tests.system import program
 
-from fovea_server.cli.flags import GROUPS, WITHOUT_EFFECT
-from fovea_server.settings import OTHER_NAMES, Settings, flag
-
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 README = (ROOT / "README.md").read_text()
@@ -62,19 +59,6 @@ def test_every_block_of_a_page_runs(workplace, page):
             continue
         for line in block.splitlines():
             subprocess.run(line, shell=True, check=True, stdout=subprocess.PIPE)
-
-
-def test_the_table_of_flags_is_complete():
-    page = (ROOT / "docs" / "triton.md").read_text()
-    section = page.split("## Flags of fovea serve")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| ([\w ,]+) \| (`--.*) \|$", section, re.MULTILINE)
-    assert [title for title, _ in rows] == list(GROUPS)
-    listed = [name for _, flags in rows for name in re.findall(r"`(--[\w-]+)`", flags)]
-    assert sorted(listed) == sorted(
-        [*map(flag, Settings.model_fields), *map(flag, chain(*OTHER_NAMES.values()))]
-    )
-    beside = set(re.findall(r"`(--[\w-]+)`", section)) - set(listed)
-    assert beside <= {*map(flag, WITHOUT_EFFECT), "--flag"}
 
 
 def test_make_targets_exist():

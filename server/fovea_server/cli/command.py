@@ -27,9 +27,15 @@ class Command(TyperCommand):
         return [re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write the options under the title of their panel, in the order of their declaration.
+        """Write the sections of options."""
+        for title, rows in self.list_sections(ctx).items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
-        Those that have none come last.
+    def list_sections(self, ctx: Context) -> dict[str, list[tuple[str, str]]]:
+        """Return name and help of the options, by the title of their panel.
+
+        Panels are in the order of their declaration; options without a panel come last.
         """
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
@@ -38,10 +44,7 @@ class Command(TyperCommand):
                 usual = f"{param.param_type_name.capitalize()}s"
                 sections.setdefault(title or usual, []).append(_format_option(record, usual))
         sections["Options"] = sections.pop("Options")
-        for title, rows in sections.items():
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+        return {title: rows for title, rows in sections.items() if rows}
 
 
 def program_of(name: str, function: Callable[..., None], kind: type[Command] = Command) -> Typer:
