@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from fovea_server.cli.command import Command
 from fovea_server.cli.main import COMMANDS, app
+from fovea_server.cli.serve import HELP_ALL
 from fovea_server.settings import Settings, flag
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
@@ -70,6 +71,7 @@ def _settings() -> Iterator[str]:
     serve = program.get_command(root, "serve")
     assert isinstance(serve, Command)
     context = Context(serve, info_name="serve", parent=root, resilient_parsing=True)
+    context.meta[HELP_ALL] = True
     yield "# Settings of `fovea serve`\n"
     yield "Written by `python -m tools.reference`. Each setting is a flag, and a variable of the"
     yield "environment. The flag wins."

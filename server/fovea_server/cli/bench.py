@@ -133,7 +133,7 @@ def bench(
     plot: PlotOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure how fast a model is served, level by level of load.
+    """Measure the throughput and latency of a model under load.
 
     Starts a server, or asks a running one (--url). The load comes from another process on this
     machine. The table shows its CPU: near one core, the load is the limit and not the server.

@@ -44,7 +44,7 @@ _Since = Annotated[
 
 @program.callback()
 def capture() -> None:
-    """List, export and delete the images that a server has kept.
+    """List, export and delete captured images.
 
     `fovea serve --capture DIR` keeps images whose results a rule takes, to label and learn from:
     docs/capture.md.

@@ -79,7 +79,7 @@ def diff(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the first layer at which two models part.
+    """Find the first layer at which two models differ.
 
     The models are two exports, two precisions, or a file and the engine built from it. An engine is
     a name in the repository, or a folder: repository/yolov8n/1. Layers are matched by name, or by

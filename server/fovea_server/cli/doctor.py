@@ -116,7 +116,7 @@ class Advice:
 def doctor(
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine: what will not work, and how to mend it.
+    """Check this machine for problems, and suggest fixes.
 
     Exits with 1 when no model can be served on the CPU.
 

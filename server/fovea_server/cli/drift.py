@@ -33,7 +33,7 @@ def drift(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what a model gets from its clients with the images that it was built with.
+    """Compare live images with the images of the build.
 
     The last 500 images of a running server are compared with those of --images, --calibration or
     --data of the build: scores, classes, sizes, number of objects, brightness. The distance is the

@@ -266,7 +266,7 @@ def edit(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change an ONNX file: cut it, free its batch, normalise its input, rename, and more.
+    """Change an ONNX file: cut, rename, free the batch size, normalize the input.
 
     Each edit is checked: both models run on the same values, and if an output changes that should
     not, nothing is written. Edits are made in the order of the options below, whose names are

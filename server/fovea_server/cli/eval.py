@@ -94,7 +94,7 @@ def evaluate(
     as_json: AsJson = False,
     **given: Any,
 ) -> None:
-    """Measure how accurate a model is on labelled images.
+    """Measure the accuracy of a model on labelled images.
 
     Mean average precision by COCO's rules, of masks or keypoints too where model and labels have
     them: over all classes, by class, and by size of object

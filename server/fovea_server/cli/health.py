@@ -100,7 +100,7 @@ def health(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     **given: object,
 ) -> None:
-    """Ask the server on this machine, or the one at --url, whether it is ready.
+    """Check whether a server is ready.
 
     Exits with 1 if it is not, and says why. Without --url it asks the server of this machine: at
     127.0.0.1:8000, or where the flags of `fovea serve` given here (--http-port 9000) or their

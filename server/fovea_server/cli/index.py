@@ -60,7 +60,7 @@ def index(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the vectors of images beside a model, in which a server then finds similar ones.
+    """Index images for similarity search.
 
     The model's task is embed. The index is NAME.npz in the model's folder of the repository; a
     server reads it when it is asked for, also when it has changed. If a file is missing, nothing is

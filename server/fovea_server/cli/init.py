@@ -63,7 +63,7 @@ def init(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a small project to start from: a demo model, a client, and a compose file.
+    """Start a project with a demo model, a client and a compose file.
 
     Put your own ONNX files into its folder models/. Files that exist are not overwritten.
 

@@ -64,7 +64,7 @@ def inspect(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a model's tensors, head, labels and agreement, or the models of a repository.
+    """Show the tensors, head, labels and agreement of a model or a repository.
 
     Example: fovea inspect yolov8n.onnx
 

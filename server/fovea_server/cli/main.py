@@ -29,38 +29,46 @@ if TYPE_CHECKING:
     from typer._click.shell_completion import CompletionItem
 
 COMMANDS: dict[str, dict[str, str]] = {
-    "First steps": {
+    "Start": {
         "demo": "fovea_server.cli.demo:demo",
-        "doctor": "fovea_server.cli.doctor:doctor",
         "init": "fovea_server.cli.init:init",
+        "doctor": "fovea_server.cli.doctor:doctor",
     },
-    "Models": {
+    "Build": {
         "build": "fovea_server.cli.build:build",
-        "diff": "fovea_server.cli.diff:diff",
-        "edit": "fovea_server.cli.edit:edit",
-        "history": "fovea_server.cli.promote:history",
         "inspect": "fovea_server.cli.inspect:inspect",
-        "promote": "fovea_server.cli.promote:promote",
-        "rollback": "fovea_server.cli.promote:rollback",
-        "sensitivity": "fovea_server.cli.sensitivity:sensitivity",
-        "versions": "fovea_server.cli.versions:versions",
+        "edit": "fovea_server.cli.edit:edit",
     },
-    "Serving": {
+    "Serve": {
         "serve": "fovea_server.cli.serve:program",
-        "health": "fovea_server.cli.health:program",
-        "bench": "fovea_server.cli.bench:bench",
-        "drift": "fovea_server.cli.drift:drift",
         "key": "fovea_server.cli.key:program",
+        "health": "fovea_server.cli.health:program",
         "ray": "fovea_server.cli.ray:program",
-        "shadow": "fovea_server.cli.shadow:shadow",
-        "tune": "fovea_server.cli.tune:tune",
     },
-    "Images": {
-        "capture": "fovea_server.cli.capture:program",
-        "eval": "fovea_server.cli.eval:evaluate",
-        "index": "fovea_server.cli.index:index",
+    "Use": {
         "predict": "fovea_server.cli.predict:predict",
         "watch": "fovea_server.cli.watch:watch",
+        "index": "fovea_server.cli.index:index",
+    },
+    "Measure": {
+        "eval": "fovea_server.cli.eval:evaluate",
+        "bench": "fovea_server.cli.bench:bench",
+        "tune": "fovea_server.cli.tune:tune",
+    },
+    "Release": {
+        "versions": "fovea_server.cli.versions:versions",
+        "promote": "fovea_server.cli.promote:promote",
+        "rollback": "fovea_server.cli.promote:rollback",
+        "history": "fovea_server.cli.promote:history",
+    },
+    "Monitor": {
+        "drift": "fovea_server.cli.drift:drift",
+        "shadow": "fovea_server.cli.shadow:shadow",
+        "capture": "fovea_server.cli.capture:program",
+    },
+    "Debug": {
+        "diff": "fovea_server.cli.diff:diff",
+        "sensitivity": "fovea_server.cli.sensitivity:sensitivity",
     },
 }
 """Panel of `fovea --help` -> name of each command -> its function, or the program that it makes.
@@ -87,13 +95,13 @@ _ELSEWHERE = {
     "--batch": "the largest batch is `fovea build --max-batch N`",
 }
 # \b keeps the lines as they are.
-_HELP = """Turns an ONNX vision model into a tested engine, and serves it.
+_HELP = """Turn an ONNX vision model into a tested engine, and serve it.
 
 \b
-  fovea init my-project           a project to start from
-  fovea build model.onnx          compiles a model, and checks the engine
-  fovea predict model image.jpg   finds objects on an image
-  fovea serve                     HTTP, gRPC, and a page to try the models
+  fovea init my-project           start a project
+  fovea build model.onnx          compile a model, and check the engine
+  fovea predict model image.jpg   find objects in an image
+  fovea serve                     serve HTTP, gRPC and a web page
 """
 
 

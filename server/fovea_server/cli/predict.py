@@ -130,7 +130,7 @@ def predict(
     ] = False,
     **given: Any,
 ) -> None:
-    """Find what is on images and videos.
+    """Run a model on images and videos.
 
     Runs the engine in this process, or asks a running server (--url). Prints a table per image, or
     a line per image of a folder, a glob or a video; --out writes files instead.

@@ -78,7 +78,7 @@ def promote(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a version of a model current: it answers the requests that name none.
+    """Make a version the current one, at once or as a canary.
 
     It is written into history.jsonl in the model's folder, which servers follow within a second.
     With --url a server writes it, once it has loaded the version.
@@ -121,7 +121,7 @@ def rollback(
     why: _Why = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make the version before current again, or end the canary.
+    """Restore the previous version, or stop the canary.
 
     Example: fovea rollback yolov8n --url http://127.0.0.1:8000
     """
@@ -149,7 +149,7 @@ def history(
     ] = DEFAULT_EVENTS,
     as_json: AsJson = False,
 ) -> None:
-    """List which version of a model was made current, by whom and why.
+    """Show who promoted which version, when and why.
 
     With --url it also tells how a canary does.
 

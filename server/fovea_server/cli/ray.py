@@ -19,7 +19,7 @@ program = typer.Typer(
 
 @program.callback()
 def ray() -> None:
-    """Serve a repository on a cluster of Ray: deploy.
+    """Deploy a repository to a Ray cluster.
 
     Ray starts, scales, moves and replaces the processes; docs/cluster.md sets up three nodes.
     `serve status` and `serve shutdown`, which come with Ray, show and end what runs.

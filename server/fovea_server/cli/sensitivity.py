@@ -57,7 +57,7 @@ def sensitivity(
     preprocess: PreprocessOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rank the blocks of a model by what they lose in INT8.
+    """Rank the blocks of a model by the accuracy they lose in INT8.
 
     One block at a time stays in float, and the network is compared with the source model on
     images, which takes seconds per block. `fovea build --keep-float auto` searches in the same way

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -43,17 +44,52 @@ _MEANT = ("frigate_", "jwt_", "label_studio_", "quota_", "url_")
 _TLS_FILES = ("grpc_server_cert", "grpc_server_key", "grpc_root_cert")
 
 
+# `--help` shows these; `--help-all` shows all.
+_EVERYDAY = (
+    *("model_repository", "model_control_mode", "load_model", "threads", "allow_code"),
+    *("drain_secs", "exit_on_error"),
+    *("http_address", "http_port", "http_server_cert", "http_server_key", "cors_origin"),
+    *("allowed_host", "page", "api", "grpc_port", "metrics_port", "otel"),
+    *("keys_file", "no_keys", "jwt_issuer"),
+    *("log_level", "log_format", "log_file"),
+    *("max_held_mb", "max_image_mb", "max_queue", "max_queue_delay_ms"),
+    *("allow_url", "capture", "capture_rule"),
+)
+HELP_ALL = "fovea.help_all"
+
+
 class ServeCommand(SwitchCommand):
-    """Lists the flags that only tune Triton, too."""
+    """Shows the flags that people need every day, or all."""
+
+    def list_sections(self, ctx: Context) -> dict[str, list[tuple[str, str]]]:
+        """Return all options, or those of every day, by the title of their panel."""
+        sections = super().list_sections(ctx)
+        if not ctx.meta.get(HELP_ALL):
+            rare = {flag(name) for name in Settings.model_fields} - {*map(flag, _EVERYDAY)}
+            sections = {
+                title: [row for row in rows if re.split("[ ,]", row[0])[0] not in rare]
+                for title, rows in sections.items()
+            }
+        return {title: rows for title, rows in sections.items() if rows}
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write the options, then those without effect."""
         super().format_options(ctx, formatter)
+        if not ctx.meta.get(HELP_ALL):
+            return
         with formatter.section("Taken from Triton's command lines, without effect"):
             flags = ", ".join(map(flag, WITHOUT_EFFECT))
             # click would break them at their hyphens.
             lines = wrap(flags, formatter.width - 2, break_on_hyphens=False)
             formatter.write("".join(f"  {line}\n" for line in lines))
+
+
+def show_all_flags(context: typer.Context, requested: bool) -> None:
+    """Print the help with all flags, and exit, if `requested`."""
+    if requested:
+        context.meta[HELP_ALL] = True
+        typer.echo(context.get_help())
+        raise typer.Exit
 
 
 @with_flags
@@ -65,12 +101,22 @@ def serve(
             help="Folder of models, or its address in a store (s3://bucket/prefix).",
         ),
     ] = None,
+    *,
+    help_all: Annotated[
+        bool,
+        typer.Option(
+            "--help-all",
+            callback=show_all_flags,
+            is_eager=True,
+            help=f"Show all {len(Settings.model_fields)} flags and exit.",
+        ),
+    ] = False,
     **given: object,
 ) -> None:
     """Serve every model of a repository over HTTP and gRPC.
 
-    Flags have the names of Triton's, if Triton has them. Each can also be set in the environment:
-    FOVEA_HTTP_PORT for --http-port. A flag wins over the environment.
+    The flags have Triton's names if Triton has them. You can also set each in the environment:
+    FOVEA_HTTP_PORT for --http-port. A flag overrides the environment.
 
     Example: fovea serve repository --host 0.0.0.0 --model-control-mode poll
     """

@@ -63,7 +63,7 @@ def shadow(
     stop: Annotated[bool, typer.Option("--stop", help="Stop it, and show the report.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a version on live images beside the one that answers, and compare both.
+    """Test a candidate version on live images.
 
     It takes CPU that is idle, and slows answers a little: docs/shadow.md has the figures. Ctrl-C
     leaves it running; `fovea shadow MODEL` shows it again.

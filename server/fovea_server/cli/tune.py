@@ -96,7 +96,7 @@ def tune(
     plot: PlotOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the settings with which a model is served fastest, and write them to config.pbtxt.
+    """Find the fastest settings of a model, and write them to config.pbtxt.
 
     Tries the versions of the model that agree with it according to their card (backend, precision),
     cores and parallel executions, and on a GPU batches and queue delays: serves the model with

@@ -72,7 +72,7 @@ def versions(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without a question.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the versions of a model, and delete old ones.
+    """List the versions of a model, or delete old ones.
 
     A server loads those that are served: the newest, unless config.pbtxt has a version_policy, and
     the current one, which answers requests that name no version. With --url the table also shows

@@ -148,7 +148,7 @@ def watch(
     ] = False,
     **given: Any,
 ) -> None:
-    """Run a model on cameras and videos, as their frames come.
+    """Run a model on cameras and live streams.
 
     The newest frame wins: a model that is slower than a camera skips frames, and never lags behind.
     A camera that is lost is asked again. Of a file no frame is skipped. Ctrl-C ends it.

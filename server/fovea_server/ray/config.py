@@ -159,8 +159,8 @@ def _refusal(name: str) -> str:
     if name not in Settings.model_fields:
         meant = _meant(name, Settings.model_fields)
         return (
-            f"settings.{name}: there is no such setting; {meant}`fovea serve --help` lists them, "
-            "here with _ for -"
+            f"settings.{name}: there is no such setting; {meant}`fovea serve --help-all` "
+            "lists them, here with _ for -"
         )
     for refused, reason in _REFUSED.items():
         if name == refused or name.startswith(f"{refused}_"):

@@ -272,13 +272,16 @@ def test_a_wrong_flag_is_named(args, told):
 
 
 def test_help_shows_every_setting_under_the_title_of_its_group():
-    lines = CliRunner().invoke(app, ["serve", "--help"]).stdout.splitlines()
+    lines = CliRunner().invoke(app, ["serve", "--help-all"]).stdout.splitlines()
     lines = lines[lines.index("Arguments:") : lines.index(IDLE)]
     shown = [line.split()[0].strip(",") for line in lines if line.startswith("  -")]
-    assert set(shown) == {"-h", *map(flag, Settings.model_fields)}
+    assert set(shown) == {"-h", "--help-all", *map(flag, Settings.model_fields)}
     assert len(shown) == len(set(shown))
     assert all(field.description for field in Settings.model_fields.values())
     titled = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert titled == ["Arguments:", *(f"{title}:" for title in GROUPS), "Options:"]
     for title, first in GROUPS.items():
         assert lines[lines.index(f"{title}:") + 1].startswith(f"  {flag(first)}")
+    everyday = CliRunner().invoke(app, ["serve", "--help"]).stdout
+    assert "--http-port" in everyday
+    assert "--grpc-keepalive-time" not in everyday

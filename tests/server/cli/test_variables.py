@@ -34,7 +34,7 @@ def warnings(caplog, monkeypatch):
         ("FOVEA_MODEL_REPOSITRY", "FOVEA_MODEL_REPOSITORY"),
         ("fovea_log_formt", "FOVEA_LOG_FORMAT"),
         ("FOVEA_HOSTS", "FOVEA_HTTP_ADDRESS"),
-        ("FOVEA_QQQQQ", "`fovea serve --help`"),
+        ("FOVEA_QQQQQ", "`fovea serve --help-all`"),
     ],
 )
 def test_a_misspelled_one_is_reported_with_what_was_meant(warnings, variable, meant):
