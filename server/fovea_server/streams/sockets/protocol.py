@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,6 +31,9 @@ _LINGER_S, _CLOSE_S, _LAST_S = 3.0, 5.0, 2.0
 _SLICE = 512
 _FRAMES, _REST_S = 64, 0.01
 _MAX_REASON = 120
+# Bytes that the kernel takes for a client before that reads. It would take megabytes: nobody counts
+# them, and a client that reads nothing would be seen only once its frames have so many answers.
+_MOST_UNSENT = 65_536
 
 _INVALID_TEXT, _TOO_SLOW, _TRY_LATER = 1007, 1008, 1013
 
@@ -84,6 +88,12 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self._window = now, 0
         """Time at which the message that arrives was last judged, and its bytes until then."""
         self._timer = self.loop.call_later(_LOOK_S, self._look)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Bound what the kernel takes."""
+        super().connection_made(transport)
+        line = transport.get_extra_info("socket")
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MOST_UNSENT)
 
     # Bytes of the client become messages
 
@@ -206,6 +216,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         """Go on: nearly all is sent."""
         super().resume_writing()
         self._count_unread(0)
+        # The next answers may fill the buffer again before somebody looks.
+        self._read_at = self.loop.time()
         # Not now: it may be called in the middle of that.
         self.loop.call_soon(self._advance)
 
