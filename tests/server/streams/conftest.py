@@ -39,12 +39,6 @@ def write_moving_scene(path, frames, step, fps=10):
     writer.release()
 
 
-def resident(server):
-    """Megabytes of memory that a server has."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(status.partition("VmRSS:")[2].split()[0]) / 1024
-
-
 @contextmanager
 def rtsp_server(ports):
     process = subprocess.Popen([PYTHON, SERVER, *map(str, ports)], stdout=subprocess.PIPE)

@@ -14,7 +14,7 @@ import pytest
 from tests.built import build
 from tests.e2e.results import AS_IT_IS, MODELS
 from tests.keyed import key, until
-from tests.server.streams.conftest import resident, write_moving_scene
+from tests.server.streams.conftest import write_moving_scene
 from tests.serving import start_server
 
 from fovea_engines.build.plan import BuildPlan
@@ -129,7 +129,7 @@ def test_slow_readers_cost_bounded_memory(client, server, keys, door):
         "GET /v1/streams/door/video HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         f"x-api-key: {keys[1]['looks']['x-api-key']}\r\n\r\n"
     )
-    before = resident(server)
+    before = server.memory_mb()
     with ExitStack() as slow:
         for _ in range(30):
             one = slow.enter_context(socket.create_connection(("127.0.0.1", server.port)))
@@ -139,7 +139,7 @@ def test_slow_readers_cost_bounded_memory(client, server, keys, door):
         with client.stream("GET", "/streams/door/video") as answer:
             size = sum(map(len, parts(answer, 40)))
         # Each would hold as much as was sent to the one that reads.
-        assert resident(server) - before < 30 * size / 1e6 / 2
+        assert server.memory_mb() - before < 30 * size / 1e6 / 2
 
 
 def test_it_ends_with_its_stream_and_its_key(client, server, keys, door):
