@@ -282,7 +282,7 @@ def infer(server: RunningServer, elements: int, model: str = "identity_fp32") ->
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", options=options) as channel:
         call = channel.unary_unary(f"{SERVICE}/ModelInfer")
         try:
-            call(message.SerializeToString(), timeout=60)
+            call(message.SerializeToString(), timeout=120)
         except grpc.RpcError as error:
             code: grpc.StatusCode = error.code()
             return code.name
@@ -326,13 +326,15 @@ def test_whole_messages_are_held_by_the_budget_and_their_memory_comes_back(start
 
 def test_what_is_refused_leaves_no_memory(start):
     server = start("--max-held-mb=512")
-    before = server.memory_mb()
+    # glibc keeps 32 MiB of free memory at the end of each heap, which are as many as the threads of
+    # gRPC made: three where nobody else works, and eight at most.
+    most = server.memory_mb() + 8 * 32
     assert {infer(server, 10 * MIB, "absent") for _ in range(10)} == {"NOT_FOUND"}
-    until(lambda: server.memory_mb() < before + 100)
+    until(lambda: server.memory_mb() < most)
     for _ in range(6):
         url = f"{server.url}/v1/models/simple/predict"
         assert httpx.post(url, content=bytes(60 * MIB)).status_code >= 400
-    until(lambda: server.memory_mb() < before + 100)
+    until(lambda: server.memory_mb() < most)
 
 
 def test_an_idle_stream_outlives_the_time_of_messages(start):
