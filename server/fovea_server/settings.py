@@ -99,47 +99,45 @@ class Listening(BaseSettings):
     )
     http_restricted_api: Texts = Field(
         (),
-        description="APIS:KEY=VALUE: these endpoints ask for a header; KEY@FILE reads the VALUE "
-        "from a file, which other users cannot see; may be repeated",
+        description="APIS:KEY=VALUE: these endpoints require a header; KEY@FILE reads the VALUE "
+        "from a file, hidden from other users; may be repeated",
     )
     http_server_cert: Path | None = Field(None, description="certificate for HTTPS, PEM")
-    http_server_key: Path | None = Field(None, description="its key, PEM")
+    http_server_key: Path | None = Field(None, description="private key of the certificate, PEM")
     cors_origin: Origins = Field(
-        (), description="origin whose pages may use HTTP; * allows all; may be repeated"
+        (), description="web origin that may use HTTP; * allows all; may be repeated"
     )
     allowed_host: HostNames = Field(
         (),
-        description="public name of the server that requests may use; localhost, addresses and "
-        "names of the local network always work; * allows all; may be repeated",
+        description="public host name of the server; localhost, IP addresses and local names "
+        "always work; * allows all; may be repeated",
     )
     root_path: RootPath = Field(
         "",
-        description="path below which a proxy serves this server, as /vision, for /openapi.json; "
-        "default that of X-Forwarded-Prefix",
+        description="path prefix of the proxy, such as /vision, for /openapi.json; default "
+        "X-Forwarded-Prefix",
     )
-    page: bool = Field(
-        True, description="serve the page at /, where people try the models; --no-page turns it off"
-    )
+    page: bool = Field(True, description="serve the web page at /; --no-page turns it off")
     api: Texts = Field(
         (),
-        description="serve another API as well: deepstack, roboflow, label-studio or frigate-zmq; "
-        "NAME=MODEL picks the model for requests that name none; may be repeated",
+        description="also serve another API: deepstack, roboflow, label-studio or frigate-zmq; "
+        "NAME=MODEL sets its default model; may be repeated",
     )
     frigate_address: str = Field(
         "tcp://127.0.0.1:5555",
-        description="where Frigate's ZMQ detector connects: tcp://HOST:PORT or ipc://PATH",
+        description="address for Frigate's ZMQ detector: tcp://HOST:PORT or ipc://PATH",
     )
     label_studio_url: str | None = Field(
-        None, description="address of Label Studio; default the one that it gives when it connects"
+        None, description="URL of Label Studio; default the URL that it sends when it connects"
     )
     label_studio_token: str | None = Field(
-        None, description="token of a Label Studio user; takes --label-studio-url"
+        None, description="token of a Label Studio user; requires --label-studio-url"
     )
 
     allow_grpc: bool = Field(True, description="serve gRPC")
     grpc_address: str = Field(
         default_factory=lambda data: data["http_address"],
-        description="address of gRPC; default that of HTTP",
+        description="address of gRPC; default the HTTP address",
     )
     grpc_port: int = Field(
         default_factory=lambda data: _port_above(data["http_port"], 1),
@@ -153,12 +151,12 @@ class Listening(BaseSettings):
         "may be repeated",
     )
     grpc_infer_response_compression_level: Literal["none", "low", "medium", "high"] = Field(
-        "none", description="compression of gRPC answers"
+        "none", description="compression of gRPC responses"
     )
     grpc_use_ssl: bool = Field(False, description="serve gRPC over TLS")
-    grpc_use_ssl_mutual: bool = Field(False, description="also ask clients for certificates")
+    grpc_use_ssl_mutual: bool = Field(False, description="also require client certificates")
     grpc_server_cert: Path | None = Field(None, description="certificate for gRPC, PEM")
-    grpc_server_key: Path | None = Field(None, description="its key, PEM")
+    grpc_server_key: Path | None = Field(None, description="private key of the certificate, PEM")
     grpc_root_cert: Path | None = Field(
         None, description="authority that signs the clients' certificates, PEM"
     )
@@ -166,10 +164,10 @@ class Listening(BaseSettings):
         7_200_000, ge=0, description="milliseconds between pings to a client"
     )
     grpc_keepalive_timeout: int = Field(
-        20_000, ge=0, description="milliseconds to wait for the answer to a ping"
+        20_000, ge=0, description="milliseconds to wait for the response to a ping"
     )
     grpc_keepalive_permit_without_calls: bool = Field(
-        False, description="also ping clients that have no call open"
+        False, description="also ping clients without open calls"
     )
 
     @classmethod
@@ -195,14 +193,13 @@ class Settings(Listening):
         # DEFAULT_REPOSITORY of the engines, whose imports `fovea health` cannot wait for.
         (Path("repository"),),
         min_length=1,
-        description="folder of models, or its address in a store (s3://BUCKET/PREFIX, gs://, "
-        "az://, hf://, https://); may be repeated, if no two have a model of the same"
-        " name",
+        description="folder of models, or the URL of a store (s3://BUCKET/PREFIX, gs://, az://, "
+        "hf://, https://); may be repeated if model names differ",
     )
     model_name: str | None = Field(
         None,
-        description="name of the model, if the repository is the folder of one model "
-        "(VERSION/model.*), as KServe mounts it",
+        description="name of the model, if the repository holds one model only (VERSION/model.*), "
+        "as with KServe",
     )
     repository_cache: Path | None = Field(
         None,
@@ -213,71 +210,75 @@ class Settings(Listening):
     )
     model_control_mode: ModelControlMode = Field(
         ModelControlMode.NONE,
-        description="when models are loaded: none: all at the start; poll: also when the "
-        "repository changes; explicit: those of --load-model, and on request",
+        description="when to load models: none: all at start; poll: also when the repository "
+        "changes; explicit: --load-model, and on request",
     )
     load_model: Texts = Field(
-        (), description="model to load at the start in explicit mode; * loads all; may be repeated"
+        (), description="model to load at start in explicit mode; * loads all; may be repeated"
     )
     repository_poll_secs: float = Field(
-        15.0, gt=0, description="seconds between looks at the repository in poll mode"
+        15.0, gt=0, description="seconds between checks of the repository in poll mode"
     )
     model_config_name: str = Field(
-        "", description="read a model's configs/NAME.pbtxt, if it has one, for its config.pbtxt"
+        "",
+        description="use configs/NAME.pbtxt of a model, if it exists, instead of its config.pbtxt",
     )
     disable_auto_complete_config: bool = Field(
-        False, description="do not complete config.pbtxt; a model without one is not served"
+        False, description="do not complete config.pbtxt; do not serve models without one"
     )
     default_max_batch_size: int = Field(
         4,
         ge=0,
-        description="max_batch_size of models with a batch dimension whose config.pbtxt has none",
+        description="max_batch_size of models with a batch dimension, unless config.pbtxt sets it",
     )
     model_load_thread_count: int = Field(
-        2, ge=1, description="how many models are loaded at the same time"
+        2, ge=1, description="number of models to load at the same time"
     )
     strict_readiness: bool = Field(
-        True, description="the server is ready only when all models to load at the start are ready"
+        True,
+        description="report the server as ready only when all models to load at start are ready",
     )
     exit_on_error: bool = Field(False, description="stop when a model fails to load at start")
     drain_secs: float = Field(
         0.0,
         ge=0,
         allow_inf_nan=False,
-        description="seconds after SIGTERM in which the server still accepts requests, but says "
-        "that it is not ready, so that load balancers leave it",
+        description="seconds after SIGTERM in which the server accepts requests but reports not "
+        "ready, so that load balancers drain it",
     )
-    exit_timeout_secs: float = Field(30.0, ge=0, description="seconds to finish accepted requests")
-    id: str = Field("triton", description="server name in the metadata, which some clients check")
+    exit_timeout_secs: float = Field(
+        30.0, ge=0, description="seconds to finish accepted requests after that"
+    )
+    id: str = Field("triton", description="server name in the metadata; some clients check it")
     rebuild: bool = Field(
         False, description="rebuild TensorRT engines that do not fit this GPU or TensorRT"
     )
     threads: int | None = Field(None, ge=1, description="cores to use; default all")
     allow_code: bool = Field(
         False,
-        description="run the Python files that models have as their heads (`fovea build --head "
-        "my_head.py`): who can write to the repository can then run anything",
+        description="run heads in Python files (`fovea build --head my_head.py`); anyone who can "
+        "write to the repository can then run code",
     )
 
     keys_file: Path | None = Field(
         None,
-        description="file of `fovea key`: all requests need a key of it, except for health and "
-        "the page; the server follows changes of the file",
+        description="key file of `fovea key`; all requests except health and the page need a key; "
+        "the server follows changes",
     )
     quota_file: Path | None = Field(
         None,
-        description="file that counts the use of quotas; default KEYS_FILE.used",
+        description="file for used quotas; default KEYS_FILE.used",
     )
     no_keys: bool = Field(
         False,
-        description="without keys, other machines may do everything, not only predict and ask for"
-        " health: for a server behind a gateway that checks requests",
+        description="allow everything to other machines, not only predict and health; for a "
+        "server behind a gateway that checks requests",
     )
     jwt_issuer: str | None = Field(
         None,
-        description="address of an OpenID Connect provider, whose tokens are accepted as keys",
+        description="URL of an OpenID Connect provider; its tokens are accepted as keys",
     )
-    jwt_audience: str | None = Field(None, description="audience that its tokens must have")
+    jwt_audience: str | None = Field(None, description="required audience of the tokens")
     jwt_scope_claim: str = Field(
         "scope", description="claim with the scopes; dots lead into objects"
     )
@@ -285,7 +286,7 @@ class Settings(Listening):
     allow_metrics: bool = Field(True, description="serve metrics for Prometheus")
     metrics_address: str = Field(
         default_factory=lambda data: data["http_address"],
-        description="address of the metrics; default that of HTTP",
+        description="address of the metrics; default the HTTP address",
     )
     metrics_port: int = Field(
         default_factory=lambda data: _port_above(data["http_port"], 2),
@@ -298,10 +299,10 @@ class Settings(Listening):
     )
 
     allow_client_shm: bool = Field(
-        False, description="let clients use shared memory of this machine"
+        False, description="allow clients to use shared memory of this machine"
     )
     cache_config: str | None = Field(
-        None, description="local,size=BYTES: cache of responses, for models that ask for it"
+        None, description="local,size=BYTES: response cache, for models that enable it"
     )
 
     trace_config: Texts = Field(
@@ -312,14 +313,14 @@ class Settings(Listening):
 
     otel: bool = Field(
         False,
-        description="send traces to an OpenTelemetry collector over OTLP; OTEL_... variables have"
-        " its address",
+        description="send traces to an OpenTelemetry collector over OTLP; set its URL in OTEL_... "
+        "variables",
     )
     otel_ratio: float = Field(
         1.0,
         ge=0,
         le=1,
-        description="share of requests to trace, among those whose caller does not decide",
+        description="share of requests to trace, unless the caller decides",
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
@@ -337,60 +338,62 @@ class Settings(Listening):
     log_file: Path | None = Field(None, description="log file; default stderr")
 
     max_held_mb: float = Field(
-        512.0, gt=0, description="memory for the bodies of all requests together, MiB"
+        512.0,
+        gt=0,
+        description="memory for the bodies and responses of all requests in flight, MiB",
     )
     max_image_mb: float = Field(64.0, gt=0, description="largest encoded image, MiB")
     max_megapixels: float = Field(64.0, gt=0, description="largest image, megapixels")
-    max_images: int = Field(64, ge=1, description="most images in one request")
+    max_images: int = Field(64, ge=1, description="maximum number of images per request")
     body_timeout_s: float = Field(
-        20.0, gt=0, description="seconds in which a body must arrive, unless 8 KiB/s go on coming"
+        20.0, gt=0, description="timeout of a request body, unless it keeps 8 KiB/s; seconds"
     )
 
     max_queue: int = Field(
         256,
         ge=1,
-        description="most unanswered requests of one model; each image counts",
+        description="maximum number of requests in flight per model; each image counts",
     )
     decode_threads: int | None = Field(
         None,
         ge=1,
-        description="threads per model that decode images for a GPU; default one per core",
+        description="threads per model to decode images for a GPU; default one per core",
     )
     max_queue_delay_ms: float = Field(
         0.0,
         ge=0,
         le=10_000,
-        description="milliseconds that a batch which is not full waits for more images, on a GPU",
+        description="milliseconds to wait for more images before a partial batch runs on a GPU",
     )
 
     track_idle_s: float = Field(
-        60.0, gt=0, description="seconds without a frame after which a stream's ids are forgotten"
+        60.0, gt=0, description="seconds without a frame until track ids are dropped"
     )
-    allow_url: bool = Field(False, description="fetch images that requests name by URL")
+    allow_url: bool = Field(False, description="fetch images by URL for requests")
     url_allow_private: bool = Field(
-        False, description="fetch from private addresses, too (cameras on the LAN)"
+        False, description="also fetch from private addresses (cameras on the LAN)"
     )
     url_allow_host: Hosts = Field(
         (),
-        description="name, address or network that is fetched from, too, as 127.0.0.1 or "
+        description="also fetch from this host, address or network, such as 127.0.0.1 or "
         "192.168.1.0/24; may be repeated",
     )
     url_timeout_s: float = Field(5.0, gt=0, description="seconds for one fetch, with redirects")
 
     capture: Path | None = Field(
         None,
-        description="folder that keeps images with their results, as rules choose them; a server "
-        "without it keeps none",
+        description="folder to capture images and results in, by rules; without it nothing is "
+        "captured",
     )
     capture_rule: Texts = Field(
         ("score 0.3..0.5",),
-        description="images to keep, of models whose fovea.toml names no rules: 'score 0.3..0.5', "
-        "'classes person,dog', 'empty', 'rate 1%' or 'unlike'; may be repeated",
+        description="images to capture, unless fovea.toml has rules: 'score 0.3..0.5', 'classes "
+        "person,dog', 'empty', 'rate 1%' or 'unlike'; may be repeated",
     )
     capture_max_gb: float = Field(
-        1.0, gt=0, description="most that is kept, GiB; the oldest make room"
+        1.0, gt=0, description="maximum size of the captures, GiB; the oldest are deleted first"
     )
-    capture_days: float = Field(30.0, gt=0, description="days after which an image is deleted")
+    capture_days: float = Field(30.0, gt=0, description="days until a captured image is deleted")
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:

@@ -76,79 +76,80 @@ class PredictOptions:
 
     conf: float = field(
         default=0.25,
-        metadata=_make_range(0, 1, "least score of an object, not of a classifier's classes"),
+        metadata=_make_range(0, 1, "lowest score of an object; no effect on classifiers"),
     )
     iou: float = field(
         default=0.7,
-        metadata=_make_range(0, 1, "overlap above which the weaker of two boxes goes"),
+        metadata=_make_range(0, 1, "IoU above which the weaker of two boxes is suppressed"),
     )
     classes: tuple[int | str, ...] | None = field(
         default=None,
-        metadata={"description": "classes to keep, default all: text is a name, a number an id"},
+        metadata={"description": "classes to keep, default all: text is a name, a number is an id"},
     )
     max_det: int = field(
         default=300,
-        metadata=_make_range(1, MAX_DETECTIONS, "most detections of an image"),
+        metadata=_make_range(1, MAX_DETECTIONS, "maximum number of detections per image"),
     )
     top_k: int = field(
         default=_TOP_K,
-        metadata=_make_range(1, MAX_TOP_K, "of a classifier: most classes, whatever their score"),
+        metadata=_make_range(1, MAX_TOP_K, "maximum number of classes of a classifier"),
     )
     agnostic: bool = field(
-        default=False, metadata={"description": "drop overlapping boxes of different classes, too"}
+        default=False,
+        metadata={"description": "suppress overlapping boxes of different classes, too"},
     )
     mask: MaskFormat = field(
         default="rle",
         metadata={
-            "description": "form of masks and of classes: rle (COCO's), polygon, png or none; "
-            "saliency, depth and pictures are png or none"
+            "description": "format of masks and class maps: rle (COCO), polygon, png or none; png "
+            "or none for saliency, depth and output images"
         },
     )
     labels: tuple[str, ...] | None = field(
         default=None,
         metadata={
-            "description": "of a model of images and texts, such as CLIP: the texts that an image "
-            "is classified by, in place of a vector; of a detector that takes texts: what it finds"
+            "description": "texts to classify an image by (CLIP, SigLIP) or to detect "
+            "(open-vocabulary detectors)"
         },
     )
     normalise: bool = field(
         default=True,
-        metadata={"description": "of an embedding: divide the vector by its length"},
+        metadata={"description": "L2-normalize the embedding"},
     )
     vector: VectorFormat = field(
         default="base64",
-        metadata={"description": "form of a vector: float32 in base64, little-endian, or a list"},
+        metadata={
+            "description": "format of the embedding: float32 in base64, little-endian, or a list"
+        },
     )
 
     tile: str | None = field(
         default=None,
         metadata={
-            "description": "cut the image into tiles: 640 is their side in pixels, 3x2 are "
-            "columns and rows"
+            "description": "cut the image into tiles: 640 is the side in pixels, 3x2 are columns "
+            "and rows"
         },
     )
     overlap: float = field(
         default=_OVERLAP,
-        metadata=_make_range(0, 0.9, "share of a tile that the next one repeats"),
+        metadata=_make_range(0, 0.9, "overlap of neighbouring tiles, as a fraction"),
     )
     track: str | None = field(
         default=None,
-        metadata={
-            "description": "objects keep ids over frames: bytetrack, sort, ocsort or botsort"
-        },
+        metadata={"description": "track objects over frames: bytetrack, sort, ocsort or botsort"},
     )
     stream_id: str | None = field(
-        default=None, metadata={"description": "of `track`: name of the camera or video"}
+        default=None, metadata={"description": "camera or video that `track` follows"}
     )
     frame: int | None = field(
-        default=None, metadata={"description": "of `track`: number of the frame, default the next"}
+        default=None, metadata={"description": "number of the frame for `track`; default the next"}
     )
     track_high: float | None = field(
         default=None,
         metadata=_make_range(
             0,
             1,
-            "of `track`: score from which boxes are matched first, default a little above `conf`",
+            "score from which `track` matches boxes first; default slightly above `conf`",
         ),
     )
     track_new: float | None = field(
@@ -156,7 +157,7 @@ class PredictOptions:
         metadata=_make_range(
             0,
             1,
-            "of `track`: score from which boxes begin a track, default a little above `conf`",
+            "score from which a box starts a track; default slightly above `conf`",
         ),
     )
     min_frames: int | None = field(
@@ -164,8 +165,7 @@ class PredictOptions:
         metadata=_make_range(
             1,
             1000,
-            "of `track`: frames in which an object is seen until it gets its id; 1 "
-            "from its second on, default 1",
+            "frames that `track` must see an object before it gets an id; default 1",
         ),
     )
 

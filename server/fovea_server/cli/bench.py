@@ -90,23 +90,22 @@ def bench(
         list[str] | None,
         _request_option(
             metavar="NAME:DIMS",
-            help="Shape of an input whose sizes vary, e.g. images:4,3,640,640. May be repeated.",
+            help="Shape of a dynamic input, e.g. images:4,3,640,640. May be repeated.",
         ),
     ] = None,
     clients: Annotated[
         str,
         _load_option(
             metavar="N,N,...",
-            help="Closed loop: numbers of clients, each of which sends one request after the "
-            "other.",
+            help="Closed loop: numbers of clients. Each sends one request after the other.",
         ),
     ] = "1,4,16",
     rate: Annotated[
         str | None,
         _load_option(
             metavar="R,R,...",
-            help="Open loop: requests/s that are due at random times (Poisson), however slow the "
-            "answers are. Latency counts from the due time, so it shows stalls.",
+            help="Open loop: requests/s at random times (Poisson), independent of the responses. "
+            "Latency counts from the due time, so it shows stalls.",
             show_default="none",
         ),
     ] = None,
@@ -120,14 +119,14 @@ def bench(
     ] = 10.0,
     warmup: Annotated[
         float,
-        _load_option(metavar="SECONDS", min=0, help="Load before each level that does not count."),
+        _load_option(metavar="SECONDS", min=0, help="Warm-up before each level."),
     ] = 2.0,
     timeout: Annotated[
         float,
         _load_option(
             metavar="SECONDS",
             min=0.001,
-            help="Time after which an unanswered request has failed.",
+            help="Timeout of a request.",
         ),
     ] = 30.0,
     plot: PlotOption = None,

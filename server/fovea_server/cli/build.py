@@ -96,14 +96,14 @@ def build(
     backend: Annotated[
         Backend,
         model_option(
-            help="Runtime. auto times those for CPUs for a few seconds, and keeps the fastest."
+            help="Runtime. auto times the CPU runtimes for a few seconds, and keeps the fastest."
         ),
     ] = "auto",
     goal: Annotated[
         Goal,
         model_option(
             "--for",
-            help="What auto compares: images/s under load, or the time of a single image.",
+            help="Optimize images/s under load, or the time of a single image (with auto).",
         ),
     ] = "throughput",
     size: SizeOption = None,
@@ -131,8 +131,8 @@ def build(
         Path | None,
         model_option(
             metavar="FILE.onnx",
-            help="The half of a model of images and texts (CLIP, SigLIP) that takes texts, where "
-            "it is a file of its own. Needs --tokenizer.",
+            help="Text encoder of a CLIP or SigLIP model, if it is a separate file. Needs "
+            "--tokenizer.",
             exists=True,
         ),
     ] = None,
@@ -140,7 +140,7 @@ def build(
         Path | None,
         model_option(
             metavar="FILE.json",
-            help="Of a model of images and texts: its tokenizer.json.",
+            help="The tokenizer.json of a CLIP or SigLIP model.",
             show_default="the one beside the model",
             exists=True,
         ),
@@ -160,8 +160,8 @@ def build(
         list[str] | None,
         precision_option(
             metavar="auto|none|PATTERN",
-            help="Blocks or layers that stay in float with INT8: names with wildcards, or auto, "
-            "which searches for them if the agreement is poor. May be repeated.",
+            help="Blocks or layers to keep in float with INT8: names with wildcards, or auto to "
+            "search for them if the agreement is poor. May be repeated.",
             show_default="auto",
         ),
     ] = None,
@@ -169,7 +169,7 @@ def build(
         Path | None,
         check_option(
             metavar="DIR",
-            help="Images on which the engine is checked, and to which --data belongs.",
+            help="Images to check the engine on, and the images of --data.",
             show_default="those of --calibration, or 3 that ship with Fovea",
             exists=True,
             file_okay=False,
@@ -179,8 +179,8 @@ def build(
         Path | None,
         check_option(
             metavar="LABELS",
-            help="Labels of the --images: COCO, YOLO, or PNG files of classes; a folder of "
-            "images for each class; a table of texts or attributes; or the right pictures.",
+            help="Labels of the --images: COCO, YOLO, PNG class maps, a folder per class, a table "
+            "of texts or attributes, or target images.",
             exists=True,
         ),
     ] = None,
@@ -205,8 +205,8 @@ def build(
         bool,
         check_option(
             "--check",
-            help="Compare what the --pipeline finds with its reference: which stage has another "
-            "engine, and how much its answers have changed.",
+            help="Compare the results of the --pipeline with its reference: which stage has "
+            "another engine, and how much its results have changed.",
         ),
     ] = False,
     preprocess: PreprocessOption = None,

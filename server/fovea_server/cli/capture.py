@@ -92,7 +92,7 @@ def export_(
         Path, typer.Option(metavar="DIR", file_okay=False, help="Folder to write into.")
     ],
     form: Annotated[
-        str, typer.Option("--format", metavar="|".join(FORMATS), help="What reads it then.")
+        str, typer.Option("--format", metavar="|".join(FORMATS), help="Tool to export for.")
     ] = "coco",
     model: _Model = None,
     rule: _Rule = None,
@@ -145,7 +145,9 @@ def purge(
         datetime | None,
         typer.Option(metavar="DATE", formats=_DATES, help="Only what was kept before, in UTC."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without a question.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Delete without a confirmation.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete captures: all, or those that are chosen. A server may be writing meanwhile.

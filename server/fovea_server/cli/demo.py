@@ -41,10 +41,9 @@ def demo(
     task: Annotated[
         Task,
         typer.Option(
-            help="detect: boxes; segment: masks, too; pose: centre and corners of each "
-            "digit, as keypoints; obb: rotated boxes; classify: the digit on a small image; "
-            "embed: the text that says which digit in which colour (takes the extra `words`); "
-            "read: a plate."
+            help="detect: boxes; segment: masks; pose: keypoints; obb: rotated boxes; classify: a "
+            "digit; embed: match images and texts (needs the extra `words`); read: a number "
+            "plate."
         ),
     ] = "detect",
     folder: Annotated[

@@ -210,7 +210,7 @@ def edit(
     ] = None,
     drop_normalise: Annotated[
         bool,
-        _input_option("--drop-normalise", help="Drop the arithmetic with which the model begins."),
+        _input_option("--drop-normalise", help="Drop the normalization at the start of the model."),
     ] = False,
     size: Annotated[
         str | None,
@@ -223,7 +223,7 @@ def edit(
         str | None,
         _input_option(
             metavar="N|dynamic",
-            help="Rows of a call, also where the shapes of Reshape are made for another number.",
+            help="Batch size; changes the constants of Reshape, too.",
         ),
     ] = None,
     normalise: Annotated[

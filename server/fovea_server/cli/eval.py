@@ -58,9 +58,9 @@ def evaluate(
         Path,
         typer.Option(
             metavar="LABELS",
-            help="A COCO .json file, YOLO's data.yaml, a folder of YOLO label files, one with a "
-            "folder of images for each class, or one of PNG files with the class of each pixel; a "
-            "table of texts or attributes; a folder of the right pictures.",
+            help="Labels: a COCO .json file, YOLO's data.yaml or label folder, a folder per "
+            "class, a folder of PNG class maps, a table of texts or attributes, or a folder "
+            "of target images.",
             exists=True,
         ),
     ],
@@ -76,7 +76,7 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="NAME,NAME,...",
-            help="Measure these classes alone, also where the model lacks others of the labels.",
+            help="Measure only these classes, even if the model lacks others of the labels.",
             show_default="all of the labels",
         ),
     ] = None,
@@ -85,7 +85,7 @@ def evaluate(
         typer.Option(
             min=0.001,
             max=1,
-            help="Least score of the objects that precision, recall and confusions count.",
+            help="Lowest score of objects that count for precision, recall and confusions.",
             show_default="where the mean F1 is highest",
         ),
     ] = None,

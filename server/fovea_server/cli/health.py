@@ -86,7 +86,7 @@ def health(
             metavar="URL",
             envvar="FOVEA_URL",
             callback=_drop_url_if_described,
-            help="Ask the server at this address over HTTP, e.g. http://10.0.0.5:8000.",
+            help="URL of the server, e.g. http://10.0.0.5:8000.",
             show_default="the server on this machine",
         ),
     ] = None,
@@ -97,7 +97,7 @@ def health(
         float,
         typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Time to wait for the answer."),
     ] = 3.0,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     **given: object,
 ) -> None:
     """Check whether a server is ready.

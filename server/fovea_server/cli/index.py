@@ -56,7 +56,7 @@ def index(
     every: EveryOption = 1,
     thumbnails: Annotated[
         bool,
-        typer.Option("--thumbnails", help="Keep a small picture of each image, to see matches by."),
+        typer.Option("--thumbnails", help="Keep a thumbnail of each image, to show matches."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

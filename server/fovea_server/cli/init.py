@@ -31,14 +31,14 @@ def init(
     context: typer.Context,
     folder: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="Folder of the project; made where it is missing."),
+        typer.Argument(metavar="DIR", help="Folder of the project; created if it is missing."),
     ] = Path(),
     from_triton: Annotated[
         Path | None,
         typer.Option(
             metavar="REPOSITORY",
-            help="Start from a model repository of Triton: its networks, and the names of the "
-            "Python and DALI steps around them. Nothing of it is run or changed.",
+            help="Start from a Triton model repository: copy its ONNX models, and list its Python "
+            "and DALI steps. Nothing in it is run or changed.",
             exists=True,
             file_okay=False,
         ),
@@ -47,8 +47,8 @@ def init(
         Path | None,
         typer.Option(
             metavar="FILE.py",
-            help="Write a head of your own to begin with, for a model whose outputs Fovea does not "
-            "know, and its test beside it.",
+            help="Write a template of a head, and its test, for a model with outputs that Fovea "
+            "does not know.",
             dir_okay=False,
         ),
     ] = None,
@@ -56,7 +56,7 @@ def init(
         Path | None,
         typer.Option(
             metavar="MODEL.onnx",
-            help="With --head: the model, whose names and shapes the head gets.",
+            help="Model for --head: the template gets its names and shapes.",
             exists=True,
             dir_okay=False,
         ),

@@ -40,14 +40,14 @@ _File = Annotated[
 _Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the key's owner; it is no secret.")
 ]
-_Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 _Scope = Annotated[
     list[str] | None,
     typer.Option(
         metavar="|".join(SCOPES),
-        help="What the key allows: predict, control (load models, change settings), metrics, "
-        "capture (the server may keep its images), cameras (see their pictures and events); "
-        "several with commas. A new key has predict.",
+        help="Rights of the key, separated by commas: predict, control (load models, change "
+        "settings), metrics, capture (the server may keep its images), cameras (watch streams "
+        "and events). A new key has predict.",
     ),
 ]
 _Model = Annotated[
@@ -154,7 +154,7 @@ def rotate(
     name: _Name,
     file: _File = _FILE,
     grace: Annotated[
-        str, typer.Option(metavar="TIME", help="Time for which the old key still holds, from 0s.")
+        str, typer.Option(metavar="TIME", help="Time for which the old key stays valid, from 0s.")
     ] = "1d",
     expires: _Expires = None,
     as_json: _Json = False,

@@ -115,7 +115,7 @@ ServedModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Name of the model, or the path of its folder or of a version's folder.",
+        help="Name of the model, or path of its folder or of a version.",
         autocompletion=model_names,
     ),
 ]
@@ -125,7 +125,7 @@ UrlOption = Annotated[
         metavar="URL",
         envvar="FOVEA_URL",
         show_envvar=True,
-        help="Ask this server, e.g. http://127.0.0.1:8000; FOVEA_API_KEY may have its key.",
+        help="Use this server, e.g. http://127.0.0.1:8000. FOVEA_API_KEY can have its key.",
         show_default="none",
         callback=_drop_url_if_local,
     ),
@@ -136,7 +136,7 @@ AllowCodeOption = Annotated[
         "--allow-code",
         envvar="FOVEA_ALLOW_CODE",
         show_envvar=True,
-        help="Run the Python file that the model has as its head, if you trust who wrote it.",
+        help="Run the model's head if it is a Python file. Trust its author first.",
     ),
 ]
 VersionOption = Annotated[
@@ -144,7 +144,7 @@ VersionOption = Annotated[
     model_option(metavar="N", min=1, help="Version of the model.", show_default="the newest"),
 ]
 EveryOption = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Take every N-th frame of a video.")
+    int, typer.Option(metavar="N", min=1, help="Use every N-th frame of a video.")
 ]
 BackendOption = Annotated[Backend, model_option(help=f"Runtime; auto is {DEFAULT_CPU_BACKEND}.")]
 SizeOption = Annotated[
@@ -157,8 +157,8 @@ HeadOption = Annotated[
         "--head",
         "--family",
         metavar="FAMILY",
-        help="Head family, if it is not recognised; or FILE.py with a head of your own, which "
-        "`fovea init --head` begins. Its code is run.",
+        help="Head family, if it is not recognised; or FILE.py, a head of your own (`fovea init "
+        "--head` writes a template). The build runs its code.",
         show_default="recognised",
         autocompletion=lambda: list(FAMILIES),
     ),
@@ -167,14 +167,15 @@ ForceHeadOption = Annotated[
     bool,
     model_option(
         "--force-head",
-        help="Build with --head although metadata or numbers contradict it; the card says so.",
+        help="Build with --head although metadata or numbers contradict it. The card records the "
+        "contradiction.",
     ),
 ]
 CalibrationOption = Annotated[
     Path | None,
     precision_option(
         metavar="DIR|FILE.json",
-        help="A hundred or more images from the camera, on which INT8 ranges are measured; or "
+        help="Images to measure INT8 ranges on, a hundred or more from your camera; or "
         "calibration.json of another build.",
         exists=True,
     ),
@@ -182,8 +183,8 @@ CalibrationOption = Annotated[
 CalibratorOption = Annotated[
     Method,
     precision_option(
-        help="Values in an INT8 range: all but the rarest, all, or those that lose least "
-        "information or have the smallest mean squared error."
+        help="How to choose INT8 ranges: without outliers, the full range, least loss of "
+        "information, or least mean squared error."
     ),
 ]
 PreprocessOption = Annotated[
@@ -211,7 +212,7 @@ WorkspaceOption = Annotated[
     _tensorrt_option(
         metavar="MIB",
         min=1,
-        help="Most GPU memory of a layer beside its tensors.",
+        help="GPU memory that a layer may use beside its tensors.",
         show_default="all",
     ),
 ]
@@ -240,8 +241,8 @@ CapabilityOption = Annotated[
     _tensorrt_option(
         "--compute-capability",
         metavar="80,89,...",
-        help="GPUs to build for, which need not be here (--backend tensorrt-rtx): 80 A100, 86 A10"
-        " and RTX 30, 89 L4 and RTX 40, 120 RTX 50.",
+        help="GPUs to build for, also absent ones (--backend tensorrt-rtx): 80 A100, 86 A10 and "
+        "RTX 30, 89 L4 and RTX 40, 120 RTX 50.",
         show_default="the GPU that is here",
     ),
 ]
@@ -257,9 +258,9 @@ PluginOption = Annotated[
 ]
 PlotOption: TypeAlias = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.svg", help="Draw what was measured.", dir_okay=False),
+    typer.Option(metavar="FILE.svg", help="Plot the results.", dir_okay=False),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def check_options(

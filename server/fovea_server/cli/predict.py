@@ -70,8 +70,7 @@ def predict(
         list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="Image files, folders of images, globs in quotes, videos (mp4, avi, mkv, mov, "
-            "webm).",
+            help="Image files, folders, quoted globs, videos (mp4, avi, mkv, mov, webm).",
         ),
     ],
     repository: RepositoryOption = DEFAULT_REPOSITORY,
@@ -79,27 +78,26 @@ def predict(
     version: VersionOption = None,
     *,
     allow_code: AllowCodeOption = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Of an embedding: the vector with its own length.")
-    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Do not normalize embeddings.")] = False,
     every: EveryOption = 1,
     line: Annotated[
         list[str] | None,
         _results_option(
             metavar="NAME=X,Y,X,Y",
-            help="Of videos: count who crosses it, as `fovea watch` does. It tracks, with "
-            "bytetrack.",
+            help="Count objects that cross the line in videos, as `fovea watch` does. Enables "
+            "tracking (bytetrack).",
         ),
     ] = None,
     zone: Annotated[
         list[str] | None,
         _results_option(
-            metavar="NAME=X,Y,...", help="Of videos: count who is in it, as `fovea watch` does."
+            metavar="NAME=X,Y,...",
+            help="Count objects in the zone in videos, as `fovea watch` does.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        _results_option(metavar="DIR", help="Write the results into this folder.", file_okay=False),
+        _results_option(metavar="DIR", help="Folder for the results.", file_okay=False),
     ] = None,
     format: Annotated[
         list[str] | None,
@@ -116,9 +114,8 @@ def predict(
         CodecName,
         _results_option(
             metavar="CODEC",
-            help="Codec of annotated videos: h264, which takes PyAV (the extra `streams`); vp9, "
-            "slow without PyAV; mpeg4, which browsers do not play; auto, the first that is "
-            "there.",
+            help="Codec of annotated videos: h264 (needs PyAV, the extra `streams`), vp9 (slow "
+            "without PyAV), mpeg4 (browsers do not play it), or auto: the first available.",
         ),
     ] = "auto",
     resume: Annotated[
@@ -126,7 +123,7 @@ def predict(
         _results_option("--resume", help="Continue an interrupted run into --out."),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document, as the server answers.")
+        bool, typer.Option("--json", help="Print one JSON document, as the server returns.")
     ] = False,
     **given: Any,
 ) -> None:

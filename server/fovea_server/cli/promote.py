@@ -57,7 +57,9 @@ def promote(
     why: _Why = "",
     canary: Annotated[
         str | None,
-        typer.Option(metavar="SHARE", help="At first it answers a share of the requests: 5%."),
+        typer.Option(
+            metavar="SHARE", help="Start as a canary with this share of the requests: 5%."
+        ),
     ] = None,
     span: Annotated[
         str, typer.Option("--for", metavar="TIME", help="Time until a canary becomes current.")

@@ -34,8 +34,8 @@ def deploy(
         typer.Option(
             metavar="PATH|ADDRESS",
             envvar="FOVEA_MODEL_REPOSITORY",
-            help="Folder of models that every node has, or its address in a store "
-            "(s3://bucket/prefix); or `repository` in the file.",
+            help="Folder of models that exists on every node, or a URL (s3://bucket/prefix); or "
+            "`repository` in the file.",
         ),
     ] = None,
     config: Annotated[

@@ -44,7 +44,7 @@ def shadow(
     share: Annotated[
         str, typer.Option(metavar="SHARE", help="Share of the live images that it sees: 10%.")
     ] = "10%",
-    images: Annotated[int, typer.Option(metavar="N", help="It ends after so many.")] = 1000,
+    images: Annotated[int, typer.Option(metavar="N", help="Stop after this many images.")] = 1000,
     max_disagreement: Annotated[
         str | None,
         typer.Option(

@@ -60,9 +60,7 @@ def tune(
     model: ServedModelArgument,
     images: Annotated[
         Path,
-        folder_option(
-            help="Images as they will come: they are sent to the server.", show_default=False
-        ),
+        folder_option(help="Representative images to send to the server.", show_default=False),
     ],
     serve_flags: ServeFlags = None,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
@@ -71,7 +69,7 @@ def tune(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="99 of 100 answers must come within this time: 50ms, 0.2s.",
+            help="Limit for the 99th percentile of the latency: 50ms, 0.2s.",
             show_default="twice the time of a lone image, at least 100ms",
         ),
     ] = None,
@@ -87,7 +85,7 @@ def tune(
         _search_option(
             metavar="SECONDS",
             min=0.2,
-            help="Length of a run; slow models get up to four times as long.",
+            help="Length of a run; up to four times longer for slow models.",
         ),
     ] = 2.0,
     dry_run: Annotated[

@@ -64,12 +64,14 @@ def versions(
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Delete old versions, after a question.")
+        bool, typer.Option("--prune", help="Delete old versions, after a confirmation.")
     ] = False,
     keep: Annotated[
         int, typer.Option(metavar="N", min=1, help="How many of the newest versions --prune keeps.")
     ] = 2,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without a question.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Delete without a confirmation.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the versions of a model, or delete old ones.

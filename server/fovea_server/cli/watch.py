@@ -89,11 +89,9 @@ def watch(
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     allow_code: AllowCodeOption = False,
     every: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Take a frame so often: 200ms, 2s.")
+        str | None, typer.Option(metavar="TIME", help="Time between frames: 200ms, 2s.")
     ] = None,
-    fps: Annotated[
-        float | None, typer.Option(metavar="N", help="Take so many frames a second.")
-    ] = None,
+    fps: Annotated[float | None, typer.Option(metavar="N", help="Frames per second.")] = None,
     *,
     transport: Annotated[
         Literal["tcp", "udp"], typer.Option(help="Transport of RTSP's frames.")
@@ -102,17 +100,18 @@ def watch(
         list[str] | None,
         typer.Option(
             metavar="NAME=X,Y,X,Y",
-            help="Count who crosses it: in is from right to left, seen from its first point. In "
-            "fractions of the picture, or pixels. ':classes=person,car' and ':anchor=center' may "
-            "follow. It tracks, with bytetrack, and counts who stays beyond it for 300 ms.",
+            help="Count objects that cross the line. 'in' is from right to left, looking from the "
+            "first point. Coordinates are fractions of the image, or pixels. Append "
+            "':classes=person,car' or ':anchor=center'. Enables tracking (bytetrack); a "
+            "crossing counts after 300 ms.",
         ),
     ] = None,
     zone: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=X,Y,...",
-            help="Count who is in it, of three points or more; as --line, and ':after=30s': only "
-            "who has been there so long.",
+            help="Count objects in the zone of three or more points. Options as for --line; "
+            "':after=30s' counts objects that stay that long.",
         ),
     ] = None,
     event: Annotated[
@@ -124,26 +123,26 @@ def watch(
         ),
     ] = None,
     webhook: Annotated[
-        str | None, typer.Option(metavar="URL", help="POST each event there, as JSON.")
+        str | None, typer.Option(metavar="URL", help="POST each event to this URL, as JSON.")
     ] = None,
     mqtt: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Publish events and counts: mqtt://user:password@host:1883/prefix. Home Assistant "
-            "finds them.",
+            help="Publish events and counts: mqtt://user:password@host:1883/prefix. Home "
+            "Assistant discovers them.",
         ),
     ] = None,
     show: Annotated[
         int | None,
         typer.Option(
-            metavar="PORT", min=1, max=65535, help="Show the pictures at http://127.0.0.1:PORT."
+            metavar="PORT", min=1, max=65535, help="Show the streams at http://127.0.0.1:PORT."
         ),
     ] = None,
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="A line of JSON for each frame, or with lines or zones for each event."
+            "--json", help="Print a line of JSON per frame, or per event with lines or zones."
         ),
     ] = False,
     **given: Any,

@@ -137,41 +137,41 @@ export interface StreamEvent {
 /** A JSON request. */
 export interface PredictJson {
   images: ImageSource[];
-  /** least score of an object, not of a classifier's classes; default 0.25 */
+  /** lowest score of an object; no effect on classifiers; default 0.25 */
   conf?: number;
-  /** overlap above which the weaker of two boxes goes; default 0.7 */
+  /** IoU above which the weaker of two boxes is suppressed; default 0.7 */
   iou?: number;
-  /** classes to keep, default all: text is a name, a number an id */
+  /** classes to keep, default all: text is a name, a number is an id */
   classes?: (number | string)[] | null;
-  /** most detections of an image; default 300 */
+  /** maximum number of detections per image; default 300 */
   max_det?: number;
-  /** of a classifier: most classes, whatever their score; default 5 */
+  /** maximum number of classes of a classifier; default 5 */
   top_k?: number;
-  /** drop overlapping boxes of different classes, too; default false */
+  /** suppress overlapping boxes of different classes, too; default false */
   agnostic?: boolean;
-  /** form of masks and of classes: rle (COCO's), polygon, png or none; saliency, depth and pictures are png or none; default "rle" */
+  /** format of masks and class maps: rle (COCO), polygon, png or none; png or none for saliency, depth and output images; default "rle" */
   mask?: "rle" | "polygon" | "png" | "none";
-  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector; of a detector that takes texts: what it finds */
+  /** texts to classify an image by (CLIP, SigLIP) or to detect (open-vocabulary detectors) */
   labels?: string[] | null;
-  /** of an embedding: divide the vector by its length; default true */
+  /** L2-normalize the embedding; default true */
   normalise?: boolean;
-  /** form of a vector: float32 in base64, little-endian, or a list; default "base64" */
+  /** format of the embedding: float32 in base64, little-endian, or a list; default "base64" */
   vector?: "base64" | "list";
-  /** cut the image into tiles: 640 is their side in pixels, 3x2 are columns and rows */
+  /** cut the image into tiles: 640 is the side in pixels, 3x2 are columns and rows */
   tile?: string | null;
-  /** share of a tile that the next one repeats; default 0.2 */
+  /** overlap of neighbouring tiles, as a fraction; default 0.2 */
   overlap?: number;
-  /** objects keep ids over frames: bytetrack, sort, ocsort or botsort */
+  /** track objects over frames: bytetrack, sort, ocsort or botsort */
   track?: string | null;
-  /** of `track`: name of the camera or video */
+  /** camera or video that `track` follows */
   stream_id?: string | null;
-  /** of `track`: number of the frame, default the next */
+  /** number of the frame for `track`; default the next */
   frame?: number | null;
-  /** of `track`: score from which boxes are matched first, default a little above `conf` */
+  /** score from which `track` matches boxes first; default slightly above `conf` */
   track_high?: number | null;
-  /** of `track`: score from which boxes begin a track, default a little above `conf` */
+  /** score from which a box starts a track; default slightly above `conf` */
   track_new?: number | null;
-  /** of `track`: frames in which an object is seen until it gets its id; 1 from its second on, default 1 */
+  /** frames that `track` must see an object before it gets an id; default 1 */
   min_frames?: number | null;
 }
 
@@ -281,35 +281,35 @@ export interface OwnKey {
 
 /** A stream to begin. */
 export interface StreamSettings {
-  /** least score of an object, not of a classifier's classes */
+  /** lowest score of an object; no effect on classifiers */
   conf?: number;
-  /** overlap above which the weaker of two boxes goes */
+  /** IoU above which the weaker of two boxes is suppressed */
   iou?: number;
-  /** classes to keep, default all: text is a name, a number an id */
+  /** classes to keep, default all: text is a name, a number is an id */
   classes?: (number | string)[];
-  /** most detections of an image */
+  /** maximum number of detections per image */
   max_det?: number;
-  /** of a classifier: most classes, whatever their score */
+  /** maximum number of classes of a classifier */
   top_k?: number;
-  /** drop overlapping boxes of different classes, too */
+  /** suppress overlapping boxes of different classes, too */
   agnostic?: boolean;
-  /** form of masks and of classes: rle (COCO's), polygon, png or none; saliency, depth and pictures are png or none */
+  /** format of masks and class maps: rle (COCO), polygon, png or none; png or none for saliency, depth and output images */
   mask?: "rle" | "polygon" | "png" | "none";
-  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector; of a detector that takes texts: what it finds */
+  /** texts to classify an image by (CLIP, SigLIP) or to detect (open-vocabulary detectors) */
   labels?: string[];
-  /** of an embedding: divide the vector by its length */
+  /** L2-normalize the embedding */
   normalise?: boolean;
-  /** form of a vector: float32 in base64, little-endian, or a list */
+  /** format of the embedding: float32 in base64, little-endian, or a list */
   vector?: "base64" | "list";
-  /** cut the image into tiles: 640 is their side in pixels, 3x2 are columns and rows */
+  /** cut the image into tiles: 640 is the side in pixels, 3x2 are columns and rows */
   tile?: string;
-  /** share of a tile that the next one repeats */
+  /** overlap of neighbouring tiles, as a fraction */
   overlap?: number;
-  /** of `track`: score from which boxes are matched first, default a little above `conf` */
+  /** score from which `track` matches boxes first; default slightly above `conf` */
   track_high?: number;
-  /** of `track`: score from which boxes begin a track, default a little above `conf` */
+  /** score from which a box starts a track; default slightly above `conf` */
   track_new?: number;
-  /** of `track`: frames in which an object is seen until it gets its id; 1 from its second on, default 1 */
+  /** frames that `track` must see an object before it gets an id; default 1 */
   min_frames?: number;
   /** rtsp://, rtsps:// or http:// (MJPEG) */
   source: string;
@@ -343,35 +343,35 @@ export interface StreamSettings {
 
 /** Settings that change; null takes one away. */
 export interface StreamChange {
-  /** least score of an object, not of a classifier's classes */
+  /** lowest score of an object; no effect on classifiers */
   conf?: number;
-  /** overlap above which the weaker of two boxes goes */
+  /** IoU above which the weaker of two boxes is suppressed */
   iou?: number;
-  /** classes to keep, default all: text is a name, a number an id */
+  /** classes to keep, default all: text is a name, a number is an id */
   classes?: (number | string)[];
-  /** most detections of an image */
+  /** maximum number of detections per image */
   max_det?: number;
-  /** of a classifier: most classes, whatever their score */
+  /** maximum number of classes of a classifier */
   top_k?: number;
-  /** drop overlapping boxes of different classes, too */
+  /** suppress overlapping boxes of different classes, too */
   agnostic?: boolean;
-  /** form of masks and of classes: rle (COCO's), polygon, png or none; saliency, depth and pictures are png or none */
+  /** format of masks and class maps: rle (COCO), polygon, png or none; png or none for saliency, depth and output images */
   mask?: "rle" | "polygon" | "png" | "none";
-  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector; of a detector that takes texts: what it finds */
+  /** texts to classify an image by (CLIP, SigLIP) or to detect (open-vocabulary detectors) */
   labels?: string[];
-  /** of an embedding: divide the vector by its length */
+  /** L2-normalize the embedding */
   normalise?: boolean;
-  /** form of a vector: float32 in base64, little-endian, or a list */
+  /** format of the embedding: float32 in base64, little-endian, or a list */
   vector?: "base64" | "list";
-  /** cut the image into tiles: 640 is their side in pixels, 3x2 are columns and rows */
+  /** cut the image into tiles: 640 is the side in pixels, 3x2 are columns and rows */
   tile?: string;
-  /** share of a tile that the next one repeats */
+  /** overlap of neighbouring tiles, as a fraction */
   overlap?: number;
-  /** of `track`: score from which boxes are matched first, default a little above `conf` */
+  /** score from which `track` matches boxes first; default slightly above `conf` */
   track_high?: number;
-  /** of `track`: score from which boxes begin a track, default a little above `conf` */
+  /** score from which a box starts a track; default slightly above `conf` */
   track_new?: number;
-  /** of `track`: frames in which an object is seen until it gets its id; 1 from its second on, default 1 */
+  /** frames that `track` must see an object before it gets an id; default 1 */
   min_frames?: number;
   /** rtsp://, rtsps:// or http:// (MJPEG) */
   source?: string;
@@ -403,35 +403,35 @@ export interface StreamChange {
 
 /** A stream: its settings without passwords, and how it is. */
 export interface StreamStatus {
-  /** least score of an object, not of a classifier's classes */
+  /** lowest score of an object; no effect on classifiers */
   conf?: number;
-  /** overlap above which the weaker of two boxes goes */
+  /** IoU above which the weaker of two boxes is suppressed */
   iou?: number;
-  /** classes to keep, default all: text is a name, a number an id */
+  /** classes to keep, default all: text is a name, a number is an id */
   classes?: (number | string)[];
-  /** most detections of an image */
+  /** maximum number of detections per image */
   max_det?: number;
-  /** of a classifier: most classes, whatever their score */
+  /** maximum number of classes of a classifier */
   top_k?: number;
-  /** drop overlapping boxes of different classes, too */
+  /** suppress overlapping boxes of different classes, too */
   agnostic?: boolean;
-  /** form of masks and of classes: rle (COCO's), polygon, png or none; saliency, depth and pictures are png or none */
+  /** format of masks and class maps: rle (COCO), polygon, png or none; png or none for saliency, depth and output images */
   mask?: "rle" | "polygon" | "png" | "none";
-  /** of a model of images and texts, such as CLIP: the texts that an image is classified by, in place of a vector; of a detector that takes texts: what it finds */
+  /** texts to classify an image by (CLIP, SigLIP) or to detect (open-vocabulary detectors) */
   labels?: string[];
-  /** of an embedding: divide the vector by its length */
+  /** L2-normalize the embedding */
   normalise?: boolean;
-  /** form of a vector: float32 in base64, little-endian, or a list */
+  /** format of the embedding: float32 in base64, little-endian, or a list */
   vector?: "base64" | "list";
-  /** cut the image into tiles: 640 is their side in pixels, 3x2 are columns and rows */
+  /** cut the image into tiles: 640 is the side in pixels, 3x2 are columns and rows */
   tile?: string;
-  /** share of a tile that the next one repeats */
+  /** overlap of neighbouring tiles, as a fraction */
   overlap?: number;
-  /** of `track`: score from which boxes are matched first, default a little above `conf` */
+  /** score from which `track` matches boxes first; default slightly above `conf` */
   track_high?: number;
-  /** of `track`: score from which boxes begin a track, default a little above `conf` */
+  /** score from which a box starts a track; default slightly above `conf` */
   track_new?: number;
-  /** of `track`: frames in which an object is seen until it gets its id; 1 from its second on, default 1 */
+  /** frames that `track` must see an object before it gets an id; default 1 */
   min_frames?: number;
   /** rtsp://, rtsps:// or http:// (MJPEG) */
   source: string;
