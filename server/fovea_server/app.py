@@ -92,7 +92,7 @@ def build_app(
     extensions = Extensions(settings, registry.find)
     traffic = Traffic(registry, log_access=settings.log_access, tracer=_open_tracer(settings))
 
-    budget = ByteBudget(settings.max_held_bytes)
+    budget = ByteBudget(settings.max_inflight_bytes)
     cores, most_pixels = settings.threads or usable_cores(), int(settings.max_megapixels * 1e6)
     decode_limiter = DecodeLimiter(budget, cores=cores, most_pixels=most_pixels)
     tiles = Tiles(image_limits(settings))

@@ -102,7 +102,7 @@ class ByteBudget:
         """Make the error for bytes that have no room."""
         return QueueFull(
             f"{size_text(self.held)} of requests and answers are held already, of at most "
-            f"{size_text(self.limit)}: send again later, or raise --max-held-mb",
+            f"{size_text(self.limit)}: send again later, or raise --max-inflight-mb",
             retry_after_s=1.0,
         )
 

@@ -39,6 +39,7 @@ OTHER_NAMES = {
     "http_address": ("host",),
     "http_port": ("port",),
     "keys_file": ("keys",),
+    "max_inflight_mb": ("max_held_mb",),
 }
 """Second names of settings, as flags and as variables."""
 
@@ -337,7 +338,7 @@ class Settings(Listening):
     )
     log_file: Path | None = Field(None, description="log file; default stderr")
 
-    max_held_mb: float = Field(
+    max_inflight_mb: float = Field(
         512.0,
         gt=0,
         description="memory for the bodies and responses of all requests in flight, MiB",
@@ -423,9 +424,9 @@ class Settings(Listening):
         return self
 
     @property
-    def max_held_bytes(self) -> int:
-        """`max_held_mb` in bytes."""
-        return int(self.max_held_mb * 2**20)
+    def max_inflight_bytes(self) -> int:
+        """`max_inflight_mb` in bytes."""
+        return int(self.max_inflight_mb * 2**20)
 
     @property
     def max_image_bytes(self) -> int:

@@ -55,7 +55,7 @@ def started(repository, tmp_path_factory) -> Iterator[Callable[..., RunningServe
 @pytest.fixture(scope="module")
 def small(started) -> RunningServer:
     """A server that holds little."""
-    return started("--max-held-mb=1")
+    return started("--max-inflight-mb=1")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def channel(small) -> Iterator[grpc.Channel]:
 
 
 def held(server: RunningServer) -> float:
-    return server.metric("fovea_held_bytes")
+    return server.metric("fovea_inflight_bytes")
 
 
 def padded() -> messages.ModelInferRequest:
@@ -112,7 +112,7 @@ def test_requests_that_hold_more_than_they_may_are_refused(small, channel):
     code, told = refusal(channel, "ModelInfer", padded())
     assert code is grpc.StatusCode.UNAVAILABLE
     assert "held already, of at most 1 MiB" in told
-    assert told.endswith("raise --max-held-mb")
+    assert told.endswith("raise --max-inflight-mb")
     stream = channel.stream_stream(
         f"{SERVICE}/ModelStreamInfer",
         messages.ModelInferRequest.SerializeToString,
@@ -291,7 +291,7 @@ def infer(server: RunningServer, elements: int, model: str = "identity_fp32") ->
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
 def test_messages_that_stop_arriving_count_end_and_leave(start, method):
-    server = start("--max-held-mb=96", "--body-timeout-s=3")
+    server = start("--max-inflight-mb=96", "--body-timeout-s=3")
     before = server.memory_mb()
     answers = attack(server, 24, method)
     ended = Counter((LATE in answer) - (FULL in answer) for answer in answers)
@@ -314,7 +314,7 @@ def test_a_declared_size_that_http_would_not_take_is_refused_at_once(start):
 
 
 def test_whole_messages_are_held_by_the_budget_and_their_memory_comes_back(start):
-    server = start("--max-held-mb=128")
+    server = start("--max-inflight-mb=128")
     before = server.memory_mb()
     with ThreadPoolExecutor(12) as pool:
         codes = list(pool.map(lambda _: infer(server, 10 * MIB), range(12)))
@@ -325,7 +325,7 @@ def test_whole_messages_are_held_by_the_budget_and_their_memory_comes_back(start
 
 
 def test_what_is_refused_leaves_no_memory(start):
-    server = start("--max-held-mb=512")
+    server = start("--max-inflight-mb=512")
     # glibc keeps 32 MiB of free memory at the end of each heap, which are as many as the threads of
     # gRPC made: three where nobody else works, and eight at most.
     most = server.memory_mb() + 8 * 32
@@ -365,7 +365,7 @@ def test_half_of_a_message_does_not_keep_a_server_that_is_to_stop(start, method)
 
 
 def test_calls_that_wait_are_counted_and_the_budget_bounds_them(start):
-    server = start("--max-held-mb=10")
+    server = start("--max-inflight-mb=10")
 
     def accounted(begun: int, refused_at_least: int) -> bool:
         # 32 KiB for each that waits, and their headers.
@@ -384,7 +384,7 @@ def test_calls_that_wait_are_counted_and_the_budget_bounds_them(start):
 
 
 def test_a_connection_that_sent_whole_messages_is_counted_as_a_new_one(start):
-    server = start("--max-held-mb=16", "--body-timeout-s=2")
+    server = start("--max-inflight-mb=16", "--body-timeout-s=2")
     message = messages.ModelInferRequest(model_name="simple").SerializeToString()
     whole = http2.begun_message(len(message), 0) + message
     half = http2.begun_message(15 * MIB, 6 * MIB)

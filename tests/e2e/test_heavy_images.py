@@ -51,7 +51,7 @@ def flags() -> tuple[str, ...]:
 
 @pytest.fixture
 def server(demo_repository, tmp_path, flags):
-    server = start_server(demo_repository, tmp_path, (f"--max-held-mb={HELD_MB}", *flags))
+    server = start_server(demo_repository, tmp_path, (f"--max-inflight-mb={HELD_MB}", *flags))
     yield server
     assert server.stop() == 0
     assert "Traceback" not in server.log.read_text()
@@ -238,14 +238,14 @@ def test_images_of_one_request_take_turns_and_each_has_its_answer(server, huge, 
 
 
 def test_a_model_that_is_unloaded_answers_what_waits_for_its_turn(demo_repository, tmp_path, huge):
-    flags = ("--model-control-mode=explicit", "--load-model=digits", f"--max-held-mb={HELD_MB}")
+    flags = ("--model-control-mode=explicit", "--load-model=digits", f"--max-inflight-mb={HELD_MB}")
     server = start_server(demo_repository, tmp_path, flags)
     with ThreadPoolExecutor(4) as pool:
         asked = [
             pool.submit(httpx.post, server.predict_url("digits"), content=huge, timeout=120)
             for _ in range(4)
         ]
-        until(lambda: server.metric("fovea_accepted_requests") >= 4)
+        until(lambda: server.metric("fovea_inflight_requests") >= 4)
         unload = httpx.post(f"{server.url}/v2/repository/models/digits/unload", timeout=120)
         assert unload.status_code == 200
         assert [each.result().status_code for each in asked] == [200] * 4

@@ -54,14 +54,14 @@ def server(tmp_path, serve) -> Iterator[RunningServer]:
     wide(repository, "wider", ELEMENTS + 1)
     (repository / "both" / "1").mkdir(parents=True)
     (repository / "both" / "config.pbtxt").write_text(ENSEMBLE)
-    server = serve(repository, f"--max-held-mb={LIMIT_MB}")
+    server = serve(repository, f"--max-inflight-mb={LIMIT_MB}")
     yield server
     assert server.stop() == 0
     assert "Traceback" not in server.log.read_text()
 
 
 def held(server: RunningServer) -> float:
-    return server.metric("fovea_held_bytes")
+    return server.metric("fovea_inflight_bytes")
 
 
 def message(model: str = "wide") -> messages.ModelInferRequest:

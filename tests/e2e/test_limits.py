@@ -78,7 +78,7 @@ def test_what_is_over_a_limit_is_told_which_flag_raises_it(strict, path, make, e
 
 
 HELD_MB, SIZE = 100, 1_200_000
-HOLDING = (f"--max-held-mb={HELD_MB}", "--body-timeout-s=2")
+HOLDING = (f"--max-inflight-mb={HELD_MB}", "--body-timeout-s=2")
 ADD = "/v2/models/wide/infer"
 
 
@@ -279,11 +279,11 @@ def test_what_is_unpacked_is_counted(server):
 
 
 def test_the_memory_of_all_bodies_is_limited(repository, serve):
-    server = serve(repository, "--max-held-mb=8")
+    server = serve(repository, "--max-inflight-mb=8")
     sent, _ = request()
     with connect(server) as first, connect(server) as second:
         first.sendall(sent[: len(sent) - 100])
-        until(lambda: server.metric("fovea_held_bytes") > 4e6)
+        until(lambda: server.metric("fovea_inflight_bytes") > 4e6)
         with contextlib.suppress(ConnectionError):
             second.sendall(sent)
         assert receive(second)[0] == 503

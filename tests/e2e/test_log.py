@@ -271,7 +271,7 @@ def test_no_library_speaks_for_itself(tmp_path, serve):
 
 def test_refused_requests_say_when_to_come_back_and_are_warned_of(demo_repository, serve, scene):
     page = "https://app.example.com"
-    flags = ("--max-held-mb=0.1", "--max-queue=1", f"--cors-origin={page}")
+    flags = ("--max-inflight-mb=0.1", "--max-queue=1", f"--cors-origin={page}")
     server = serve(demo_repository, *flags)
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(scene)}\r\n\r\n"
     tensors = f"{server.url}/v2/models/digits/infer"
@@ -296,7 +296,7 @@ def test_refused_requests_say_when_to_come_back_and_are_warned_of(demo_repositor
     assert len(warned) == 2
     assert "1 request refused in the last minute: 1 queue_full of model 'digits'" in warned[0]
     assert "7 requests refused in the last minute: 7 queue_full of model 'digits'" in warned[1]
-    assert "--max-held-mb" in warned[1]
+    assert "--max-inflight-mb" in warned[1]
 
 
 def test_the_log_and_the_name_are_as_the_flags_say(serve, demo_repository, tmp_path):

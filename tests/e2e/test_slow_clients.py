@@ -119,7 +119,7 @@ def test_clients_that_leave_right_behind_their_bodies_leave_nothing_held(server)
         with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
             connection.sendall(post(Content_Length=size) + bytes(size))
     until(lambda: server.log.read_text().count(PREDICT) - before == len(sizes))
-    until(lambda: server.metric("fovea_held_bytes") == 0)
+    until(lambda: server.metric("fovea_inflight_bytes") == 0)
 
 
 def test_chunks_of_one_byte_hold_up_nobody(server):

@@ -126,17 +126,17 @@ def _option(command: str, head: str, body: str) -> Table:
     default = re.search(r"default:([^\[\]]*?)(;[\w.<]*[<>=]+[^\]]*|;required)?\]", notes)
     variable = re.search(r"envvar:(\w+)", notes)
     choices = metavar.split("|") if "|" in metavar and names else None
-    longest = max(names, key=len, default=metavar)
-    return {
-        f"{command} {longest}": {
-            "names": names,
-            "choices": choices,
-            "value": None if choices else bool(metavar),
-            "default": default[1] if default else None,
-            "variable": variable[1] if variable else None,
-            "required": "required]" in notes,
-        }
+    row = {
+        "names": names,
+        "choices": choices,
+        "value": None if choices else bool(metavar),
+        "default": default[1] if default else None,
+        "variable": variable[1] if variable else None,
+        "required": "required]" in notes,
     }
+    # An option may have a new name beside the old one.
+    keys = [name for name in names if name.startswith("--")] or [metavar]
+    return {f"{command} {key}": row for key in keys}
 
 
 def openapi_table(document: Mapping[str, Any]) -> Table:

@@ -34,7 +34,7 @@ GROUPS = {
     "Metrics": "allow_metrics",
     "Shared memory, cache, traces": "allow_client_shm",
     "Log": "log_level",
-    "Limits": "max_held_mb",
+    "Limits": "max_inflight_mb",
     "Images by URL": "allow_url",
     "Captures": "capture",
 }

@@ -52,7 +52,7 @@ _EVERYDAY = (
     *("allowed_host", "page", "api", "grpc_port", "metrics_port", "otel"),
     *("keys_file", "no_keys", "jwt_issuer"),
     *("log_level", "log_format", "log_file"),
-    *("max_held_mb", "max_image_mb", "max_queue", "max_queue_delay_ms"),
+    *("max_inflight_mb", "max_image_mb", "max_queue", "max_queue_delay_ms"),
     *("allow_url", "capture", "capture_rule"),
 )
 HELP_ALL = "fovea.help_all"

@@ -180,12 +180,12 @@ def _is_news(record: logging.LogRecord) -> bool:
 def _options(settings: Settings, shares_port: bool) -> list[tuple[str, int]]:
     compression = _LEVELS.index(settings.grpc_infer_response_compression_level)
     idle = int(settings.grpc_keepalive_permit_without_calls)
-    largest = min(settings.http_max_input_size, settings.max_held_bytes, _MAX)
+    largest = min(settings.http_max_input_size, settings.max_inflight_bytes, _MAX)
     return [
         ("grpc.max_receive_message_length", largest),
         ("grpc.max_send_message_length", _MAX),
         # gRPC would cancel calls of any client, at random and without a word, when a thousand wait
-        # for the event loop. `--max-queue` and `--max-held-mb` refuse instead, with a reason.
+        # for the event loop. `--max-queue` and `--max-inflight-mb` refuse instead, with a reason.
         ("grpc.server.max_pending_requests", _MAX),
         ("grpc.server.max_pending_requests_hard_limit", _MAX),
         ("grpc.max_concurrent_streams", _MAX_STREAMS),

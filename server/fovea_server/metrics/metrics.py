@@ -10,6 +10,7 @@ import platform
 import resource
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,7 +27,17 @@ from fovea_server.observability.model_statistics import FailureReason, ModelStat
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.traffic.principal import Principal
 
-# Rows of executions, of a histogram.
+# Names of 0.1.0, written beside the new ones until 0.3.
+_FORMER = {
+    "fovea_batch_size": "fovea_batch_rows",
+    "fovea_inflight_bytes": "fovea_held_bytes",
+    "fovea_inflight_limit_bytes": "fovea_held_limit_bytes",
+    "fovea_inflight_requests": "fovea_accepted_requests",
+    "fovea_repository_sync_errors": "fovea_store_faults",
+    "fovea_stream_frame_age_seconds": "fovea_stream_age_seconds",
+    "fovea_stream_sink_up": "fovea_stream_receiver_up",
+}
+# Bounds of the histogram of batch sizes.
 _BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128)
 _Counters = dict[str, tuple[str, Callable[[ModelStatistics], int]]]
 
@@ -115,7 +126,10 @@ def metrics_text(
     if principal is not None and principal.models:
         for family in families:
             family.samples = [each for each in family.samples if _is_for(principal, each[1])]
-    return render(families)
+    former = [
+        replace(family, name=_FORMER[family.name]) for family in families if family.name in _FORMER
+    ]
+    return render([*families, *former])
 
 
 def _is_for(principal: Principal, labels: Labels) -> bool:
@@ -140,7 +154,7 @@ def model_families(models: Iterable[ServedModel]) -> list[Family]:
         "Instantaneous number of pending requests awaiting execution per-model.",
     )
     accepted = Family(
-        "fovea_accepted_requests",
+        "fovea_inflight_requests",
         "gauge",
         "Requests accepted and not yet answered, each image counted",
     )
@@ -228,7 +242,7 @@ def process_families() -> list[Family]:
 
 def batch_family() -> Family:
     """Make the family of the batches of all models."""
-    return Family("fovea_batch_rows", "histogram", "Rows, or images, of each execution of a model")
+    return Family("fovea_batch_size", "histogram", "Rows, or images, of each execution of a model")
 
 
 def add_batches(family: Family, labels: Labels, executions: Mapping[int, int]) -> None:
@@ -259,12 +273,14 @@ def limit_families(service: Service) -> list[Family]:
             service.settings.max_queue,
         ),
         gauge(
-            "fovea_store_faults",
+            "fovea_repository_sync_errors",
             "Stores that could not be pulled last time, and models of stores that are refused",
             service.models.store_faults(),
         ),
         gauge(
-            "fovea_held_bytes", "Bytes of requests and unsent answers that are held", budget.held
+            "fovea_inflight_bytes",
+            "Bytes of requests and unsent answers that are held",
+            budget.held,
         ),
         gauge(
             "fovea_decoding_bytes",
@@ -272,8 +288,8 @@ def limit_families(service: Service) -> list[Family]:
             budget.pixels,
         ),
         gauge(
-            "fovea_held_limit_bytes",
-            "Most bytes of requests and unsent answers (--max-held-mb)",
+            "fovea_inflight_limit_bytes",
+            "Most bytes of requests and unsent answers (--max-inflight-mb)",
             budget.limit,
         ),
     ]

@@ -73,7 +73,7 @@ def open_engine(
         config = complete_config(config, engine, fill_in=not settings.disable_auto_complete_config)
         if engine.preprocessor is not None:
             warm_up_images(engine)
-        run_samples(engine, config, folder.parent, settings.max_held_bytes, progress)
+        run_samples(engine, config, folder.parent, settings.max_inflight_bytes, progress)
     except BaseException:
         engine.close()
         raise
@@ -202,7 +202,7 @@ def run_samples(
             raise InvalidModel(
                 f"warmup sample '{sample.name}': its inputs take {size >> 20} MiB, and all "
                 f"requests together may have {most_bytes >> 20} MiB: lower its batch_size or dims, "
-                "or raise the server's --max-held-mb"
+                "or raise the server's --max-inflight-mb"
             )
         log.debug("model %s: warm-up sample %s", config.name, sample.name)
         feeds = {name: _input(sample, spec, folder) for name, spec in specs.items()}

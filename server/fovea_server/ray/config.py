@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.settings import ModelControlMode, Settings
+from fovea_server.settings import OTHER_NAMES, ModelControlMode, Settings
 
 MODELS = "fovea"
 """The application of the models, each a deployment of its name."""
@@ -50,6 +50,7 @@ _REFUSED = {
     "trace_config": "each replica would write a file of its own: use otel",
     "log_file": "Ray keeps a log for each replica",
 }
+_FULL_NAMES = {other: name for name, others in OTHER_NAMES.items() for other in others}
 
 
 def _several(value: object) -> object:
@@ -128,7 +129,8 @@ class ClusterConfig(_Strict):
         """
         if refused := _refusals(self.settings):
             raise InvalidOption("\n".join(refused))
-        chosen = {"log_access": False, **self.settings}
+        chosen: dict[str, Any] = {"log_access": False}
+        chosen |= {_FULL_NAMES.get(name, name): value for name, value in self.settings.items()}
         places = [each if "://" in each else str(Path(each).absolute()) for each in self.repository]
         fixed: dict[str, Any] = {
             "model_repository": places,
@@ -156,6 +158,7 @@ def _refusals(settings: Iterable[str]) -> list[str]:
 
 
 def _refusal(name: str) -> str:
+    name = _FULL_NAMES.get(name, name)
     if name not in Settings.model_fields:
         meant = _meant(name, Settings.model_fields)
         return (

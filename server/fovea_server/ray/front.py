@@ -50,7 +50,7 @@ _TARGETS = LongPollNamespace.DEPLOYMENT_TARGETS
 _LOOK_S = 2.0
 
 # Replicas export the others.
-_KNOWN_HERE = ("fovea_ready", "fovea_model_ready", "fovea_store_faults")
+_KNOWN_HERE = ("fovea_ready", "fovea_model_ready", "fovea_repository_sync_errors")
 # Time in which clients leave the connections of a server that the next one has replaced.
 _LEAVING_S = 2.0
 _RETRY_S = 5.0

@@ -80,7 +80,7 @@ def open_app(demo_repository, tmp_path_factory) -> Iterator[Callable[..., App]]:
     with ExitStack() as stack:
 
         def open_(**settings: object) -> App:
-            app = build_app(Settings(model_repository=[repository], max_held_mb=64, **settings))
+            app = build_app(Settings(model_repository=[repository], max_inflight_mb=64, **settings))
             app.registry.start()
             stack.enter_context(closing(app))
             wait_until(lambda: app.registry.started)

@@ -90,15 +90,15 @@ CASES = {
     ),
     "FoveaSlow": Case(latencies(5), latencies(0), BY_MODEL, "1.8s"),
     "FoveaErrors": Case(statuses(90, 10, "500"), statuses(90, 10, "400"), BY_MODEL, "10%"),
-    "FoveaRefusing": Case(statuses(90, 60, "429"), statuses(90, 60, "404"), BY_MODEL, "1"),
+    "FoveaRequestsRejected": Case(statuses(90, 60, "429"), statuses(90, 60, "404"), BY_MODEL, "1"),
     "FoveaBadRequests": Case(statuses(80, 20, "413"), statuses(80, 20, "429"), BY_MODEL, "20%"),
-    "FoveaQueueFilling": Case(
-        *shares("fovea_accepted_requests", "fovea_queue_limit_requests", VERSION),
+    "FoveaQueueHigh": Case(
+        *shares("fovea_inflight_requests", "fovea_queue_limit_requests", VERSION),
         VERSION,
         "96",
     ),
-    "FoveaBodiesFilling": Case(
-        *shares("fovea_held_bytes", "fovea_held_limit_bytes", HERE), HERE, "96%"
+    "FoveaInflightMemoryHigh": Case(
+        *shares("fovea_inflight_bytes", "fovea_inflight_limit_bytes", HERE), HERE, "96%"
     ),
     "FoveaMemory": Case(
         *shares("process_resident_memory_bytes", "fovea_memory_limit_bytes", HERE),
@@ -111,9 +111,13 @@ CASES = {
     "FoveaGpuMemory": Case(
         *shares("nv_gpu_memory_used_bytes", "nv_gpu_memory_total_bytes", GPU, GPU), GPU
     ),
-    "FoveaFiles": Case(*shares("process_open_fds", "process_max_fds", HERE), HERE, "96%"),
-    "FoveaStore": Case(
-        {of("fovea_store_faults", HERE): "1x20"}, {of("fovea_store_faults", HERE): "0x20"}, HERE
+    "FoveaFileDescriptorsHigh": Case(
+        *shares("process_open_fds", "process_max_fds", HERE), HERE, "96%"
+    ),
+    "FoveaRepositorySync": Case(
+        {of("fovea_repository_sync_errors", HERE): "1x20"},
+        {of("fovea_repository_sync_errors", HERE): "0x20"},
+        HERE,
     ),
     "FoveaStream": Case(
         {of("fovea_streams", HERE, state="waiting"): FLAT},
@@ -121,9 +125,9 @@ CASES = {
         HERE | {"state": "waiting"},
         "1",
     ),
-    "FoveaReceiver": Case(
-        {of("fovea_stream_receiver_up", RECEIVER): "0x20"},
-        {of("fovea_stream_receiver_up", RECEIVER): FLAT},
+    "FoveaEventSink": Case(
+        {of("fovea_stream_sink_up", RECEIVER): "0x20"},
+        {of("fovea_stream_sink_up", RECEIVER): FLAT},
         RECEIVER,
     ),
     "FoveaDrift": Case(
@@ -253,7 +257,7 @@ def repeating(*asks: Callable[[], object]) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def server(demo_repository, tmp_path_factory) -> Iterator[RunningServer]:
     """A server whose limits are reached soon."""
-    flags = ("--max-queue=4", "--max-held-mb=1", "--max-image-mb=0.25", "--log-access=false")
+    flags = ("--max-queue=4", "--max-inflight-mb=1", "--max-image-mb=0.25", "--log-access=false")
     server = start_server(demo_repository, tmp_path_factory.mktemp("log"), flags)
     yield server
     server.process.kill()
@@ -285,7 +289,7 @@ def test_more_requests_than_the_queue_holds(server, asked, scene):
         httpx.post(server.predict_url("digits"), files=[("f", scene)] * 4, timeout=60)
 
     with repeating(*[four] * 3):
-        firing(asked, "FoveaQueueFilling", "FoveaRefusing")
+        firing(asked, "FoveaQueueHigh", "FoveaRequestsRejected")
 
 
 def test_images_that_are_too_large_and_answers_that_are_too_late(server, asked, scene):
@@ -303,7 +307,7 @@ def test_bodies_that_arrive_slowly(server, asked):
     head += b"Content-Length: 1000000\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(head + bytes(900_000))
-        wait_for(lambda: asked.firing("FoveaBodiesFilling"))
+        wait_for(lambda: asked.firing("FoveaInflightMemoryHigh"))
 
 
 def test_a_store_that_cannot_be_read(demo_versions, prometheus, tmp_path):
@@ -315,12 +319,12 @@ def test_a_store_that_cannot_be_read(demo_versions, prometheus, tmp_path):
         server = start_server(store.url, tmp_path, (*poll, cache), environment=environment())
         try:
             asked = prometheus(server.metrics_port)
-            wait_for(lambda: asked.query("fovea_store_faults == 0"))
+            wait_for(lambda: asked.query("fovea_repository_sync_errors == 0"))
             (tmp_path / "store" / "digits").rename(tmp_path / "away")
-            wait_for(lambda: asked.firing("FoveaStore"))
+            wait_for(lambda: asked.firing("FoveaRepositorySync"))
             assert asked.firing("FoveaModelUnavailable") == []
             (tmp_path / "away").rename(tmp_path / "store" / "digits")
-            wait_for(lambda: not asked.firing("FoveaStore"))
+            wait_for(lambda: not asked.firing("FoveaRepositorySync"))
         finally:
             server.process.kill()
             server.process.wait()
@@ -332,7 +336,7 @@ def test_more_connections_than_files(server, asked):
     with ExitStack() as stack:
         for _ in range(80):
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
-        wait_for(lambda: asked.firing("FoveaFiles"))
+        wait_for(lambda: asked.firing("FoveaFileDescriptorsHigh"))
 
 
 # The rule of prometheus-adapter for the autoscaler of Kubernetes.

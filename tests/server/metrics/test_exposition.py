@@ -44,8 +44,8 @@ def test_batches_are_counted_by_their_rows():
     add_batches(family, {"model": "m", "version": "1"}, {1: 5, 3: 2, 500: 1})
     found = parse(family)
     for bound, count in {"1.0": 5, "2.0": 5, "4.0": 7, "128.0": 7, "+Inf": 8}.items():
-        assert found["fovea_batch_rows_bucket", bound, "m", "1"] == count
-    assert found["fovea_batch_rows_sum", "m", "1"] == 511
+        assert found["fovea_batch_size_bucket", bound, "m", "1"] == count
+    assert found["fovea_batch_size_sum", "m", "1"] == 511
 
 
 def test_labels_hold_any_text():

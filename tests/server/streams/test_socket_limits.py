@@ -36,7 +36,7 @@ HASTY = (
 
 @pytest.fixture(scope="module")
 def server(demo_repository, tmp_path_factory):
-    flags = ["--http-max-input-size", str(LIMIT), "--max-held-mb", "12"]
+    flags = ["--http-max-input-size", str(LIMIT), "--max-inflight-mb", "12"]
     running = start_server(demo_repository, tmp_path_factory.mktemp("log"), flags)
     yield running
     assert running.stop() == 0

@@ -41,7 +41,7 @@ def repository(demo_repository, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(repository, tmp_path_factory):
-    flags = ["--http-max-input-size", str(LIMIT), "--max-held-mb", "12"]
+    flags = ["--http-max-input-size", str(LIMIT), "--max-inflight-mb", "12"]
     flags += ["--model-control-mode", "explicit", "--load-model", "digits", "--max-megapixels", "9"]
     running = start_server(repository, tmp_path_factory.mktemp("log"), flags)
     yield running

@@ -124,7 +124,7 @@ def test_what_moves_is_counted_and_told_once(server, ended, receiver):
     of = 'receiver="webhook",stream="gate"'
     for sample in (
         f"fovea_stream_events_waiting{{{of}}} 0",
-        f"fovea_stream_receiver_up{{{of}}} 1",
+        f"fovea_stream_sink_up{{{of}}} 1",
         f'fovea_stream_events_total{{events="sent",{of}}} {len(events)}',
         f'fovea_stream_events_total{{events="missed",{of}}} 0',
     ):

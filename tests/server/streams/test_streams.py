@@ -93,7 +93,7 @@ def test_a_stream_is_made_listed_changed_and_removed(server, mjpeg):
     assert found["track"] == "bytetrack"
     metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
     assert 'fovea_streams{state="live"} 1' in metrics
-    assert 'fovea_stream_age_seconds{stream="door"}' in metrics
+    assert 'fovea_stream_frame_age_seconds{stream="door"}' in metrics
     assert 'fovea_tracked_frames_total{model="digits"}' in metrics
 
     again = post(server, **given)

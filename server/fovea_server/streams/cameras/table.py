@@ -345,10 +345,10 @@ class StreamTable:
         for state, count in now.items():
             states.add({"state": state}, count)
         frames = Family("fovea_stream_frames_total", "counter", "Frames of streams by what became")
-        age = Family("fovea_stream_age_seconds", "gauge", "Age of the newest answer")
+        age = Family("fovea_stream_frame_age_seconds", "gauge", "Age of the newest answer")
         events = Family("fovea_stream_events_total", "counter", "Events by what became of them")
         waiting = Family("fovea_stream_events_waiting", "gauge", "Events that a receiver lacks")
-        up = Family("fovea_stream_receiver_up", "gauge", "Receivers that take events")
+        up = Family("fovea_stream_sink_up", "gauge", "Receivers that take events")
         for name, (stream, _) in self._running.items():
             for what, count in stream.document["frames"].items():
                 frames.add({"stream": name, "frames": what}, count)
