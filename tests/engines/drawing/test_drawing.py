@@ -131,8 +131,12 @@ def test_sure_keypoints_and_their_bones_are_drawn():
     assert (shown[200, 200] != bare[200, 200]).any()
 
 
-def test_a_tag_has_the_name_and_the_number_of_its_track():
+def test_a_tag_lies_on_its_box_with_the_name_and_the_number_of_its_track():
     box, vocabulary = (100, 150, 300, 350), Vocabulary(("", "", "", "bus"))
+    rows, columns = changed(draw(one(box), image(), vocabulary)).T
+    down = rows[(columns == 102) & (rows < 200)]
+    assert down.tolist() == [*range(down[0], 200)]
+    assert down[0] < 145
     tracked = [one(box, track_ids=np.array([track], np.int32)) for track in (0, 7)]
     plain, without, numbered = (
         len(changed(draw(found, image(), vocabulary))) for found in (one(box), *tracked)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from tests.engines.edit.edits import difference, model, run
 
 from fovea_engines.edit.cut import cut
@@ -77,3 +78,11 @@ def test_branches_keep_what_only_they_read(shared):
     assert "If" in {node.op_type for node in edited.model.graph.node}
     assert [o.name for o in graph_outputs(edited.model)] == ["boxes"]
     assert difference(source, edited) == 0
+
+
+def test_shapes_that_a_file_states_stay_and_no_others_are_added(tiny_model):
+    source = load(tiny_model).proto
+    del source.graph.value_info[:]
+    stated = helper.make_tensor_value_info("c8", TensorProto.FLOAT, ["batch", 7, 8, 8])
+    source.graph.value_info.append(stated)
+    assert [*cut(source, [], ["output0"]).model.graph.value_info] == [stated]

@@ -220,12 +220,13 @@ def test_rfdetr_has_keypoints_of_the_class_that_was_found(family, classes, ids):
     assert not np.any(things)
 
 
-def test_keypoints_of_no_person_are_refused():
+@pytest.mark.parametrize("count", [0, 5])
+def test_keypoints_of_no_person_are_refused(count):
     outputs = keypoints(1)
-    outputs["keypoints"] = outputs["keypoints"][:, :, :5]
+    outputs["keypoints"] = outputs["keypoints"][:, :, :count]
     found = told(outputs, size=SIZE)
     assert found.family is None
-    assert "5 keypoints are not a person's 17 of each class" in found.reason
+    assert f"{count} keypoints" in found.reason
 
 
 @pytest.mark.parametrize("more", ["masks", "keypoints", "depth"])

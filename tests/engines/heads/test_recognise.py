@@ -5,6 +5,7 @@ import pytest
 from tests.engines.heads.by_hand import told
 
 from fovea_engines.heads.recognise import open_head, recognise
+from fovea_engines.heads.registry import FAMILIES
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
@@ -220,3 +221,16 @@ def test_names_do_not_decide_between_two_tensors():
     four = [TensorSpec(name, "float32", (1, 2100, 4)) for name in "ab"]
     assert recognise(image, four, {}, "yolo-nas").outputs == ("a", "b")
     assert recognise(image, four, {}, "damo-yolo").outputs == ("b", "a")
+
+
+@pytest.mark.parametrize(("like", "contradicts"), [("yolov5", False), ("others", True)])
+def test_one_object_whose_anchors_give_it_several_sizes_has_other_anchors(like, contradicts):
+    """Each of the three anchors of a cell finds it."""
+    outputs = {str(n): np.full((1, 3, 16 >> n, 16 >> n, 8), -9, np.float32) for n in range(3)}
+    outputs["0"][0, :, 4, 5] = [0, 0, 0, 0, 3, 3, -9, -9]
+    if like == "yolov5":
+        anchors = np.array([(10, 13), (16, 30), (33, 23)])
+        half = np.sqrt(np.array([20, 26]) / anchors) / 2
+        outputs["0"][0, :, 4, 5, 2:4] = np.log(half / (1 - half))
+    head = FAMILIES["yolov5-raw"].open(tuple("012"), (128, 128))
+    assert (head.contradiction(outputs) is not None) == contradicts

@@ -94,6 +94,21 @@ def test_casts_and_quantisation_count_to_the_layer_they_follow(tmp_path):
     assert found.layers[1].snr_db == float("inf")
 
 
+def test_an_output_replaces_no_tensor_that_is_read_on(tmp_path):
+    plain = two_convs(tmp_path / "a.onnx", [node("Relu", "c1", "r1"), node("Neg", "r1", "a1")])
+    nodes = [
+        node("Conv", "images w1", "c1", pads=[1] * 4),
+        node("Tanh", "c1", "beside"),
+        node("Neg", "c1", "a1"),
+        node("Conv", "a1 w2", "out", pads=[1] * 4),
+    ]
+    shape, weights = [1, 4, 16, 16], [constant("w1", KERNEL), constant("w2", SECOND)]
+    outputs = [("out", shape), ("beside", shape)]
+    other = save(tmp_path / "b.onnx", nodes, [IMAGE], outputs, weights)
+    pairs = [(one.a.name, one.b.name) for one in diff(plain, other).layers]
+    assert pairs == [(name, name) for name in ("images", "c1", "a1", "out")]
+
+
 def test_every_tensor_that_is_compared_is_counted(tmp_path):
     progress = Noting()
     flat = np.zeros((4, 4, 1, 1), np.float32)  # gives an output of another shape

@@ -6,12 +6,18 @@ import json
 import pytest
 
 from fovea_engines.repository.card import EngineCard
+from fovea_engines.repository.files import json_sha256
 from fovea_preprocess.errors import InvalidModel, NotFound
 
 
 def test_comes_back_equal(card, tmp_path):
     card.write(tmp_path / "card.json")
     assert EngineCard.read(tmp_path / "card.json") == card
+
+
+def test_a_digest_of_json_does_not_depend_on_the_order_of_its_keys():
+    assert json_sha256({"a": 1, "b": [2]}) == json_sha256({"b": [2], "a": 1})
+    assert json_sha256({"a": 1}) != json_sha256({"a": 2})
 
 
 def test_a_card_without_head_comes_back_equal(card):
