@@ -333,6 +333,25 @@ def test_counts_of_a_line_go_on(tmp_path):
     assert asyncio.run(run())["door"] == {"in": 0, "out": 0}
 
 
+def test_a_sender_that_is_hurried_waits_no_longer(tmp_path, monkeypatch):
+    for wait in ("_FIRST_WAIT_S", "_LONGEST_WAIT_S"):
+        monkeypatch.setattr(sender, wait, 1000)
+    receiver, (port,) = Receiver(), free_ports(1)
+
+    async def run():
+        feed = feed_in(tmp_path, webhook=f"http://127.0.0.1:{port}/")
+        play(feed)
+        [sending] = feed.senders.values()
+        await until(lambda: sending.reason)
+        with receiving(receiver, port):
+            sending.hurry()
+            await until(lambda: sending.waiting == 0)
+        await feed.stop()
+
+    asyncio.run(run())
+    assert receiver.events
+
+
 def test_a_receiver_that_is_away_misses_nothing_over_a_restart(tmp_path, monkeypatch):
     monkeypatch.setattr(webhook, "_TIMEOUT_S", 10.0)
     receiver, (port,) = Receiver(), free_ports(1)

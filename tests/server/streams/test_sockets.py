@@ -170,6 +170,11 @@ def test_requests_that_are_none(server):
     line = socket.create_connection(("127.0.0.1", server.port), 30)
     line.sendall(HANDSHAKE.replace("HTTP/1.1", "HTTP/1.0").format(path=STREAM).encode())
     assert said_by(line).startswith(b"HTTP/1.1 426 ")
+    # Longer than `websockets` takes.
+    for more in ("x: y\r\n" * 200, f"x: {'y' * 9000}\r\n"):
+        line = socket.create_connection(("127.0.0.1", server.port), 30)
+        line.sendall(HANDSHAKE.replace("\r\n\r\n", f"\r\n{more}\r\n").format(path=STREAM).encode())
+        assert said_by(line).startswith(b"HTTP/1.1 4")
 
 
 def test_pages_of_other_sites(server):
