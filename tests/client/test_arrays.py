@@ -111,7 +111,7 @@ def test_a_package_that_lacks_another_one_is_not_called_missing(monkeypatch, tmp
     (tmp_path / "supervision.py").write_text("import whatever_it_needs")
     monkeypatch.delitem(sys.modules, "supervision", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ImportError, match="No module named 'whatever_it_needs'"):
+    with pytest.raises(ImportError, match="'whatever_it_needs'"):
         image().to_supervision()
 
 

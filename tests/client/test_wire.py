@@ -149,7 +149,7 @@ def test_no_image_is_refused_before_anything_is_sent() -> None:
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, float("nan")])
 def test_a_deadline_is_later_than_now(timeout_ms: float) -> None:
-    with pytest.raises(ValueError, match="timeout_ms is a positive number"):
+    with pytest.raises(ValueError, match="timeout_ms"):
         _requests.predict("m", [b"x"], timeout_ms=timeout_ms)
 
 
@@ -367,7 +367,7 @@ def test_an_image_must_be_an_image() -> None:
         _responses.image(Response(200, headers={"content-type": "image/png"}, content=b"png"))
         == b"png"
     )
-    with pytest.raises(UnexpectedAnswer, match="application/json"):
+    with pytest.raises(UnexpectedAnswer):
         _responses.image(Response(200, headers={"content-type": "application/json"}, content=b"{}"))
 
 

@@ -143,5 +143,5 @@ def test_what_the_protocol_does_not_have_is_refused_before(infer, given, told):
 
 
 def test_nobody_answers():
-    with Client("http://127.0.0.1:9") as client, pytest.raises(ConnectionFailed, match="running"):
+    with Client("http://127.0.0.1:9") as client, pytest.raises(ConnectionFailed):
         client.infer("simple", PAIR)

@@ -66,7 +66,7 @@ def test_names_in_lists(server, scene):
     with Client(server.url) as client:
         found = client.predict("digits", scene, classes=names).detections
         assert {each.class_id for each in found} == {2, 3, 6, 9}
-        with pytest.raises(ServerError, match="did you mean 'seven'") as caught:
+        with pytest.raises(ServerError, match="'seven'") as caught:
             client.predict("digits", scene, classes=["sevn"])
     assert (caught.value.status, caught.value.code) == (422, "invalid_option")
 
@@ -79,7 +79,7 @@ def test_names_in_the_parameters_of_triton_clients(server, protocol, scene):
     with protocol.InferenceServerClient(f"127.0.0.1:{port}") as client:
         answer = client.infer("digits", sent, parameters={"classes": "Four,9"})
         assert set(answer.as_numpy("class_ids")[0].tolist()) == {6, 9}
-        with pytest.raises(InferenceServerException, match="did you mean 'seven'"):
+        with pytest.raises(InferenceServerException, match="'seven'"):
             client.infer("digits", sent, parameters={"classes": "sevn"})
 
 

@@ -141,9 +141,9 @@ def test_classes_are_those_of_the_request(server, sent):
         tiled = client.predict("world", sent, labels=OTHERS, tile="2x1", **OPTIONS).detections
         assert [each for each in found if each.class_name == "red"] == list(one)
         assert {each.class_name for each in tiled} <= set(OTHERS)
-        with pytest.raises(ServerError, match="no class 'cat'"):
+        with pytest.raises(ServerError, match="'cat'"):
             client.predict("world", sent, labels=OTHERS, classes=["cat"])
-        with pytest.raises(ServerError, match="entry of 1 letters"):
+        with pytest.raises(ServerError, match="1 letters"):
             client.predict("world", sent, labels=[" "])
 
 

@@ -211,12 +211,12 @@ def test_what_is_wrong_is_refused(server, path, body, status, says):
 def test_what_cannot_be_built_is_refused(tmp_path):
     source = two_towers(tmp_path, halves=True)
     images = {"preprocess": AS_IT_IS, "tokenizer": tmp_path / "tokenizer.json"}
-    with pytest.raises(InvalidOption, match="takes none"):
+    with pytest.raises(InvalidOption):
         build(BuildPlan(source, "m", tmp_path / "r", "onnxruntime", **images))
     found = BuildPlan(source, "m", tmp_path / "r", text=tmp_path / "text.onnx").tokenizer_file
     assert found == tmp_path / "tokenizer.json"
     found.unlink()
-    with pytest.raises(InvalidOption, match="--text needs --tokenizer"):
+    with pytest.raises(InvalidOption, match="--tokenizer"):
         BuildPlan(source, "m", tmp_path / "r", text=tmp_path / "text.onnx")
     whole = two_towers(tmp_path / "whole")
     whole.with_name("tokenizer.json").rename(tmp_path / "elsewhere.json")

@@ -100,12 +100,12 @@ def test_a_card_names_files_of_its_own_folder(built_repository, tmp_path, files)
     card = json.loads((folder / "card.json").read_text())
     card["files"] = files
     (folder / "card.json").write_text(json.dumps(card))
-    with pytest.raises(InvalidModel, match="files"):
+    with pytest.raises(InvalidModel):
         Engine.open(folder)
 
 
 def test_an_empty_folder_has_no_engine(tmp_path):
-    with pytest.raises(NotFound, match="no engine"):
+    with pytest.raises(NotFound):
         Engine.open(tmp_path)
 
 

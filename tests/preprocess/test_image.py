@@ -98,7 +98,7 @@ def test_16_bits(photo: Pixels, extension: str, channels: int) -> None:
 
 def test_32_bits_are_refused(photo: Pixels) -> None:
     data = encode(Image.fromarray(photo).convert("F"), "TIFF")
-    with pytest.raises(InvalidImage, match="32 bits"):
+    with pytest.raises(InvalidImage, match="32"):
         decode_image(data)
 
 

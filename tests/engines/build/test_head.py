@@ -74,7 +74,7 @@ def test_images_that_show_nothing_are_followed_by_the_photographs(shared, tmp_pa
 def test_a_build_asks_where_no_image_shows_anything(shared, tmp_path, grey):
     """And a plain folder serves tensors."""
     source = saved(clothes(shared)("Mul", np.float32(0)), tmp_path / "m.onnx")
-    with pytest.raises(InvalidOption, match="--head yolov10 or --head ultralytics-rtdetr"):
+    with pytest.raises(InvalidOption, match="yolov10"):
         build(plan(source, tmp_path, images=grey))
     folder = tmp_path / "m" / "1"
     folder.mkdir(parents=True)
@@ -96,7 +96,7 @@ def test_a_dynamic_size_is_noted_unless_one_is_given(tmp_path, size):
 @pytest.mark.real
 def test_a_size_that_cannot_be_computed_is_followed_by_one_that_can(shared, tmp_path):
     source = shared / "models" / "heads" / "yolo5face-500m.onnx"
-    with pytest.raises(UnsupportedModel, match=r"at 640x640.*build with --size 320x320"):
+    with pytest.raises(UnsupportedModel, match="--size 320x320"):
         build(plan(source, tmp_path))
     assert build(plan(source, tmp_path, size=(320, 320))).family == "yolov5-face"
 
@@ -173,7 +173,7 @@ def test_a_named_head_wins_over_images_of_another_domain(shared, hands, tmp_path
 @pytest.mark.real
 def test_a_head_against_the_numbers_is_refused_or_forced(shared, tmp_path):
     source = shared / "models" / "yolox_nano.onnx"
-    with pytest.raises(UnsupportedModel, match=r"no sizes in pixels.* --force-head"):
+    with pytest.raises(UnsupportedModel, match="--force-head"):
         build(plan(source, tmp_path, family="yolox-decoded"))
     progress = Noting()
     card = build(plan(source, tmp_path, family="yolox-decoded", force_head=True), progress)
@@ -280,7 +280,7 @@ def test_an_own_head_that_finds_nothing_is_unverified(planned, shared, tmp_path,
 @pytest.mark.real
 def test_an_own_head_without_a_batch_takes_one_image_at_a_time(planned):
     text = OWN.replace("    outputs", "    batched = False\n    outputs")
-    with pytest.raises(InvalidOption, match="leave --max-batch out"):
+    with pytest.raises(InvalidOption, match="--max-batch"):
         planned(text, max_batch=2)
 
 

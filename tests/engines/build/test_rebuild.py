@@ -136,7 +136,7 @@ def test_an_engine_that_computes_something_else_is_not_served(tmp_path, network)
     before = bytes_of(tamper(folder, backend_version=OLD))
     with fake_gpu_machine() as machine:
         machine.model = other / KEPT
-        with pytest.raises(Disagreement, match=r"rebuilt agrees -?0\.\d+ with ONNX Runtime"):
+        with pytest.raises(Disagreement):
             rebuild(folder)
     assert bytes_of(folder) == before
     check_alone(folder)

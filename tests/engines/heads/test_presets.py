@@ -64,7 +64,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path):
     for name in ("folder.json", "absent.json"):
         with pytest.raises(NotFound, match=name.partition(".")[0]):
             read_preprocess(str(tmp_path / name))
-    with pytest.raises(InvalidOption, match=r"'x' .*yolo, "):
+    with pytest.raises(InvalidOption, match="'x'"):
         read_preprocess("x")
 
 

@@ -150,7 +150,7 @@ def test_models_that_cannot_be_compared_are_refused(tmp_path):
     ):
         with pytest.raises(error, match=says):
             diff(a, b)
-    with pytest.raises(UnsupportedModel, match="any size"):
+    with pytest.raises(UnsupportedModel):
         diff(row, row)
 
 

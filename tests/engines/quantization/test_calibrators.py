@@ -80,7 +80,7 @@ def test_all_choices_hold_what_is_always_there(values, low, high):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_no_number_is_refused(value):
-    with pytest.raises(BuildError, match="not finite"):
+    with pytest.raises(BuildError):
         histogram([1.0, value, 2.0])
 
 

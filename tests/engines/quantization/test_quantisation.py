@@ -107,6 +107,6 @@ def test_what_is_right_passes(tmp_path, network):
 
 def test_many_faults_are_counted_and_few_are_shown(tmp_path):
     changes = {"zero": np.uint8(128), "bias": True, "axis": 1, "after": True}
-    with pytest.raises(UnsupportedModel, match=r"\(5 faults in all\)") as refused:
+    with pytest.raises(UnsupportedModel, match="5 faults") as refused:
         validate(convolution(tmp_path / "m.onnx", **changes))
     assert str(refused.value).count(";") == 2

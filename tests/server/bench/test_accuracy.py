@@ -29,5 +29,5 @@ def test_folders_that_no_answer_names_are_refused(tmp_path, folder):
     if folder == "tench":
         assert answered_accuracy(answers, labelled).top1 == 1
         return
-    with pytest.raises(InvalidOption, match=r"none of its classes .* the answers, which are tench"):
+    with pytest.raises(InvalidOption, match="tench"):
         answered_accuracy(answers, labelled)

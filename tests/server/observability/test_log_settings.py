@@ -205,5 +205,5 @@ def test_the_log_begins_as_the_operator_says(log, told, level, least, tmp_path):
 
 
 def test_a_log_that_cannot_be_written_is_told(log, tmp_path):
-    with pytest.raises(InvalidOption, match=r"cannot be written to .*missing"):
+    with pytest.raises(InvalidOption, match="missing"):
         set_up_logging("info", file=tmp_path / "missing" / "server.log")

@@ -161,5 +161,5 @@ def test_a_service_without_it_loads_nothing_and_one_without_the_extra_says_so(
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     asked = Settings(model_repository=tmp_path, otel=True)
-    with pytest.raises(InvalidOption, match=r"--otel needs packages .* pip install"):
+    with pytest.raises(InvalidOption, match="--otel"):
         build_app(asked)

@@ -174,12 +174,12 @@ def test_the_operator_begins(file):
     ],
 )
 def test_what_the_operator_says_is_understood_or_told(option):
-    with pytest.raises(InvalidOption, match=r"--trace-config: .*; there are triton,file=FILE"):
+    with pytest.raises(InvalidOption, match="triton,file=FILE"):
         TraceSettings([option], Models().find)
 
 
 def test_the_operator_must_say_where_to():
-    with pytest.raises(InvalidOption, match=r"trace file name is not given.*triton,file=FILE"):
+    with pytest.raises(InvalidOption, match="triton,file=FILE"):
         TraceSettings(["level=TIMESTAMPS"], Models().find)
 
 

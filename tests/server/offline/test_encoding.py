@@ -58,5 +58,5 @@ def test_the_best_codec_that_is_there(monkeypatch):
     assert encoding.slowness("vp9") is None
     monkeypatch.setattr(encoding, "find_spec", lambda name: None)
     assert choose_codec("auto") == "vp9"
-    with pytest.raises(InvalidOption, match=r"h264 takes PyAV .* there are vp9 and mpeg4"):
+    with pytest.raises(InvalidOption, match="h264"):
         choose_codec("h264")

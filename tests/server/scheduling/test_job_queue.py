@@ -126,7 +126,7 @@ def test_what_is_given_up_says_nothing_about_speed(clock: Clock) -> None:
 
 
 def test_what_never_fits_is_not_told_to_come_back() -> None:
-    with pytest.raises(InvalidRequest, match="split it"):
+    with pytest.raises(InvalidRequest):
         queue(4).enter(jobs(5))
 
 

@@ -164,7 +164,7 @@ def test_a_sequence_that_is_over_must_start_again(serve: Serve, ended: bool) -> 
 def test_a_name_where_the_model_takes_a_number(serve: Serve) -> None:
     served = serve("simple_dyna_sequence")
 
-    with pytest.raises(InvalidRequest, match="send a sequence_id that is a number"):
+    with pytest.raises(InvalidRequest):
         asyncio.run(ask(served, 1, sequence_id="camera", sequence_start=True))
 
 

@@ -131,7 +131,7 @@ def test_few_requests_are_cut_at_a_time_and_who_gives_up_makes_room(gated: Cutti
         tasks = [asyncio.create_task(gated.ask(SCENES[n % 2])) for n in range(8)]
         while gated.served.scheduler.accepted < 8 * PARTS:
             await asyncio.sleep(0.01)
-        with pytest.raises(QueueFull, match="8 requests with tiles"):
+        with pytest.raises(QueueFull, match="8 requests"):
             await gated.ask(SCENES[0])
         assert gated.served.statistics.failures == {FailureReason.REJECTED: 1}
         tasks[7].cancel()

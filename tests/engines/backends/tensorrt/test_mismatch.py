@@ -115,7 +115,7 @@ def test_it_is_told_before_anything_is_loaded(folder, tmp_path):
     """Nor is the engine read: a rebuild needs the ONNX alone."""
     folder = tamper(shutil.copytree(folder, tmp_path / "1"), backend_version=OLD)
     (folder / "model.plan").write_bytes(b"")
-    with pytest.raises(BackendUnavailable, match=r": serve it with `fovea serve --rebuild`, or"):
+    with pytest.raises(BackendUnavailable, match="`fovea serve --rebuild`"):
         Engine.open(folder)
     code = (
         "import sys, pathlib; from fovea_engines.engine import Engine\n"

