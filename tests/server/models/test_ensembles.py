@@ -67,6 +67,37 @@ def test_a_reload_that_fails_is_told_of_what_is_served(repository):
         assert reason.startswith("the last reload failed: ensemble 'both' contains models")
 
 
+def test_what_an_ensemble_runs_is_loaded_with_it_and_unloaded_if_nobody_else_wants_it(repository):
+    with serving(repository, model_control_mode="explicit", load_model=("other",)) as registry:
+        registry.load("both")
+        assert answer(registry.find("both")) == 6
+        registry.unload("both")
+        assert registry.versions("plus") == (1,)
+        registry.load("both")
+        registry.unload("both", dependents=True)
+        assert registry.versions("plus") == ()
+        assert registry.versions("other") == (1,), "it was asked for by its name"
+
+
+def test_an_ensemble_goes_and_comes_back_with_what_it_runs(repository):
+    with serving(repository, **EXPLICIT) as registry:
+        registry.unload("plus")
+        assert registry.versions("both") == ()
+        assert registry.ready, "it was asked for"
+        registry.load("plus")
+        assert answer(registry.find("both")) == 6
+
+
+def test_an_ensemble_cannot_come_to_run_itself(repository):
+    chain(repository, "upper", "both", "plus")
+    with serving(repository, **EXPLICIT) as registry:
+        config = (repository / "both" / "config.pbtxt").read_text()
+        (repository / "both" / "config.pbtxt").write_text(config.replace('"other"', '"upper"'))
+        with pytest.raises(InvalidRequest, match="circular dependency between ensembles: upper"):
+            registry.load("both")
+        assert answer(registry.find("upper")) == 11
+
+
 def flow(*steps):
     """An ensemble of X -> Y that runs these steps, each as (tensor it reads, tensor it writes)."""
     return "".join(

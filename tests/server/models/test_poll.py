@@ -27,6 +27,26 @@ def is_served(registry, name):
         return False
 
 
+def test_what_changes_is_followed_and_what_is_broken_is_served_as_it_was(repository):
+    chain(repository, "both", "plus", "other")
+    with serving(repository, **POLL) as registry:
+        other = registry.find("other")
+        adder(repository, "plus", version=2, add=7)
+        wait_until(lambda: registry.versions("plus") == (2,))
+        assert answer(registry.find("both")) == 8
+        adder(repository, "new", add=1)
+        wait_until(lambda: registry.versions("new") == (1,))
+        for path in (repository / "new" / "1" / "model.onnx", repository / "new" / "1"):
+            path.unlink() if path.is_file() else path.rmdir()
+        wait_until(lambda: registry.versions("new") == ())
+        (repository / "plus" / "config.pbtxt").write_text("what?")
+        adder(repository, "newer", add=1)
+        wait_until(lambda: registry.versions("newer") == (1,))
+        assert answer(registry.find("plus")) == 7
+        assert registry.find("other") is other
+        assert registry.ready
+
+
 def test_a_model_that_leaves_and_comes_back_as_it_was_is_served_again(repository, caplog):
     chain(repository, "both", "plus", "other")
     with serving(repository, **POLL) as registry:

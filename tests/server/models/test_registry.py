@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 from tests.server.registries import ADDER_CONFIG, adder, answer, chain, serving, wait_until
 
-from fovea_preprocess.errors import InvalidOption, ModelNotReady, NotFound
+from fovea_preprocess.errors import InvalidOption, LoadFailed, ModelNotReady, NotFound
 from fovea_server.models.model import State
 from fovea_server.models.registry import Registry
 from fovea_server.models.slot import IndexEntry
@@ -241,3 +241,55 @@ def test_settings_that_cannot_be_are_refused(tmp_path):
         Registry(Settings(model_repository=tmp_path / "nowhere"))
     with pytest.raises(InvalidOption, match="local,size=BYTES"):
         Registry(Settings(model_repository=tmp_path, cache_config="redis"))
+
+
+# Several repositories that are served as one.
+
+
+@pytest.fixture
+def united(tmp_path):
+    registries = []
+
+    def start(**settings):
+        roots = (tmp_path / "a", tmp_path / "b", tmp_path / "a")
+        registries.append(Registry(Settings(model_repository=roots, **settings)))
+        registries[-1].start()
+        wait_until(lambda: registries[-1].started)
+        return registries[-1]
+
+    adder(tmp_path / "a", "one", add=1)
+    adder(tmp_path / "b", "two", add=2)
+    yield start
+    for registry in registries:
+        registry.close()
+
+
+def test_the_models_of_all_are_served(united):
+    registry = united()
+    assert registry.reason == ""
+    assert answer(registry.find("one")) == 1
+    assert answer(registry.find("two")) == 2
+    assert [entry.name for entry in registry.index()] == ["one", "two"]
+
+
+@pytest.mark.parametrize("mode", ["none", "explicit"])
+def test_a_name_in_two_of_them_is_not_served(united, tmp_path, mode):
+    adder(tmp_path / "b", "one", add=3)
+    registry = united(model_control_mode=mode, load_model=("*",) if mode == "explicit" else ())
+    fault = registry.reason.removeprefix("one: ")
+    assert fault.startswith("failed to poll model 'one': not unique across all model repositories")
+    for folder in "ab":
+        assert str(tmp_path / folder / "one") in fault
+    one, two = registry.index()
+    assert one == IndexEntry("one", None, "UNAVAILABLE", fault)
+    assert two == IndexEntry("two", "1", "READY")
+    if mode == "explicit":
+        with pytest.raises(LoadFailed):
+            registry.load("one")
+        registry.load("two")
+
+
+def test_each_of_them_has_to_be_there(tmp_path):
+    adder(tmp_path / "a", "one")
+    with pytest.raises(NotFound, match="nowhere"):
+        Registry(Settings(model_repository=(tmp_path / "a", tmp_path / "nowhere")))
