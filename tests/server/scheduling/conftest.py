@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.scheduling.golden import Served
-from tests.server.scheduling.served_images import ServedImages
+from tests.server.scheduling.served import Served, ServedImages
 
 from fovea_engines.engine import Engine
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.server.scheduling.golden import Served, rows, strings
+from tests.server.scheduling.served import Served, rows, strings
 
 from fovea_server.tensors.messages import InferResponse, RequestedOutput
 
@@ -85,13 +85,18 @@ def test_optional_inputs(serve: Serve) -> None:
     assert (arrays(without), arrays(with_it)) == ([[12.0]], [[32.0]])
 
 
-def test_strings_that_are_not_text(serve: Serve) -> None:
+@pytest.mark.parametrize(
+    "texts",
+    [(b"\xff\xfe", b"a\0", "hé".encode()), tuple(b"%d" % n for n in range(20_000))],
+    ids=["that are no text", "very many"],
+)
+def test_strings(serve: Serve, texts: tuple[bytes, ...]) -> None:
     served = serve("string_identity")
-    element = strings(b"\xff\xfe", b"a\0", "hé".encode())
+    elements = strings(*texts)
 
-    answer = asyncio.run(served.infer(element))
+    answer = asyncio.run(served.infer(elements))
 
-    assert arrays(answer) == [element.tolist()]
+    assert arrays(answer) == [elements.tolist()]
 
 
 @pytest.mark.parametrize("kind", ["bf16", "fp16", "bool", "uint64", "int8"])
@@ -155,12 +160,3 @@ def test_an_engine_whose_shapes_are_others_is_reshaped(serve: Serve) -> None:
     response = asyncio.run(served.infer(given, given))
 
     np.testing.assert_array_equal(response.outputs[0].array, 2 * given)
-
-
-def test_very_many_strings(serve: Serve) -> None:
-    served = serve("string_identity")
-    given = strings(*[b"%d" % n for n in range(20_000)])
-
-    answer = asyncio.run(served.infer(given))
-
-    assert arrays(answer) == [given.tolist()]

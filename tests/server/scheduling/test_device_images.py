@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from tests.engines.fake_device import fake_gpu
 from tests.engines.host_kernel import HostDevice, engine_of, host_image, open_images
-from tests.server.scheduling.served_images import SCENES, ServedImages, give_up_some
+from tests.server.scheduling.served import SCENES, ServedImages, give_up_some
 
 from fovea_engines.engine import Engine
 from fovea_preprocess.errors import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.server.scheduling.golden import Served, rows
+from tests.server.scheduling.served import Served, rows
 
 from fovea_preprocess.errors import InvalidRequest, NotFound, QueueFull
 from fovea_server.observability.model_statistics import FailureReason

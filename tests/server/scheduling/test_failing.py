@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from tests.server.scheduling.askers import Askers
-from tests.server.scheduling.golden import strings
+from tests.server.scheduling.served import Askers, strings
 
 from fovea_preprocess.errors import DeviceLost, InferenceFailed, ModelNotReady, ShuttingDown
 from fovea_server.observability.model_statistics import FailureReason
@@ -200,21 +199,3 @@ def test_who_gives_up_twice_takes_nobody_with_it(serve: Serve) -> None:
     assert isinstance(other, InferResponse)
     assert served.scheduler.gate.inside == served.scheduler.pending == 0
     assert asyncio.run(served.ask())
-
-
-def test_closing_answers_whatever_waits(serve_either: Serve) -> None:
-    served = serve_either("simple", gated=True)
-
-    async def ask() -> list[object]:
-        tasks = [asyncio.create_task(served.ask()) for _ in range(40)]
-        await asyncio.to_thread(served.gate.entered.wait)
-        closing = asyncio.create_task(asyncio.to_thread(served.scheduler.close, 0))
-        await asyncio.wait(tasks, timeout=1)
-        served.gate.open.set()
-        await closing
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    kinds = {type(answer) for answer in asyncio.run(ask())}
-
-    assert kinds <= {InferResponse, ImageResult, ShuttingDown}
-    assert ShuttingDown in kinds

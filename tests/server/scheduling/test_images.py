@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.server.scheduling.served_images import SCENES, ServedImages, give_up_some
+from tests.server.scheduling.served import SCENES, ServedImages, give_up_some
 
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import (

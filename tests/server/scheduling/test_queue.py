@@ -1,23 +1,36 @@
 """Who waits, for how long, and who goes first."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
-from tests.server.scheduling.askers import Askers, dynamic
-from tests.server.scheduling.golden import Served
-from tests.server.scheduling.served_images import ServedImages
+from tests.server.scheduling.served import SCENES, Askers, Served, ServedImages, wire
 
 from fovea_preprocess.errors import (
     DeadlineExceeded,
     QueueFull,
 )
 from fovea_server.observability.model_statistics import FailureReason
-from fovea_server.tensors.messages import ImageResult, InferResponse
+from fovea_server.tensors.messages import ImageResult, InferRequest, InferResponse
 
 Serve = Callable[..., Served | ServedImages]
 ANSWER = (InferResponse, ImageResult)
+
+
+def dynamic(**values: Any) -> Callable[[Any], None]:
+    """A change of the dynamic batching of a model."""
+
+    def change(config: Any) -> None:
+        for name, value in values.items():
+            if name == "preferred_batch_size":
+                config.dynamic_batching.preferred_batch_size[:] = [value]
+            else:
+                setattr(config.dynamic_batching, name, value)
+
+    return change
 
 
 def test_a_full_queue_refuses_at_once(serve_either: Serve) -> None:
@@ -188,3 +201,56 @@ def test_answers_keep_the_order_of_their_requests(serve_either: Serve) -> None:
     asyncio.run(ask())
 
     assert asked.order == ["a", "b", "c"]
+
+
+# Tensors and images of one model share its queue.
+
+
+CLIENTS, ANSWERS = 16, 160
+
+
+def test_each_kind_gets_its_share(serve_images: Callable[..., ServedImages]) -> None:
+    served = serve_images("simple")
+    spec = served.engine.session.inputs[0]
+    tensor = wire(spec.name, np.zeros((1, *spec.shape[1:]), spec.numpy_dtype))
+    answered: Counter[str] = Counter()
+
+    async def client(kind: str) -> None:
+        while answered.total() < ANSWERS:
+            if kind == "image":
+                await served.predict(SCENES[0])
+            else:
+                await served.scheduler.infer(InferRequest("simple", None, [tensor]))
+            answered[kind] += 1
+
+    async def ask() -> None:
+        kinds = ["image", "tensor"] * CLIENTS
+        await asyncio.gather(*[client(kind) for kind in kinds])
+
+    asyncio.run(ask())
+
+    # A machine that is half as fast would answer half of all.
+    assert min(answered.values()) >= 0.4 * ANSWERS / 2
+    assert served.scheduler.gate.inside == served.scheduler.pending == 0
+
+
+def test_one_limit_holds_for_both(serve_images: Callable[..., ServedImages]) -> None:
+    served = serve_images("simple", gated=True, max_queue=4)
+    spec = served.engine.session.inputs[0]
+    tensor = wire(spec.name, np.zeros((1, *spec.shape[1:]), spec.numpy_dtype))
+
+    async def ask() -> list[object]:
+        asked = [
+            served.scheduler.infer(InferRequest("simple", None, [tensor]))
+            if n % 2
+            else served.predict(SCENES[0])
+            for n in range(6)
+        ]
+        waiting = asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.sleep(0)
+        served.gate.open.set()
+        return await waiting
+
+    kinds = [type(answer).__name__ for answer in asyncio.run(ask())]
+
+    assert kinds == ["list", "InferResponse", "list", "InferResponse", "QueueFull", "QueueFull"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.server.scheduling.golden import Served
+from tests.server.scheduling.served import Served
 
 from fovea_preprocess.errors import InvalidRequest
 

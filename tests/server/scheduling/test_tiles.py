@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.server.scheduling.served_images import SCENES, ServedImages
+from tests.server.scheduling.served import SCENES, ServedImages
 
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import (

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.server.scheduling.golden import rows, strings, wire
+from tests.server.scheduling.served import rows, strings, wire
 
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidRequest

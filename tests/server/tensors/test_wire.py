@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.server.scheduling.golden import strings
+from tests.server.scheduling.served import strings
 
 from fovea_preprocess.errors import InvalidRequest
 from fovea_server.tensors.wire import decode_strings, encode_strings
