@@ -5,6 +5,7 @@ What the real server says to it is in tests/e2e.
 
 import asyncio
 import os
+import random
 import socket
 import ssl
 from collections.abc import Callable
@@ -218,3 +219,38 @@ def test_an_answer_that_drips_is_a_failed_connection(server: ScriptedServer, ask
     with pytest.raises(ConnectionFailed, match=r"0\.5") as caught:
         ask(server.url, "predict", "digits", b"image", timeout=0.5)
     assert caught.value.unanswered
+
+
+# Requests of the asyncio client that are cancelled, or under way when it is closed.
+
+
+def test_cancelled_requests_leave_the_client_in_order(server: ScriptedServer) -> None:
+    moments = random.Random(0)
+
+    async def run() -> None:
+        async with AsyncClient(server.url, timeout=60) as client:
+            for _ in range(300):
+                task = asyncio.create_task(client.ready())
+                await asyncio.sleep(moments.random() * 0.004)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+            assert all(await asyncio.gather(*(client.ready() for _ in range(20))))
+
+    asyncio.run(run())
+
+
+def test_a_closed_client_sends_nothing_and_keeps_no_connection(server: ScriptedServer) -> None:
+    server.delay_s = 0.1
+
+    async def run() -> None:
+        async with AsyncClient(server.url) as client:
+            asked = asyncio.create_task(client.ready())
+            while not server.requests:
+                await asyncio.sleep(0.01)
+        assert await asked
+        with pytest.raises(RuntimeError, match="is closed"):
+            await client.ready()
+        del asked, client
+
+    asyncio.run(run())  # a socket that is left over is a ResourceWarning, which is an error
+    assert len(server.requests) == 1

@@ -3,6 +3,8 @@
 import asyncio
 import socket
 import ssl
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -124,3 +126,19 @@ def test_a_server_that_cannot_start_takes_the_others_with_it(tmp_path):
         with pytest.raises(grpc.RpcError) as refused:
             channel.unary_unary("/grpc.health.v1.Health/Check")(b"")
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+# A server starts without the packages that only builds, gRPC and traces need.
+
+
+def test_the_application_loads_no_package_that_it_does_not_need_yet():
+    code = (
+        "import sys, fovea_server.http.application, fovea_server.serve;"
+        "print([m for m in ('onnx', 'onnxslim', 'onnxruntime', 'openvino', 'grpc',"
+        " 'opentelemetry.sdk')"
+        " if m in sys.modules])"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"

@@ -1,17 +1,22 @@
 """The record of promotions: whole after a kill, and written by one at a time."""
 
+from __future__ import annotations
+
 import json
 import os
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from fovea_engines.repository.history import HISTORY_FILE, History
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidModel, InvalidOption, InvalidRequest, NotFound
+from fovea_server.cli.main import app
 from fovea_server.cli.promote import _seconds
 from fovea_server.cli.server_client import parse_share
 from fovea_server.models.config.config_check import validate
@@ -146,3 +151,22 @@ def test_plans_are_read_as_they_are_written():
     for wrong in ({"share": 0.0}, {"share": 0.6}, {"share": True}, {"share": 0.1, "seconds": 0.5}):
         with pytest.raises(InvalidOption):
             validate(CanaryPlan, wrong)
+
+
+# A history as the command tells it.
+
+
+def test_brackets_in_a_reason_are_told_as_they_are(tmp_path: Path) -> None:
+    """Rich takes "[/x]" for markup, which ends the command, or hides "[late]"."""
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.onnx").write_bytes(b"")
+    event: dict[str, object] = {
+        "at": "2026-11-28T01:00:00+00:00",
+        "who": "anna",
+        "action": "promote",
+    }
+    event |= {"version": 1, "previous": 1, "why": "[/x] [late]"}
+    (tmp_path / "m" / "history.jsonl").write_text(json.dumps(event) + "\n")
+    told = CliRunner().invoke(app, ["history", "m", "--repository", str(tmp_path)])
+    assert told.exit_code == 0, told.output
+    assert "[/x] [late]" in " ".join(told.output.split())

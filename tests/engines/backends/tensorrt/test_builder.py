@@ -308,3 +308,21 @@ def test_what_is_collected_is_logged_too_but_not_to_a_bare_terminal(runtime, cap
 
 def test_a_plan_that_cannot_be_loaded_is_told_beforehand(runtime):
     assert "malformed engine" in runtime.rejection(b"no plan" * 100)
+
+
+# The batches that an engine is made for, as they are typed.
+
+
+@pytest.mark.parametrize("text", ["1,4,8", " 1, 4 ,8 "])
+def test_a_profile_is_read(text):
+    assert Profile.parse(text) == Profile(1, 4, 8)
+    assert str(Profile.parse(text)) == "1,4,8"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "4", "1,4", "1,4,8,16", "1;4;8", "a,b,c", "1,4,", "-1,4,8", "1.5,2,3", "0,1,2", "4,1,8"],
+)
+def test_what_is_no_profile_is_refused(text):
+    with pytest.raises(InvalidOption):
+        Profile.parse(text)

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from tests.device_contract import DeviceContract
 from tests.engines.fake_device import UNWRITTEN, FakeDevice
 from tests.engines.fake_stream import Misuse
 
@@ -135,3 +136,14 @@ def test_a_failure_is_told_once_by_what_is_waited_for(device):
         with pytest.raises(InferenceFailed, match="as it was told to"):
             waited.synchronize()
         stream.synchronize()
+
+
+class TestFakeDevice(DeviceContract):
+    """It keeps the contract that the GPU keeps in tests/gpu."""
+
+    @pytest.fixture
+    def device(self):
+        device = FakeDevice()
+        yield device
+        device.close()
+        assert device.misuse == []
