@@ -1,4 +1,4 @@
-"""`fovea predict` on files with unusual names, on files that change, and with options of others."""
+"""`fovea predict` on files with unusual names, and on files that change."""
 
 import csv
 import json
@@ -10,7 +10,6 @@ import cv2
 import numpy as np
 import orjson
 import pytest
-from PIL import Image
 from tests.conftest import DEMO
 
 from fovea_server.cli.predict_progress import PredictProgress
@@ -125,22 +124,3 @@ def test_replaced_images_count_as_they_are_done_and_are_kept(predict, tmp_path, 
     assert predict("*.jpg", "--out", "out", "--resume")[0] == 0
     assert lines(tmp_path / "out")[:2] == kept[:2]
     assert lines(tmp_path / "out")[4] == before[4]
-
-
-def test_an_image_over_the_limit_says_what_its_owner_can_do(predict, tmp_path):
-    Image.new("1", (10_000, 10_000)).save(tmp_path / "large.png")
-    code, _, err = predict("large.png")
-    assert (code, "megapixels: make it smaller, or cut it into parts" in err) == (1, True), err
-
-
-@pytest.mark.parametrize("option", [("--conf", 0.5), ("--iou", 0.5), ("--agnostic",)])
-@pytest.mark.parametrize("where", ["here", "url"])
-def test_options_of_objects_are_not_for_a_classifier(fovea, serve, tmp_path, option, where):
-    (tmp_path / "r" / "digit" / "1").mkdir(parents=True)
-    (tmp_path / "r" / "digit" / "1" / "model.onnx").symlink_to(DEMO / "digits-classify.onnx")
-    place = ("--repository", "r") if where == "here" else ("--url", serve(tmp_path / "r").url)
-    code, _, err = fovea("predict", "digit", DEMO / "digit.jpg", *place, *option)
-    assert code == 2
-    said = option[0].removeprefix("--")
-    assert f"{said} has no effect on model 'digit', whose task is classify: leave it out" in err
-    assert ("top_k says" in err) == (said == "conf")
