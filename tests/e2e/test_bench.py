@@ -12,16 +12,14 @@ from xml.etree import ElementTree
 import httpx
 import psutil
 import pytest
+from tests.conftest import DEMO
 from tests.forked import forked_fovea
 
 pytestmark = pytest.mark.slow
 
-DEMO = Path(__file__).resolve().parents[2] / "server" / "fovea_server" / "demo"
 IMAGES = len(list(DEMO.glob("*.jpg")))
 FOVEA = [sys.executable, "-m", "fovea_server.cli.main"]
 QUICK = ("--warmup", 0.2, "--seconds", 0.6)
-# A refused client waits a second before it asks again.
-AT_ONCE = ("--warmup", 0, "--seconds", 1)
 
 
 def started(*words: object, program: Sequence[str] = FOVEA) -> subprocess.Popen[str]:
@@ -140,13 +138,17 @@ def test_a_stall_shows_in_open_loop_only(demo_repository, serve):
     assert late["--clients"] < late["--rate"]
 
 
-def test_refused_requests_are_counted_by_their_code(demo_repository, serve):
+def test_refused_requests_are_counted_and_clients_wait_as_long_as_they_are_asked(
+    demo_repository, serve
+):
+    """Retry-After is a second or more, so a refused client sends that seldom."""
     server = serve(demo_repository, "--max-queue=1")
-    report = measured("digits", "--url", server.url, "--images", DEMO, "--clients", 8, *AT_ONCE)
+    loads = ("--clients", 16, "--warmup", 0, "--seconds", 2)
+    report = measured("digits", "--url", server.url, "--images", DEMO, *loads)
     [level] = report["levels"]
     [error] = level["errors"]
     assert (error["status"], error["code"]) == (429, "queue_full")
-    assert error["count"] > 0
+    assert 0 < error["count"] <= 16 * 2
     assert "--max-queue" in error["message"]
     assert level["answers"] > 0
 
@@ -215,16 +217,6 @@ def test_a_version_of_a_server_is_named_by_its_own_engine(demo_versions, serve):
     assert (report["version"], report["engine"]) == (1, "onnxruntime fp32")
 
 
-def test_a_refused_client_waits_as_long_as_it_is_asked(demo_repository, serve):
-    """Retry-After is a second or more, so a refused client sends that seldom."""
-    server = serve(demo_repository, "--max-queue=1")
-    loads = ("--clients", 16, "--warmup", 0, "--seconds", 2)
-    report = measured("digits", "--url", server.url, "--images", DEMO, *loads)
-    [level] = report["levels"]
-    assert level["answers"] > 0
-    assert 0 < sum(error["count"] for error in level["errors"]) <= 16 * 2
-
-
 def servers_of(repository: Path, port: str) -> list[psutil.Process]:
     flag = f"--http-port={port.rpartition(':')[2]}"
     return [p for p in psutil.process_iter(["cmdline"]) if flag in (p.info["cmdline"] or ())]
@@ -259,25 +251,25 @@ def test_ctrl_c_shows_what_was_measured(demo_repository):
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("digits", "--url", "http://127.0.0.1:1", "--images", DEMO), 1, "is a server running"),
-        (("digits", "--url", "gopher://x", "--images", DEMO), 2, "is not an address"),
-        (("digits", "--url", "URL"), 2, "say what to send"),
-        (("digits", "--url", "URL", "--images", DEMO.parent), 2, "has no image"),
-        (("absent", "--url", "URL", "--images", DEMO), 2, "no model 'absent'"),
-        (("absent", "--url", "URL", "--tensors"), 2, "unknown model: 'absent'"),
-        (("digits", "--url", "URL", "--tensors", "--shape", "x:1"), 2, "inputs of digits"),
-        (("digits", "--url", "URL", "--tensors", "--shape", "x"), 2, "write NAME:DIMS"),
+        (("digits", "--url", "http://127.0.0.1:1", "--images", DEMO), 1, "127.0.0.1:1"),
+        (("digits", "--url", "gopher://x", "--images", DEMO), 2, "gopher://x"),
+        (("digits", "--url", "URL"), 2, "--images"),
+        (("digits", "--url", "URL", "--images", DEMO.parent), 2, "no image"),
+        (("absent", "--url", "URL", "--images", DEMO), 2, "'absent'"),
+        (("absent", "--url", "URL", "--tensors"), 2, "'absent'"),
+        (("digits", "--url", "URL", "--tensors", "--shape", "x:1"), 2, "digits"),
+        (("digits", "--url", "URL", "--tensors", "--shape", "x"), 2, "NAME:DIMS"),
         (
             ("digits", "--url", "URL", "--tensors", "--shape", "images:1,3,5,5"),
-            *(2, "does not fit the model"),
+            *(2, "images"),
         ),
         (("digits", "--url", "URL", "--images", DEMO, "--clients", "1,x"), 2, "--clients '1,x'"),
-        (("digits", "--url", "URL", "--images", DEMO, "--plot", "/no/f.svg"), 2, "cannot be"),
-        (("digits", "--url", "URL", "--images", DEMO, "--", "--threads=1"), 2, "leave --url out"),
-        (("digits", "--url", "URL", "--images", DEMO, "--plot", "f.png"), 2, "ends in .svg"),
+        (("digits", "--url", "URL", "--images", DEMO, "--plot", "/no/f.svg"), 2, "/no/f.svg"),
+        (("digits", "--url", "URL", "--images", DEMO, "--", "--threads=1"), 2, "--url"),
+        (("digits", "--url", "URL", "--images", DEMO, "--plot", "f.png"), 2, ".svg"),
         (
             ("digits", "--repository", "REPO", "--images", DEMO, "--", "--thread", 2),
-            *(2, "did you mean --threads?; see fovea serve --help\n"),
+            *(2, "--threads?"),
         ),
     ],
 )
