@@ -99,6 +99,15 @@ def test_answers_are_those_of_the_cpu(
     assert served.scheduler.gate.inside == served.scheduler.pending == 0
 
 
+def test_the_times_of_an_image_are_no_more_than_it_took(served: ServedImages) -> None:
+    large = io.BytesIO()
+    Image.radial_gradient("L").resize((3000, 3000)).convert("RGB").save(large, "PNG")
+    answers(served, SCENES[0])
+    began = time.monotonic_ns()
+    [answer] = answers(served, large.getvalue())
+    assert sum(answer.times) <= time.monotonic_ns() - began
+
+
 def test_the_host_does_not_letterbox(served: ServedImages, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served.engine, "preprocessor", object())
 

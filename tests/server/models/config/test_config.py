@@ -87,6 +87,12 @@ def test_shapes_say_whether_there_is_a_batch(tmp_path, shape, config, size, dims
     assert (config.input[0].reshape is not None) == (shape == ("N",))
 
 
+def test_a_reshape_may_add_ones(tmp_path):
+    said = ADDER_CONFIG.replace("dims: [ 4 ]", "dims: [ 4 ] reshape { shape: [ 1, 4 ] }")
+    adder(tmp_path, "plus", shape=("N", 1, 4), config=said)
+    assert list(loaded(tmp_path).config.input[0].reshape.shape) == [1, 4]
+
+
 def test_numbers_that_json_and_the_schema_lack_pass_through(tmp_path):
     adder(
         tmp_path,
@@ -216,6 +222,10 @@ def test_an_older_version_loads_beside_what_the_newest_build_has_written(
         (
             "max_batch_size: 4 dynamic_batching { preferred_batch_size: 8 }",
             "dynamic batching preferred size must be <= max batch size for plus",
+        ),
+        (
+            "max_batch_size: 4 dynamic_batching { preferred_batch_size: 0 }",
+            "dynamic batching preferred size must be positive for plus",
         ),
         (
             "dynamic_batching { priority_levels: 2 }",
