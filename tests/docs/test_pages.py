@@ -1,4 +1,4 @@
-"""docs/http.md and docs/triton.md list the results of every task, and no other; and two other pages."""
+"""Pages of docs/ list the tasks, tensors and flags that there are, and no others."""
 
 import re
 

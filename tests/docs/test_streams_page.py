@@ -35,8 +35,8 @@ def block(title, kind):
     return re.search(rf"^```{kind}\n(.*?)^```", PARTS[title], re.MULTILINE | re.DOTALL)[1]
 
 
-def indented(title):
-    return re.findall(r"^    (.*)$", PARTS[title], re.MULTILINE)
+def lines_of(title):
+    return block(title, "text").splitlines()
 
 
 def settings(title, **changed):
@@ -85,7 +85,7 @@ def test_a_door_in_home_assistant(serving, mjpeg, tmp_path):
     lines = ["door=0.5,0,0.5,1"]
     with broker(port, tmp_path):
         serving(settings(DOOR, **camera, lines=lines))
-        wanted = indented(DOOR)
+        wanted = lines_of(DOOR)
         told = asyncio.run(heard(port, wanted))
     assert told.keys() == set(wanted)
     sensor = json.loads(told["homeassistant/sensor/fovea_porch/door_in/config"])

@@ -33,7 +33,7 @@ def prometheus(service: Service, bare: Podman, figures: list[str]) -> Prometheus
     shutil.copytree(ROOT / "docker" / "monitoring", files)
     shorten(files / "prometheus", "1s")
     page = (ROOT / "docs" / "operations.md").read_text()
-    [up] = re.findall(r"^    (docker compose --profile cpu --profile monitoring up)$", page, re.M)
+    [up] = re.findall(r"^(docker compose --profile cpu --profile monitoring up)$", page, re.M)
     service.compose(f"{up} --detach cpu prometheus")
     asked = Prometheus(f"http://127.0.0.1:{service.place.ports[9090]}")
     wait_for(asked.ready)
@@ -76,7 +76,7 @@ def test_it_reads_its_files_again_when_told(prometheus: Prometheus, service: Ser
     alerts = service.place.folder / "docker/monitoring/prometheus/alerts.yml"
     text = alerts.read_text()
     page = (ROOT / "docs" / "operations.md").read_text()
-    [again] = re.findall(r"^    (docker compose .* kill --signal SIGHUP prometheus)$", page, re.M)
+    [again] = re.findall(r"^(docker compose .* kill --signal SIGHUP prometheus)$", page, re.M)
     alerts.write_text(text.replace("FoveaSlow", "FoveaSlower"))
     service.compose(again)
     wait_for(lambda: "FoveaSlower" in prometheus.rules())

@@ -289,7 +289,7 @@ def _advice(plan: BuildPlan, card: EngineCard) -> str:
     if card.calibration is None:
         return "export the model in float32" if card.precision == "int8" else "build it in FP32"
     if plan.keep_float != (AUTO,):
-        return "let --keep-float auto find the blocks that lose most"
+        return "let --exclude-nodes auto find the blocks that lose most"
     return (
         "give --calibration more, and more varied, images, see that --preprocess is as the model "
         "was trained, or build with --precision fp16"

@@ -291,7 +291,7 @@ class _Chooser:
             return ""
         return (
             f"a lone image is x{_ratio(its, own):.2f} as fast with {_name(other.choice)}: if "
-            "images come one at a time, build with --for latency"
+            "images come one at a time, build with --hint latency"
         )
 
     def _drop(self, choice: Choice, error: FoveaError, folder: Path | None = None) -> None:

@@ -179,7 +179,7 @@ class BuildPlan:
 
     def _check_precision(self) -> None:
         if "int8" not in self.precisions and self.keep_float not in ((AUTO,), ()):
-            raise InvalidOption("--keep-float is for --precision int8")
+            raise InvalidOption("--exclude-nodes is for --precision int8")
         if self.precision not in self.runtime.precisions:
             takers = [one.name for one in BACKENDS.values() if self.precision in one.precisions]
             raise InvalidOption(

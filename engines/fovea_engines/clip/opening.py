@@ -34,7 +34,7 @@ def open_words(
         tokens = Tokens(folder / TOKENIZER_FILE, spec.length, spec.pad)
     except ModuleNotFoundError as error:
         raise BackendUnavailable(
-            f"{card.name} reads texts, and {error.name} is not installed: {install_extra('words')}"
+            f"{card.name} reads texts, and {error.name} is not installed: {install_extra('clip')}"
         ) from error
     session = open_session(
         REFERENCE_BACKEND, folder / TEXT_FILE, max_batch=MAX_ROWS, threads=threads

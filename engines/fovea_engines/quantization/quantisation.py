@@ -175,7 +175,7 @@ def plan_quantisation(
     chosen = None if plan.keep_float == (AUTO,) else select(plan.keep_float, layers)
     if chosen is not None and len(chosen) == len(layers):
         raise InvalidOption(
-            f"--keep-float leaves all {counted(len(layers), 'layer')} in float, which is FP32: "
+            f"--exclude-nodes leaves all {counted(len(layers), 'layer')} in float, which is FP32: "
             "name fewer, or build with --precision fp32"
         )
     ranges, reused = find_ranges(plan, prepared, progress)

@@ -32,7 +32,7 @@ def keep_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) -
     for option, given in (
         ("--calibration", plan.calibration is not None),
         ("--calibrator", plan.calibrator != "percentile"),
-        ("--keep-float", plan.keep_float != (AUTO,)),
+        ("--exclude-nodes", plan.keep_float != (AUTO,)),
     ):
         if given:
             raise InvalidOption(

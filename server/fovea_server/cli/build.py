@@ -70,7 +70,7 @@ _AHEAD: Needs = {"backend": tuple(name for name, one in BACKENDS.items() if one.
 NEEDS: Mapping[str, Needs] = {
     "calibration": _INT8,
     "calibrator": _INT8,
-    "keep_float": _INT8,
+    "exclude_nodes": _INT8,
     "max_drop": {"data": ()},
     "force_head": {"head": ()},
     "profile": _BUILDER,
@@ -102,7 +102,7 @@ def build(
     goal: Annotated[
         Goal,
         model_option(
-            "--for",
+            *("--hint", "--for"),
             help="Optimize images/s under load, or the time of a single image (with auto).",
         ),
     ] = "throughput",
@@ -156,9 +156,10 @@ def build(
     ] = "fp32",
     calibration: CalibrationOption = None,
     calibrator: CalibratorOption = "percentile",
-    keep_float: Annotated[
+    exclude_nodes: Annotated[
         list[str] | None,
         precision_option(
+            *("--exclude-nodes", "--keep-float"),
             metavar="auto|none|PATTERN",
             help="Blocks or layers to keep in float with INT8: names with wildcards, or auto to "
             "search for them if the agreement is poor. May be repeated.",
@@ -256,7 +257,7 @@ def build(
 
     Example: fovea build yolov8n.onnx --rect --images frames/
 
-    Example: fovea build yolov8n.onnx --precision auto --calibration images/ --for latency
+    Example: fovea build yolov8n.onnx --precision auto --calibration images/ --hint latency
 
     Example: fovea build yolov8n.onnx --backend tensorrt-rtx --precision fp16
     --compute-capability 80,89
@@ -277,7 +278,7 @@ def build(
     if model is None:
         raise InvalidOption("name the file to build, MODEL.onnx, or a --pipeline")
     if is_typed(context, "goal") and AUTO not in (backend, precision):
-        raise InvalidOption("--for has no effect without --backend auto or --precision auto")
+        raise InvalidOption("--hint has no effect without --backend auto or --precision auto")
     candidates = choices(backend, precision, rect=rect)
     first_backend, first_precision = candidates[0]
     builder = _builder_options(
@@ -298,7 +299,7 @@ def build(
         precision=first_precision,
         calibration=calibration,
         calibrator=calibrator,
-        keep_float=_parse_keep_float(keep_float),
+        keep_float=_parse_excluded(exclude_nodes),
         data=data,
         max_drop=max_drop,
         preprocess=None if preprocess is None else read_preprocess(preprocess),
@@ -402,13 +403,13 @@ def _name_of(model: Path) -> str:
         raise InvalidOption(f"{error}: give it another with --name {usable or 'model'}") from error
 
 
-def _parse_keep_float(given: list[str] | None) -> tuple[str, ...]:
+def _parse_excluded(given: list[str] | None) -> tuple[str, ...]:
     if given in (None, [AUTO]):
         return (AUTO,)
     if given == ["none"]:
         return ()
     if AUTO in given or "none" in given:
-        raise InvalidOption("--keep-float auto and none stand alone, or give patterns")
+        raise InvalidOption("--exclude-nodes auto and none stand alone, or give patterns")
     return tuple(given)
 
 

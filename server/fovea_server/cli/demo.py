@@ -42,7 +42,7 @@ def demo(
         Task,
         typer.Option(
             help="detect: boxes; segment: masks; pose: keypoints; obb: rotated boxes; classify: a "
-            "digit; embed: match images and texts (needs the extra `words`); read: a number "
+            "digit; embed: match images and texts (needs the extra `clip`); read: a number "
             "plate."
         ),
     ] = "detect",

@@ -59,9 +59,9 @@ def sensitivity(
 ) -> None:
     """Rank the blocks of a model by the accuracy they lose in INT8.
 
-    One block at a time stays in float, and the network is compared with the source model on
-    images, which takes seconds per block. `fovea build --keep-float auto` searches in the same way
-    if the agreement is poor. This command always searches, and publishes nothing.
+    It keeps one block at a time in float, and compares the model with the source on images. This
+    takes seconds per block. `fovea build --exclude-nodes auto` searches in the same way if the
+    agreement is poor. This command always searches, and publishes nothing.
 
     Example: fovea sensitivity yolov8n.onnx --calibration images/
     """
@@ -132,12 +132,12 @@ def _table(found: SensitivitySearch) -> Table:
 def _advice(found: SensitivitySearch) -> str:
     most = found.ranking[0]
     if found.kept:
-        options = " ".join(f"--keep-float {shlex.quote(one.block)}" for one in found.kept)
+        options = " ".join(f"--exclude-nodes {shlex.quote(one.block)}" for one in found.kept)
         short = "" if found.reached.margin >= 0 else f" ({BUDGET:.2f} is out of reach)"
         return f"Agreement {found.reached.quality:.3f} with: {options}{short}"
     if found.base.margin < 0 or most.gain <= 0:
-        return "No block gains anything by itself: --keep-float none"
+        return "No block gains anything by itself: --exclude-nodes none"
     return (
-        f"{BUDGET:.2f} is enough: --keep-float none; for more, begin with --keep-float "
+        f"{BUDGET:.2f} is enough: --exclude-nodes none; for more, begin with --exclude-nodes "
         f"{shlex.quote(most.block)}"
     )

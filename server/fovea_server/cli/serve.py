@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import closing
 from difflib import get_close_matches
@@ -14,6 +15,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic.warnings import UnsupportedFieldAttributeWarning
 
 from fovea_engines.repository.locking import remove_abandoned
 from fovea_preprocess.entry_points import removed_tables
@@ -146,6 +148,8 @@ def _serve(settings: Settings) -> None:
     from fovea_server.tls import check_grpc_files, https_files
 
     remove_abandoned()
+    # FastAPI ignores this warning, but filters of warnings are not safe with several threads.
+    warnings.filterwarnings("ignore", category=UnsupportedFieldAttributeWarning)
     # All that can be wrong with the settings is reported before any model is loaded.
     app = build_app(settings)
     _check_models(app.service)

@@ -132,7 +132,7 @@ def test_what_is_done_and_decided_is_told(tiny_model, tmp_path, rates, fovea):
     err = " ".join(fovea("build", tiny_model, "--name", "third")[2].split())
     assert "kept onnxruntime in fp32, for throughput: as fast as openvino in fp32 within" in err
     assert "noise, and x3.00 its speed with a lone image" in err
-    assert "--for latency" not in err
+    assert "--hint latency" not in err
 
 
 @pytest.mark.parametrize(
@@ -141,11 +141,11 @@ def test_what_is_done_and_decided_is_told(tiny_model, tmp_path, rates, fovea):
 )
 def test_a_loser_that_is_faster_alone_is_named(tiny_model, rates, fovea, alone, goal, hinted):
     rates((10, 12), (alone, 10))
-    code, _, err = fovea("build", tiny_model, "--for", goal)
+    code, _, err = fovea("build", tiny_model, "--hint", goal)
     assert code == 0, err
     hint = "a lone image is x1.60 as fast with onnxruntime in fp32: if images come one at a time,"
-    assert (f"{hint} build with --for latency" in " ".join(err.split())) == hinted
-    assert ("--for latency" in err) == hinted
+    assert (f"{hint} build with --hint latency" in " ".join(err.split())) == hinted
+    assert ("--hint latency" in err) == hinted
 
 
 def test_the_goal_decides_and_what_was_measured_is_not_measured_again(tiny_model, tmp_path, rates):

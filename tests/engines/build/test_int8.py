@@ -148,7 +148,7 @@ def test_a_refused_build_leaves_what_was_served_and_a_report(built, plan, tmp_pa
         before = engine.session.infer({"images": row})["out"]
     model, bad = with_outliers(plan.source, tmp_path / "m.onnx", 2)
     worse = replace(plan, source=model, keep_float=())
-    with pytest.raises(Disagreement, match="--keep-float auto") as refused:
+    with pytest.raises(Disagreement, match="--exclude-nodes auto") as refused:
         build(worse)
     assert refused.value.code == "disagreement"
     assert ModelRepository(plan.repository).versions("net") == (1,)
@@ -224,7 +224,7 @@ def test_the_search_goes_on_until_the_labels_agree(deep_detector, images, labels
         deep_detector, "d", tmp_path / "r", precision="int8", calibration=images,
         images=images, data=labels, max_drop=0.02,
     )  # fmt: skip
-    with pytest.raises(Disagreement, match="--keep-float auto"):
+    with pytest.raises(Disagreement, match="--exclude-nodes auto"):
         build(replace(plan, keep_float=()))
     refused = EngineCard.read(plan.repository / "d" / FAILED_FOLDER / "card.json")
     assert refused.agreement.quality > BUDGET  # nothing but the labels tells

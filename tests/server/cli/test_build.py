@@ -339,7 +339,7 @@ def test_sensitivity_ranks_blocks_and_a_build_keeps_what_it_says(fovea, spoilt, 
     assert rows[0][:2] == ["layer.2", "1"]
     assert len(rows) == 7  # six blocks, and the closing line
     assert float(rows[0][3]) > 0.3
-    assert out.splitlines()[-1].endswith("with: --keep-float layer.2")
+    assert out.splitlines()[-1].endswith("with: --exclude-nodes layer.2")
     # Nothing was published, and no repository was made.
     assert not (tmp_path / "repository").exists()
     found = json.loads(fovea("sensitivity", spoilt, *arguments, "--json")[1])
@@ -360,7 +360,7 @@ def test_sensitivity_ranks_blocks_and_a_build_keeps_what_it_says(fovea, spoilt, 
 def test_sensitivity_of_models_without_a_choice(fovea, tiny_model, network, images):
     code, out, err = fovea("sensitivity", network, "--calibration", images)
     assert code == 0, err
-    assert "--keep-float none" in flat(out)
+    assert "--exclude-nodes none" in flat(out)
     code, _, err = fovea("sensitivity", tiny_model, "--calibration", images)
     assert code == 1
     assert "no layer of the model gains from INT8" in err

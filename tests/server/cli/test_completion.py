@@ -71,7 +71,7 @@ def test_commands_and_models(bash):
         ("fovea edit --labels i", ["imagenet"]),
         ("fovea demo --task s", ["segment"]),
         ("fovea serve --log-format j", ["json"]),
-        ("fovea build --keep", ["--keep-float"]),
+        ("fovea build --excl", ["--exclude-nodes"]),
         ("fovea build --no-n", ["--no-nms-tail"]),
         # The shell completes files then.
         ("fovea build mod", []),

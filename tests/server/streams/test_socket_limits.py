@@ -36,7 +36,8 @@ HASTY = (
 
 @pytest.fixture(scope="module")
 def server(demo_repository, tmp_path_factory):
-    flags = ["--http-max-input-size", str(LIMIT), "--max-inflight-mb", "12"]
+    # A message is as slow as a busy machine makes it.
+    flags = ["--http-max-input-size", str(LIMIT), "--max-inflight-mb", "12", "--body-timeout-s=300"]
     running = start_server(demo_repository, tmp_path_factory.mktemp("log"), flags)
     yield running
     assert running.stop() == 0

@@ -141,8 +141,8 @@ def migrate(root: Path) -> Migration:
     used |= {model.inside for model in models.values()}
     problems += [
         f"{_part(model)} is in no ensemble, and does not go on: what it does around networks that "
-        "it asks for becomes --preprocess of their build (docs/heads.md), or pipeline.toml "
-        "(docs/pipelines.md)"
+        "it asks for becomes --preprocess of their build (docs/supported-models.md), or "
+        "pipeline.toml (docs/pipelines.md)"
         for name, model in models.items()
         if model.kind in STEPS and name not in used
     ]
@@ -192,8 +192,8 @@ def _network(
     if before:
         network.left.append(
             f"{', '.join(map(str, map(_part, before)))} ran before it: write what that does "
-            "to an image into a JSON file for --preprocess of the build (docs/heads.md has the "
-            "fields)"
+            "to an image into a JSON file for --preprocess of the build "
+            "(docs/supported-models.md has the fields)"
         )
     if after:
         network.left.append(
