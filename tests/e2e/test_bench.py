@@ -124,16 +124,17 @@ def test_a_stall_shows_in_open_loop_only(demo_repository, serve):
         before = served(server.url)
         words = ("digits", "--url", server.url, "--images", DEMO, "--warmup", 0, "--seconds", 3)
         process = started(*words, *load, "--json")
-        while served(server.url) < before + 10:
+        while served(server.url) < before + 3:
             time.sleep(0.01)
+        # Most of the time, as few answers have a p50 alone: a busy machine may give no more.
         server.process.send_signal(signal.SIGSTOP)
-        time.sleep(1.2)
+        time.sleep(2.5)
         server.process.send_signal(signal.SIGCONT)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
         [level] = json.loads(out)["levels"]
         assert level["latency_ms"]["max"] > 1000
-        late[load[0]] = level["latency_ms"]["p95"]
+        late[load[0]] = level["latency_ms"]["p50"]
     assert late["--rate"] > 500
     assert late["--clients"] < late["--rate"]
 
