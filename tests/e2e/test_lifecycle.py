@@ -224,7 +224,8 @@ def large() -> bytes:
 def test_what_outlasts_the_time_to_exit_is_told_so(
     demo_repository, serve, scene, large, sent, form
 ):
-    server = serve(demo_repository, "--exit-timeout-secs", "1")
+    # A small image is answered meanwhile; the large ones take half a minute of two cores.
+    server = serve(demo_repository, "--exit-timeout-secs", "6" if sent == "all" else "1")
     request = {"files": {"f": scene}} if form else {"content": scene}
     with (
         taken_on(server, {"files": [("f", large)] * 48}) as (busy, before),
