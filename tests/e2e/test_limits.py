@@ -6,7 +6,6 @@ import json
 import socket
 import ssl
 import struct
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -301,10 +300,12 @@ def test_a_client_that_breaks_off_behind_a_second_request(shared, serve):
     server = serve(repository, "--model-control-mode=explicit", "--load-model=slow_identity")
     path, tensor = "/v2/models/slow_identity", {"name": "INPUT0", "shape": [1], "datatype": "FP32"}
     body = json.dumps({"inputs": [{**tensor, "data": [1]}]}).encode()
+    first = head(f"{path}/infer", Content_Length=len(body), Expect="100-continue")
     for _ in range(10):
         with connect(server) as connection:
-            connection.sendall((head(f"{path}/infer", Content_Length=len(body)) + body) * 2)
-            time.sleep(0.02)
+            connection.sendall((first + body) * 2)
+            # It has both, and has begun the first.
+            assert connection.recv(12) == b"HTTP/1.1 100"
             reset(connection)
 
     def counted(kind: str) -> int:
