@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 
 COMMAND = (sys.executable, "-m", "fovea_server.cli.main")
 ORT = ("--backend", "onnxruntime")
+INT8 = ("--precision", "int8", "--calibration", "images")
 COMMANDS = {name: target for panel in main.COMMANDS.values() for name, target in panel.items()}
 
 # What is typed, and what the last line must name for a user to go on.
@@ -77,6 +78,7 @@ MISTAKES = [
     (("build", "tiny.onnx", "--calibration", "images"), "without --precision"),
     (("build", "tiny.onnx", "--calibrator", "minmax"), "without --precision int8"),
     (("build", "tiny.onnx", "--exclude-nodes", "none", "--precision", "fp16"), "--exclude-nodes"),
+    (("build", "tiny.onnx", *INT8, "--exclude-nodes", "auto", "--exclude-nodes", "x"), "alone"),
     (("build", "tiny.onnx", "--max-drop", 0.01), "without --data"),
     (("build", "tiny.onnx", "--workspace", 64), "--backend tensorrt or tensorrt-rtx"),
     (("build", "tiny.onnx", "--builder-level", 3), "--builder-level"),
