@@ -43,7 +43,7 @@ def block(language: str, server: RunningServer) -> str:
 
 
 def command(begins: str, server: RunningServer) -> list[str]:
-    [found] = re.findall(rf"^    {begins} (.*)$", PAGE, re.MULTILINE)
+    [found] = re.findall(rf"^{begins} (.*)$", PAGE, re.MULTILINE)
     return ported(found, {8000: server.port}).split()
 
 
@@ -58,7 +58,7 @@ def truth() -> list[str]:
 
 
 def test_every_program_is_run() -> None:
-    assert re.findall(r"^```(\w+)$", PAGE, re.MULTILINE) == ["go", "ts"]
+    assert re.findall(r"^```(?!sh)(\w+)$", PAGE, re.MULTILINE) == ["go", "ts"]
 
 
 def test_typescript(server, folder: Path) -> None:

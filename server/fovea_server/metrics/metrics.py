@@ -27,8 +27,7 @@ from fovea_server.observability.model_statistics import FailureReason, ModelStat
 from fovea_server.scheduling.cache import ResponseCache
 from fovea_server.traffic.principal import Principal
 
-# Names of 0.1.0, written beside the new ones until 0.3.
-_FORMER = {
+FORMER = {
     "fovea_batch_size": "fovea_batch_rows",
     "fovea_inflight_bytes": "fovea_held_bytes",
     "fovea_inflight_limit_bytes": "fovea_held_limit_bytes",
@@ -37,6 +36,8 @@ _FORMER = {
     "fovea_stream_frame_age_seconds": "fovea_stream_age_seconds",
     "fovea_stream_sink_up": "fovea_stream_receiver_up",
 }
+"""New name -> name of 0.1.0, which is written beside it until 0.3."""
+
 # Bounds of the histogram of batch sizes.
 _BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128)
 _Counters = dict[str, tuple[str, Callable[[ModelStatistics], int]]]
@@ -127,7 +128,7 @@ def metrics_text(
         for family in families:
             family.samples = [each for each in family.samples if _is_for(principal, each[1])]
     former = [
-        replace(family, name=_FORMER[family.name]) for family in families if family.name in _FORMER
+        replace(family, name=FORMER[family.name]) for family in families if family.name in FORMER
     ]
     return render([*families, *former])
 

@@ -36,7 +36,7 @@ class Asked:
         self.received: list[object] = []
         self.body, self.headers = b"ok", []
         self.may_answer = asyncio.Event()
-        config = Config(self._answer, interface="asgi3", ws="none", proxy_headers=False)
+        config = Config(self._answer, interface="asgi3", ws="none", log_config=None)
         bounds = Bounds(most=16, patience_s=patience_s, budget=self.budget)
         self.wire, state = Wire(), ServerState()
         self.open = state.connections
