@@ -169,9 +169,14 @@ class Echo(BaseHTTPRequestHandler):
         pass
 
 
+class EchoServer(ThreadingHTTPServer):
+    # The command opens more connections at once than five, the usual backlog.
+    request_queue_size = 128
+
+
 @pytest.fixture
 def echo() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Echo) as server:
+    with EchoServer(("127.0.0.1", 0), Echo) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
