@@ -29,10 +29,14 @@ def pages() -> dict[Path, str]:
     }
 
 
-def _commands() -> Iterator[str]:
+def _open_program() -> tuple[TyperGroup, Context]:
     program = typer.main.get_command(app)
     assert isinstance(program, TyperGroup)
-    root = Context(program, info_name="fovea")
+    return program, Context(program, info_name="fovea")
+
+
+def _commands() -> Iterator[str]:
+    program, root = _open_program()
     yield "# Commands\n"
     yield "Written by `python -m tools.reference`. `fovea COMMAND --help` prints the same."
     yield "[../cli.md](../cli.md) has the exit codes, `--json` and completion."
@@ -65,9 +69,7 @@ def _command(parent: TyperGroup, name: str, above: Context) -> Iterator[str]:
 
 
 def _settings() -> Iterator[str]:
-    program = typer.main.get_command(app)
-    assert isinstance(program, TyperGroup)
-    root = Context(program, info_name="fovea")
+    program, root = _open_program()
     serve = program.get_command(root, "serve")
     assert isinstance(serve, Command)
     context = Context(serve, info_name="serve", parent=root, resilient_parsing=True)

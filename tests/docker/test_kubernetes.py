@@ -37,7 +37,7 @@ pytestmark = pytest.mark.real
 
 KUBERNETES = ROOT / "docker" / "kubernetes"
 KSERVE = ROOT / "docker" / "kserve"
-# Releases of which each manifest is checked: the oldest that it is for, and the newest there is.
+# Each manifest is checked with its oldest supported release, and with the newest.
 RELEASES = ("1.29", "1.37")
 _SCHEMAS = Path(sys.prefix) / "kubernetes"
 _OLDEST_KUBECTL = 21
@@ -101,7 +101,7 @@ def check_kserve(document: Document) -> None:
 
 @cache
 def validator(kind: str) -> Draft202012Validator:
-    """Of a kind of KServe."""
+    """Return the schema of a KServe kind."""
     path = SHARED / "data" / "kserve" / f"{kind.lower()}s.crd.yaml.gz"
     if not path.is_file():
         pytest.skip(f"the CRDs of KServe are absent: {path} is not there")
@@ -383,7 +383,7 @@ def serves(pod: Pod, model: str, key: str | None = None) -> None:
 def container_of(document: dict[str, Any]) -> dict[str, Any]:
     spec = document["spec"]
     [container] = spec.get("template", {"spec": spec})["spec"]["containers"]
-    # The time for load balancers, of which there are none here.
+    # There are no load balancers to wait for.
     container["env"] = [each for each in container["env"] if each["name"] != "FOVEA_DRAIN_SECS"]
     return container
 
@@ -399,7 +399,7 @@ def key(fovea, tmp_path) -> str:
 
 @pytest.fixture
 def mounts(tmp_path) -> dict[str, Path]:
-    """Of a pod's /tmp."""
+    """Return the directory that stands for a pod's /tmp."""
     (tmp_path / "tmp").mkdir()
     return {"/tmp": tmp_path / "tmp"}
 

@@ -292,7 +292,7 @@ def _find_order(
 def _find_elsewhere(
     found: Sequence[Detections], moved: Sequence[Detections], images: Sequence[LetterboxMap]
 ) -> str | None:
-    """Return how far boxes do not move as the images do; None if nothing says so."""
+    """Return why boxes do not move with the images; None if nothing says so."""
     if len(moved) < len(found):
         return None  # it does not run on these
     follow, still = _agreement(found, moved, images), _median_overlap(found, moved)

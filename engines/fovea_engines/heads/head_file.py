@@ -93,7 +93,7 @@ def _run(content: bytes, path: Path) -> ModuleType:
     # Dataclasses look their module up.
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = str(path)
-    # What a command prints on stdout is for programs.
+    # Programs read the stdout of commands.
     vars(module)["print"] = partial(print, file=sys.stderr)
     exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
     return module

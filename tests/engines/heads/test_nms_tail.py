@@ -180,7 +180,7 @@ OUTPUTS = {
     ],
     # Without a batch, as its exporter fixes it at one image.
     "scrfd": [scores(2 * n, 1) for n in THREE] + [scores(2 * n, 4) * 4 for n in THREE],
-    # With how surely there is an object, beside the classes.
+    # It has an objectness score beside the classes.
     "yolov5": [np.concatenate([128 * scores(1, 1008, 4), scores(1, 1008, 4) ** 0.2], axis=2)],
 }
 

@@ -196,7 +196,7 @@ def test_scores_of_mobilenet_are_exact_for_an_image_that_is_rounded_as_its_progr
 def test_lines_on_photographs_are_those_that_rapidocr_stored(shared, monkeypatch):
     shapes, _ = program(monkeypatch)
     file = File(shared, "ppocr-det", TEXT_MODEL)
-    # As it is: it takes images of every size.
+    # It takes images of every size unchanged.
     file.graph = onnx.load(TEXT_MODEL)
     file.inputs = graph_inputs(file.graph)
     options = PredictOptions(conf=OPTIONS["box_thresh"])

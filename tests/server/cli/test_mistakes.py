@@ -20,7 +20,7 @@ ORT = ("--backend", "onnxruntime")
 INT8 = ("--precision", "int8", "--calibration", "images")
 COMMANDS = {name: target for panel in main.COMMANDS.values() for name, target in panel.items()}
 
-# What is typed, and what the last line must name for a user to go on.
+# A command line, and the name that the last line must give the user.
 MISTAKES = [
     ((), "give one of these commands"),
     (("biuld", "m.onnx"), "'build'"),

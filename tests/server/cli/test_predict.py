@@ -120,7 +120,7 @@ def test_wrong_arguments_are_a_sentence(fovea, arguments, says):
     assert says in err.splitlines()[-1]
 
 
-# Of a server whose answers are not what a Fovea server answers.
+# The server is not a Fovea server.
 
 ANSWERED = {
     "name": "m",
@@ -234,7 +234,7 @@ def test_a_damaged_answer_is_the_error_of_its_image(fovea, echo: str, tmp_path: 
     coco = json.loads((tmp_path / "out/predictions.json").read_text())
     assert [each["bbox"] for each in coco["annotations"]] == [[1.0, 0.0, 2.0, 2.0]]
     assert len((tmp_path / "out/predictions.csv").read_text().splitlines()) == 2
-    # What is kept can be gone on with.
+    # --resume continues from the kept results.
     (images / "zz.jpg").write_bytes(answer(one()))
     assert fovea(*given, "--resume")[0] == 1
     coco = json.loads((tmp_path / "out/predictions.json").read_text())

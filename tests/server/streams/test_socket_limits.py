@@ -37,7 +37,7 @@ HASTY = (
 
 @pytest.fixture(scope="module")
 def server(demo_repository, tmp_path_factory):
-    # A message is as slow as a busy machine makes it.
+    # A busy machine may send a message slowly.
     flags = ["--http-max-input-size", str(LIMIT), "--max-inflight-mb", "12", "--body-timeout-s=300"]
     running = start_server(demo_repository, tmp_path_factory.mktemp("log"), flags)
     yield running
@@ -88,7 +88,7 @@ def test_a_slow_model_slows_a_sender_that_ignores_the_credits(server):
 
 def test_what_all_connections_hold_is_bounded(server):
     """A message without room ends its connection, and all others go on."""
-    # What an earlier test has left would take all room.
+    # An earlier test's messages would fill the budget.
     until(lambda: server.metric("fovea_inflight_bytes") == 0)
     lines, size = [raw(server) for _ in range(8)], LIMIT - 1000
     for line in lines:

@@ -173,7 +173,7 @@ class _Reader(ast.NodeVisitor):
             self._names[name] = kind
 
     def _gives_any(self, value: ast.expr) -> bool:
-        """Whether it comes from TensorRT without a type, or from a function of ours as `Any`."""
+        """Return whether TensorRT returns it untyped, or our code types it as `Any`."""
         if not isinstance(value, ast.Call):
             return False
         called = getattr(value.func, "attr", getattr(value.func, "id", None))
@@ -205,7 +205,7 @@ class _Reader(ast.NodeVisitor):
         return f"{principal}.{node.attr}".lstrip(".")
 
     def _looked_up(self, node: ast.Call) -> str | None:
-        """What `hasattr` or `getattr` names."""
+        """Return the name that `hasattr` or `getattr` looks up."""
         if isinstance(node.func, ast.Name) and node.func.id in {"hasattr", "getattr"}:
             match node.args:
                 case [principal, ast.Constant(value=str(name)), *_]:
@@ -305,7 +305,7 @@ def test_what_the_code_looks_for_is_somewhere(uses, together):
     assert [f"{u.where} {u.member}" for u in uses if u.probed and u.member not in together] == []
 
 
-# What is read from a source: members are followed through calls, names and attributes.
+# Reads a source: follows members through calls, names and attributes.
 
 
 def member(kind=None, *parameters):
@@ -339,7 +339,7 @@ SURFACE = Surface(
 
 @pytest.fixture
 def lacking(tmp_path):
-    """What a source names that `SURFACE` has not, without its line."""
+    """Return the names in a source that `SURFACE` lacks, without their lines."""
 
     def read(source, surface=SURFACE):
         path = tmp_path / "source.py"
