@@ -1,6 +1,6 @@
-"""Draw docs/speed.svg from the newest figures in benchmarks/results, as `fovea bench --plot` draws.
+"""Draw docs/images/speed.svg from the newest benchmarks/results, in the style of `bench --plot`.
 
-    python benchmarks/plot.py > docs/speed.svg
+    python benchmarks/plot.py > docs/images/speed.svg
 
 `tests/architecture/test_readme_tables.py` compares.
 """

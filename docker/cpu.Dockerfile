@@ -1,7 +1,7 @@
 # syntax=docker/dockerfile:1
 # Fovea on a CPU. Build from the repository root: docker build -f docker/cpu.Dockerfile .
 
-# PYTHON and its digest: docs/deploy.md, "What goes into an image".
+# PYTHON and its digest: docs/how-to/deploy.md, "What goes into an image".
 ARG PYTHON=python:3.13-slim-trixie
 
 FROM ${PYTHON} AS builder

@@ -4,7 +4,7 @@
 # locks/, onto the image that the CPU's is built on: NVIDIA's TensorRT image would bring a
 # whole toolkit with compilers, and a Python and versions of its own choice.
 
-# PYTHON, PYTHON_WITH_COMPILERS and their digests: docs/deploy.md, "What goes into an image".
+# PYTHON, PYTHON_WITH_COMPILERS and their digests: docs/how-to/deploy.md, "What goes into an image".
 ARG PYTHON=python:3.13-slim-trixie
 ARG PYTHON_WITH_COMPILERS=python:3.13-trixie
 

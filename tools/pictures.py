@@ -42,11 +42,11 @@ from fovea_engines.repository.labels import find_labels
 from fovea_engines.results.embedding import Embedding
 from fovea_engines.results.new_image import NewImage
 
-DOCS = Path(__file__).parents[1] / "docs"
-DEMO = DOCS.parent / "server" / "fovea_server" / "demo"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+DEMO = Path(__file__).parents[1] / "server" / "fovea_server" / "demo"
 FONT = ImageFont.load_default(20)
 WIDTH = 110
-# Of docs/tasks.jpg: a model, its picture, and the part of it that is shown.
+# tasks.jpg: a model, its picture, and the part of it that is shown.
 TASKS = (
     ("yolov8n-seg-320", "coffee.png", (slice(None), slice(None))),
     ("yolov8n-pose", "astronaut.png", (slice(None), slice(0, 384))),
@@ -55,12 +55,12 @@ TASKS = (
     ("u2netp", "astronaut.png", (slice(None), slice(0, 384))),
 )
 HEIGHT, GAP = 340, 6
-# Of docs/search.jpg: what is looked for, among how many drawn images, and how many are shown.
+# search.jpg: what is looked for, among how many drawn images, and how many are shown.
 SEARCHES, DRAWN, SHOWN, SIDE = ("a red seven", "a blue two", "yellow 3"), 700, 7, 96
-# Of docs/enlarged.jpg: the part of the photograph that the network gets, and that is shown.
+# enlarged.jpg: the part of the photograph that the network gets, and that is shown.
 PHOTOGRAPH, PART = "astronaut.png", (slice(0, 270), slice(16, 496))
 DETAIL = (slice(70, 170), slice(140, 260))
-# Of docs/attributes.jpg: the frame of the video, the part that is shown, and what looks at it.
+# attributes.jpg: the frame of the video, the part that is shown, and what looks at it.
 FRAME, LANES = 223, (slice(0, 432), slice(20, 500))
 VEHICLE = "vehicle-attributes-recognition-barrier-0039.onnx"
 KINDS = ("car", "van", "truck", "bus", "white", "gray", "yellow", "red", "green", "blue", "black")
@@ -70,7 +70,7 @@ model = "yolov8n"
 model = "vehicle"
 classes = ["car", "bus", "truck"]
 """
-# Of docs/stream.jpg: the frames of the video before it, and what counts.
+# stream.jpg: the frames of the video before it, and what counts.
 STREAM_FRAMES = 86
 STREAM = """lines = ["entry=0.05,0.94,0.62,0.94"]
 zones = ["table=0.45,0.66,0.7,0.66,0.74,0.92,0.41,0.92"]
@@ -102,7 +102,7 @@ def build(model: Path, images: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, model.name).symlink_to(model.resolve())
         Path(folder, "images").symlink_to(images.resolve())
-        (DOCS / "build.svg").write_text(terminal(command, run(command, Path(folder))))
+        (IMAGES / "build.svg").write_text(terminal(command, run(command, Path(folder))))
 
 
 def tasks(models: Path, photographs: Path) -> None:
@@ -126,7 +126,7 @@ def tasks(models: Path, photographs: Path) -> None:
                 panels += [draw(found, shown, engine.vocabulary())]
         panels += [np.full((HEIGHT, GAP, 3), 255, np.uint8)]
     whole = cv2.cvtColor(np.hstack(panels[:-1]), cv2.COLOR_RGB2BGR)
-    cv2.imwrite(str(DOCS / "tasks.jpg"), whole, [cv2.IMWRITE_JPEG_QUALITY, 82])
+    cv2.imwrite(str(IMAGES / "tasks.jpg"), whole, [cv2.IMWRITE_JPEG_QUALITY, 82])
 
 
 def page(url: str, photographs: Path) -> None:
@@ -146,7 +146,7 @@ def page(url: str, photographs: Path) -> None:
         tab.get_by_text("Python", exact=True).click()
         tab.get_by_text("right only").first.wait_for()
         tab.wait_for_load_state("networkidle")
-        tab.screenshot(path=DOCS / "page.jpg", type="jpeg", quality=80)
+        tab.screenshot(path=IMAGES / "page.jpg", type="jpeg", quality=80)
 
 
 def stream(model: Path, video: Path) -> None:
@@ -166,7 +166,7 @@ def stream(model: Path, video: Path) -> None:
             server.terminate()
             server.wait()
     picture = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
-    cv2.imwrite(str(DOCS / "stream.jpg"), picture, [cv2.IMWRITE_JPEG_QUALITY, 74])
+    cv2.imwrite(str(IMAGES / "stream.jpg"), picture, [cv2.IMWRITE_JPEG_QUALITY, 74])
 
 
 def search() -> None:
@@ -235,7 +235,7 @@ def attributes(models: Path, video: Path) -> None:
 
 def _save(name: str, pixels: NDArray[np.uint8], quality: int) -> None:
     picture = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
-    cv2.imwrite(str(DOCS / name), picture, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    cv2.imwrite(str(IMAGES / name), picture, [cv2.IMWRITE_JPEG_QUALITY, quality])
 
 
 def _write_beginning(video: Path, clip: Path) -> None:

@@ -39,7 +39,7 @@ def _commands() -> Iterator[str]:
     program, root = _open_program()
     yield "# Commands\n"
     yield "Written by `python -m tools.reference`. `fovea COMMAND --help` prints the same."
-    yield "[../cli.md](../cli.md) has the exit codes, `--json` and completion."
+    yield "[The command line](exit-codes.md) has the exit codes, `--json` and completion."
     for panel, names in COMMANDS.items():
         yield f"\n## {panel}"
         for name in sorted(names):

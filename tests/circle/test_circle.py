@@ -1,4 +1,4 @@
-"""From what a model gets wrong to its next version, as docs/retraining.md tells it."""
+"""From what a model gets wrong to its next version, as docs/tutorials/retraining.md tells it."""
 
 import json
 import os

@@ -187,11 +187,11 @@ def test_it_follows_the_compose_specification_and_the_projects_own(root: Path) -
     assert {k: v for k, v in starter.items() if k not in differing} == {
         k: v for k, v in own.items() if k not in differing
     }
-    # No registry has the image, and the commands that make it are those of docs/deploy.md.
+    # No registry has the image, and the commands that make it are those of docs/how-to/deploy.md.
     assert starter["pull_policy"] == "never"
     made = f"docker build -f {own['build']['dockerfile']} -t {own['image']} ."
     assert (root / own["build"]["dockerfile"]).is_file()
-    deploy = (root / "docs/deploy.md").read_text()
+    deploy = (root / "docs/how-to/deploy.md").read_text()
     assert all(made in text for text in (file.read_text(), deploy))
     keys, volume = starter["volumes"]
     assert keys in own["volumes"]

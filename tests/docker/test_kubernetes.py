@@ -336,7 +336,7 @@ def test_engines_are_built_where_the_servers_read_them(pod: Document, container:
 
 
 def test_the_kustomization_of_the_docs_is_one(root: Path, tmp_path: Path) -> None:
-    page = (root / "docs" / "kubernetes.md").read_text()
+    page = (root / "docs" / "how-to" / "kubernetes.md").read_text()
     [text] = re.findall(r"\n\n((?:       .*\n)*       kind: Kustomization\n(?:       .*\n)*)", page)
     own = YAML(typ="safe").load(textwrap.dedent(text))
     [resource] = own["resources"]

@@ -1,4 +1,4 @@
-"""docs/extend.md: its package is installed, and each of its entry points works."""
+"""docs/how-to/extend.md: its package is installed, and each of its entry points works."""
 
 import json
 import re
@@ -20,7 +20,7 @@ FOVEA = (sys.executable, "-m", "fovea_server.cli.main")
 def acme(tmp_path_factory) -> Path:
     """The folder that the package of the page is installed in."""
     source, target = (tmp_path_factory.mktemp(name) for name in ("source", "target"))
-    page = (ROOT / "docs" / "extend.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "extend.md").read_text()
     for kind, name in (("toml", "pyproject.toml"), ("python", "fovea_acme.py")):
         [text] = re.findall(rf"^```{kind}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
         (source / name).write_text(text)

@@ -1,4 +1,4 @@
-"""docs/supported-models.md lists the families that are decoded, and no other."""
+"""docs/reference/supported-models.md lists the families that are decoded, and no other."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_families():
-    page = (ROOT / "docs" / "supported-models.md").read_text()
+    page = (ROOT / "docs" / "reference" / "supported-models.md").read_text()
     table = page.split("## Families")[1]
     cells = re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
     listed = re.findall(r"`([a-z0-9-]+)`", " ".join(cells))

@@ -19,7 +19,9 @@ def words(text: str) -> list[str]:
 
 
 def test_the_fields_of_answers():
-    answers = (DOCS / "http.md").read_text().split("\n## Answers\n")[1].split("\n## ")[0]
+    answers = (
+        (DOCS / "reference" / "http.md").read_text().split("\n## Answers\n")[1].split("\n## ")[0]
+    )
     rows = re.findall(r"^\| (`.*?) \| (.*) \|$", answers, re.MULTILINE)
     assert sorted(task for tasks, _ in rows for task in words(tasks)) == sorted(RESULT_OF)
     text = " ".join(content for _, content in rows)
@@ -28,18 +30,20 @@ def test_the_fields_of_answers():
 
 
 def test_the_tensors():
-    section = (DOCS / "triton.md").read_text().split("\n## Images instead of tensors\n")[1]
+    section = (
+        (DOCS / "reference" / "triton.md").read_text().split("\n## Images instead of tensors\n")[1]
+    )
     listed = words(section.split("\n## ")[0])
     for task, kind in RESULT_OF.items():
         for tensor in kind.outputs(task, PERSON):
             assert tensor.name in listed, tensor.name
 
 
-# docs/own-head.md: its class is a head, and finds what its outputs say.
+# docs/how-to/own-head.md: its class is a head, and finds what its outputs say.
 
 
 def test_its_example_decodes(tmp_path):
-    [(_, code)] = blocks((ROOT / "docs" / "own-head.md").read_text())
+    [(_, code)] = blocks((ROOT / "docs" / "how-to" / "own-head.md").read_text())
     (tmp_path / "my_head.py").write_text(code)
     head = load_head(tmp_path / "my_head.py").open(("where", "what"), (200, 400), 2)
     outputs = {"where": np.zeros((2, 9, 4)), "what": np.full((2, 9, 2), -9.0)}

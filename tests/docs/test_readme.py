@@ -14,8 +14,8 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 README = (ROOT / "README.md").read_text()
 # Their blocks share one server, which the README starts.
-SERVED = ("README.md", "docs/http.md", "docs/triton.md")
-PAGES = ("README.md", *(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")))
+SERVED = ("README.md", "docs/reference/http.md", "docs/reference/triton.md")
+PAGES = ("README.md", *(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md")))
 LINKED = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "client" / "README.md"})
 
 
@@ -50,7 +50,7 @@ def test_every_block_with_a_server_runs(workplace):
 # These have tests of their own: tests/docs/test_recipes.py, test_streams_page.py.
 @pytest.mark.parametrize(
     "page",
-    sorted({*PAGES} - {*SERVED, "docs/recipes.md", "docs/streams.md"}),
+    sorted({*PAGES} - {*SERVED, "docs/how-to/recipes.md", "docs/how-to/streams.md"}),
 )
 def test_every_block_of_a_page_runs(workplace, page):
     for kind, block in blocks_of(page):

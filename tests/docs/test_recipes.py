@@ -1,4 +1,4 @@
-"""docs/recipes.md: each recipe is run as it is written, and its result checked."""
+"""docs/how-to/recipes.md: each recipe is run as it is written, and its result checked."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ from tests.system import program
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-PAGE = (ROOT / "docs" / "recipes.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "recipes.md").read_text()
 RECIPES = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 # What a recipe prints, as a pattern.
 PRINTED = {

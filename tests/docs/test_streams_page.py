@@ -1,4 +1,4 @@
-"""docs/streams.md: each recipe runs as it is written, but for the addresses of its cameras."""
+"""docs/how-to/streams.md: each recipe runs, but for the addresses of its cameras."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ from fovea_server.streams.cameras.config import KEYS, OPTIONS, StreamConfig
 pytestmark = pytest.mark.real
 
 mjpeg = cameras.mjpeg
-PAGE = (ROOT / "docs" / "streams.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "streams.md").read_text()
 PARTS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 DOOR, YARD, NIGHT, EIGHT = PARTS
 

@@ -254,7 +254,7 @@ def test_a_version_that_is_deleted_meanwhile_ends_it(server, http, repository):
 
 def test_it_ends_when_it_is_decided_and_the_command_says_so(server, http, fovea, tmp_path):
     """The commands are those of the page."""
-    page = (ROOT / "docs" / "shadow.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "shadow.md").read_text()
     first, second = re.findall(r"^fovea (shadow yolov8n 7 .*)$", page, re.MULTILINE)
     stop = re.search(r"`fovea (shadow yolov8n --stop)`", page)[1]
 

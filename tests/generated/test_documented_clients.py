@@ -1,4 +1,4 @@
-"""The programs of docs/http.md for generated clients compile and work as they are written there."""
+"""The programs of docs/reference/http.md for generated clients compile and work."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from fovea_engines.build.plan import BuildPlan
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
-PAGE = (ROOT / "docs" / "http.md").read_text().split("## Generated clients")[1]
+PAGE = (ROOT / "docs" / "reference" / "http.md").read_text().split("## Generated clients")[1]
 
 
 @pytest.fixture(scope="module")

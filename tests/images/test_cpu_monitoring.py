@@ -26,13 +26,13 @@ pytestmark = [pytest.mark.images, pytest.mark.timeout(1800)]
 
 @pytest.fixture(scope="module")
 def prometheus(service: Service, bare: Podman, figures: list[str]) -> Prometheus:
-    """Started as docs/operations.md says, with files that are alike but for their intervals."""
+    """Started by docs/how-to/monitoring.md, with the same files but for their intervals."""
     version = make_prometheus(bare, COMPOSE["prometheus"]["image"])
     figures.append(f"Prometheus of the stand-in: {version}")
     files = service.place.folder / "docker" / "monitoring"
     shutil.copytree(ROOT / "docker" / "monitoring", files)
     shorten(files / "prometheus", "1s")
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "monitoring.md").read_text()
     [up] = re.findall(r"^(docker compose --profile cpu --profile monitoring up)$", page, re.M)
     service.compose(f"{up} --detach cpu prometheus")
     asked = Prometheus(f"http://127.0.0.1:{service.place.ports[9090]}")
@@ -75,7 +75,7 @@ def test_what_it_has_seen_outlasts_its_restart(prometheus: Prometheus, service: 
 def test_it_reads_its_files_again_when_told(prometheus: Prometheus, service: Service) -> None:
     alerts = service.place.folder / "docker/monitoring/prometheus/alerts.yml"
     text = alerts.read_text()
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "monitoring.md").read_text()
     [again] = re.findall(r"^(docker compose .* kill --signal SIGHUP prometheus)$", page, re.M)
     alerts.write_text(text.replace("FoveaSlow", "FoveaSlower"))
     service.compose(again)

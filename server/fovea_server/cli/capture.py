@@ -47,7 +47,7 @@ def capture() -> None:
     """List, export and delete captured images.
 
     `fovea serve --capture DIR` keeps images whose results a rule takes, to label and learn from:
-    docs/capture.md.
+    docs/how-to/capture.md.
     """
 
 

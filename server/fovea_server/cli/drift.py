@@ -38,7 +38,7 @@ def drift(
     The last 500 images of a running server are compared with those of --images, --calibration or
     --data of the build: scores, classes, sizes, number of objects, brightness. The distance is the
     population stability index, less what chance explains: from .1 on something has changed, from
-    .25 on the images are others. docs/drift.md says what to do then. --plot draws both.
+    .25 on the images are others. docs/how-to/drift.md says what to do then. --plot draws both.
 
     Example: fovea drift yolov8n --url http://127.0.0.1:8000 --plot drift.svg
     """

@@ -179,7 +179,7 @@ class {self.name}(CustomHead):
     # as {{"fit": "stretch", "channels": "BGR", "scale": 1.0}} for stretched BGR of 0 to 255.
     preprocess = {{}}
     # "detect", "segment", "pose" and "obb" return Detections; "classify" returns
-    # best_classes(probabilities, options). docs/own-head.md has them all.
+    # best_classes(probabilities, options). docs/how-to/own-head.md has them all.
     task = "detect"
 
     def decode(self, outputs: Mapping[str, Array], options: PredictOptions) -> Detections:

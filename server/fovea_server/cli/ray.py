@@ -21,8 +21,8 @@ program = typer.Typer(
 def ray() -> None:
     """Deploy a repository to a Ray cluster.
 
-    Ray starts, scales, moves and replaces the processes; docs/cluster.md sets up three nodes.
-    `serve status` and `serve shutdown`, which come with Ray, show and end what runs.
+    Ray starts, scales, moves and replaces the processes. docs/how-to/cluster.md sets up three
+    nodes. Ray's own `serve status` and `serve shutdown` show and end the deployment.
     """
 
 
@@ -44,7 +44,7 @@ def deploy(
             metavar="FILE",
             exists=True,
             dir_okay=False,
-            help="Settings, and replicas by model: fovea-ray.yaml of docs/cluster.md.",
+            help="Settings, and replicas by model: fovea-ray.yaml of docs/how-to/cluster.md.",
         ),
     ] = None,
     address: Annotated[

@@ -65,8 +65,8 @@ def shadow(
 ) -> None:
     """Test a candidate version on live images.
 
-    It takes CPU that is idle, and slows answers a little: docs/shadow.md has the figures. Ctrl-C
-    leaves it running; `fovea shadow MODEL` shows it again.
+    The test uses idle CPU time, and slows answers a little (docs/how-to/shadow.md has figures).
+    Ctrl-C leaves it running; `fovea shadow MODEL` shows it again.
 
     Example: fovea shadow yolov8n 7 --share 0.1 --out shadow
     """

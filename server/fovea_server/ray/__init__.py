@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def build(args: Mapping[str, Any]) -> Application:
     """Build the application of a configuration, for `serve run` and `serve deploy`.
 
-    The keys are those of fovea-ray.yaml (docs/cluster.md). InvalidOption names a wrong one.
+    The keys are those of fovea-ray.yaml (docs/how-to/cluster.md). InvalidOption names a wrong one.
     """
     from fovea_server.ray.application import Plan
     from fovea_server.ray.config import ClusterConfig

@@ -52,7 +52,7 @@ class StreamChange(create_model("_Options", **_FIELDS)):  # type: ignore[misc]
     fps: float | Absent = Field(None, description="in place of every: frames a second")
     transport: Literal["tcp", "udp"] | Absent = Field(None, description="of RTSP")
     track: str | Absent = Field(None, description="ids: bytetrack, sort, ocsort, botsort")
-    lines: list[str] | Absent = Field(None, description="NAME=x,y,x,y; see docs/streams.md")
+    lines: list[str] | Absent = Field(None, description="NAME=x,y,x,y; see docs/how-to/streams.md")
     zones: list[str] | Absent = Field(None, description="NAME=x,y,x,y,x,y...:after=30s")
     events: list[str] | Absent = Field(None, description="kinds of events, default all")
     debounce: str | Absent = Field(None, description="time until something counts: 300ms")

@@ -282,7 +282,9 @@ def _socket_routes(
 
     async def nowhere(websocket: WebSocket) -> None:
         def make(call: Call) -> Frames:
-            raise NotFound(f"there is no WebSocket at {websocket.url.path[:200]}: see docs/http.md")
+            raise NotFound(
+                f"there is no WebSocket at {websocket.url.path[:200]}: see docs/reference/http.md"
+            )
 
         await sockets.serve(websocket, make)
 

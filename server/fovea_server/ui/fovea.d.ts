@@ -325,7 +325,7 @@ export interface StreamSettings {
   transport?: "tcp" | "udp";
   /** ids: bytetrack, sort, ocsort, botsort */
   track?: string;
-  /** NAME=x,y,x,y; see docs/streams.md */
+  /** NAME=x,y,x,y; see docs/how-to/streams.md */
   lines?: string[];
   /** NAME=x,y,x,y,x,y...:after=30s */
   zones?: string[];
@@ -387,7 +387,7 @@ export interface StreamChange {
   transport?: "tcp" | "udp";
   /** ids: bytetrack, sort, ocsort, botsort */
   track?: string;
-  /** NAME=x,y,x,y; see docs/streams.md */
+  /** NAME=x,y,x,y; see docs/how-to/streams.md */
   lines?: string[];
   /** NAME=x,y,x,y,x,y...:after=30s */
   zones?: string[];
@@ -447,7 +447,7 @@ export interface StreamStatus {
   transport?: "tcp" | "udp";
   /** ids: bytetrack, sort, ocsort, botsort */
   track?: string;
-  /** NAME=x,y,x,y; see docs/streams.md */
+  /** NAME=x,y,x,y; see docs/how-to/streams.md */
   lines?: string[];
   /** NAME=x,y,x,y,x,y...:after=30s */
   zones?: string[];

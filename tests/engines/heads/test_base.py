@@ -24,7 +24,7 @@ def test_a_class_as_another_family_has_other_values_of_its_own_variables():
 
 
 def test_heads_of_packages_may_be_dataclasses_with_slots():
-    """As those of docs/extend.md were in 0.1."""
+    """As those of docs/how-to/extend.md were in 0.1."""
 
     @dataclass(frozen=True, slots=True)
     class Old(YoloV8):

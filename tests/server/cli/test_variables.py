@@ -75,7 +75,7 @@ def test_settings_and_variables_of_kubernetes_are_not_reported(warnings):
     assert warnings(**of_kubernetes, FOVEA_HTTP_PORT="8000", fovea_log_level="info") == []
 
 
-PAGES = [ROOT / "README.md", ROOT / "docker-compose.yml", *(ROOT / "docs").glob("*.md")]
+PAGES = [ROOT / "README.md", ROOT / "docker-compose.yml", *(ROOT / "docs").glob("**/*.md")]
 
 
 def test_variables_that_pages_name_are_not_reported(warnings):

@@ -188,7 +188,7 @@ def test_it_fires_when_it_should_and_only_then(rule, known, tmp_path: Path):
 
 
 def test_prometheus_takes_the_configuration_for_kubernetes(tmp_path: Path):
-    page, base = ROOT / "docs/operations.md", ROOT / "docker/kubernetes/base"
+    page, base = ROOT / "docs/how-to/monitoring.md", ROOT / "docker/kubernetes/base"
     [text] = re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.M | re.S)
     # Debian's promtool is built without Kubernetes, and can check the rest.
     found = "kubernetes_sd_configs: [{role: pod}]"

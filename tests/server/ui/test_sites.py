@@ -174,7 +174,7 @@ def test_a_name_of_an_attacker_that_leads_here(browser, server):
     assert state(server) == before
 
 
-# What a developer of a page may write besides the program of docs/http.md.
+# What a developer of a page may write besides the program of docs/reference/http.md.
 ASK = """
 async ([code, server, data]) => {
     const { Fovea } = await import(code);
@@ -192,13 +192,13 @@ async ([code, server, data]) => {
 
 
 def test_a_page_of_another_origin_uses_the_client(browser, serve, demo_repository, tmp_path):
-    """The program of docs/http.md works as it is there; without the flag it hears why not."""
+    """The program of docs/reference/http.md works; without the flag it gets the reason."""
     repository, folder = tmp_path / "repository", tmp_path / "site"
     # The program names this model.
     shutil.copytree(demo_repository / "digits", repository / "yolov8n")
     config = repository / "yolov8n" / "config.pbtxt"
     config.write_text(config.read_text().replace('"digits"', '"yolov8n"'))
-    text = (ROOT / "docs" / "http.md").read_text()
+    text = (ROOT / "docs" / "reference" / "http.md").read_text()
     [block] = re.findall(r"^```js\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     folder.mkdir()
     (folder / "index.html").write_text('<!doctype html><input id="input" type="file">')

@@ -26,7 +26,7 @@ MAX_SCORE = 0.01
 MAX_OUTPUT_ERROR = 0.01
 # Of one column of a head, such as the scores of one class in all cells, over its largest value.
 # Engines that are right stay under .02, and two classes of a trained model that are swapped reach
-# .2 and more, also where no image shows them (docs/precision.md).
+# .2 and more, also where no image shows them (docs/how-to/precision.md).
 MAX_COLUMN_ERROR = 0.1
 # Of a mask with that of the same object. Rounding moves single pixels of its edge.
 MIN_MASK_IOU = 0.8

@@ -141,8 +141,8 @@ def migrate(root: Path) -> Migration:
     used |= {model.inside for model in models.values()}
     problems += [
         f"{_part(model)} is in no ensemble, and does not go on: what it does around networks that "
-        "it asks for becomes --preprocess of their build (docs/supported-models.md), or "
-        "pipeline.toml (docs/pipelines.md)"
+        "it asks for becomes --preprocess of their build (docs/reference/supported-models.md), or "
+        "pipeline.toml (docs/how-to/pipelines.md)"
         for name, model in models.items()
         if model.kind in STEPS and name not in used
     ]
@@ -193,7 +193,7 @@ def _network(
         network.left.append(
             f"{', '.join(map(str, map(_part, before)))} ran before it: write what that does "
             "to an image into a JSON file for --preprocess of the build "
-            "(docs/supported-models.md has the fields)"
+            "(docs/reference/supported-models.md has the fields)"
         )
     if after:
         network.left.append(
@@ -326,7 +326,7 @@ def _ensemble(
         if len(inner) > 1:
             ensemble.note = (
                 "write pipeline.toml if this is a detector with networks that look at what it "
-                "finds (docs/pipelines.md)"
+                "finds (docs/how-to/pipelines.md)"
             )
     elif is_whole and all(each.files and not each.build for each in inner):
         ensemble.note = "it goes on as it is"

@@ -179,7 +179,7 @@ def _backend_faults(config: ModelConfig) -> Iterator[str]:
             f"backend 'python' of {config.name} is not served. If it decodes, resizes or "
             "normalises images, or suppresses boxes, it is not needed: Fovea does that itself, "
             "for images that are sent to /v1/models/MODEL/predict, or as bytes over v2 "
-            "(docs/triton.md); convert any other model to ONNX"
+            "(docs/reference/triton.md); convert any other model to ONNX"
         )
     elif config.backend and config.backend not in BACKENDS:
         yield (
