@@ -86,10 +86,11 @@ def _draw_objects(found: Detections, pixels: Pixels, vocabulary: Vocabulary) -> 
     if found.track_ids is not None:
         known = zip(names, found.track_ids.tolist(), strict=True)
         names = [f"{name} #{track}" if track > 0 else name for name, track in known]
-    if found.findings is not None:
-        findings = zip(names, found.findings, strict=True)
+    if found.stage_results is not None:
+        stage_results = zip(names, found.stage_results, strict=True)
         names = [
-            ", ".join([name, *(f.caption for f in more if f.caption)]) for name, more in findings
+            ", ".join([name, *(f.caption for f in more if f.caption)])
+            for name, more in stage_results
         ]
     reach = np.array([-(line // 2)] * 2 + [line // 2 + 1] * 2)
     edges = np.clip(corners + reach, 0, [width, height] * 2)

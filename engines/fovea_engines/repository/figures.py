@@ -172,7 +172,7 @@ class Agreement:
                 "extra, found by the engine only": str(self.extra),
                 f"mean {self.overlap} of those that both find": _figure(self.mean_iou),
                 "mean change of their scores": _change(self.score_drift),
-                "quality, 0 to 1 (overlap and findings in one)": f"{self.quality:.3f}",
+                "quality, 0 to 1 (overlap and stage results in one)": f"{self.quality:.3f}",
             }
         if self.same_top is not None:
             rows["first class the same"] = f"{self.same_top:.1%}"

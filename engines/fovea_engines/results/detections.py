@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from fovea_engines.results.class_names import class_name
 from fovea_engines.results.classes import SCORED, read_scores, scored_tensors
 from fovea_engines.results.columns import SCORE, finite, pad_rows, round_columns
-from fovea_engines.results.findings import (
-    FINDINGS,
-    Finding,
-    findings_json,
-    findings_tensor,
-    read_findings,
-)
 from fovea_engines.results.mask_encoding import encode_masks, read_masks, read_size
 from fovea_engines.results.masks import Masks, join_masks
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.rotated import corners, to_source
 from fovea_engines.results.skeleton import Skeleton
+from fovea_engines.results.stage_results import (
+    STAGE_RESULTS,
+    StageResult,
+    read_stage_results,
+    stage_results_json,
+    stage_results_tensor,
+)
 from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_engines.session import Array, TensorSpec
@@ -54,7 +54,8 @@ class Detections(TaskResult):
             `rotated.py` defines it; None without the task.
         track_ids: int32 [n], from 1. A negative one is the id that an object gets once the tracker
             is sure of it, and 0 is for boxes of no track; None where no tracker has seen them.
-        findings: what the later stages of a pipeline say of each; None for a model alone.
+        stage_results: results of a pipeline's later stages for each object; None for a single
+            model.
         outlines: float32 [n, 4, 2], the corners of `rotated` as an answer has them, in which the
             angle is rounded; None to compute them.
     """
@@ -69,7 +70,7 @@ class Detections(TaskResult):
     keypoints: NDArray[np.float32] | None = None
     rotated: NDArray[np.float32] | None = None
     track_ids: NDArray[np.int32] | None = None
-    findings: tuple[tuple[Finding, ...], ...] | None = None
+    stage_results: tuple[tuple[StageResult, ...], ...] | None = None
     outlines: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
@@ -89,9 +90,9 @@ class Detections(TaskResult):
         if self.track_ids is not None:
             for each, track_id in zip(objects, self.track_ids.tolist(), strict=True):
                 each["track_id"] = track_id if track_id > 0 else None
-        if self.findings is not None:
-            for each, found in zip(objects, self.findings, strict=True):
-                each |= findings_json(found, options)
+        if self.stage_results is not None:
+            for each, found in zip(objects, self.stage_results, strict=True):
+                each |= stage_results_json(found, options)
         return {self.field: objects}
 
     def _boxes_json(self, vocabulary: Vocabulary) -> list[dict[str, Any]]:
@@ -129,7 +130,7 @@ class Detections(TaskResult):
         objects: Sequence[Mapping[str, Any]] = answer[cls.field]
         class_ids, scores = read_scores(objects)
         first = objects[0] if objects else {}
-        findings = tuple(tuple(read_findings(each)) for each in objects)
+        stage_results = tuple(tuple(read_stage_results(each)) for each in objects)
         tracks = [each.get("track_id") or 0 for each in objects]
         masks = [each.get("mask") for each in objects]
         return cls(
@@ -142,7 +143,7 @@ class Detections(TaskResult):
             if "rotated" in first
             else None,
             np.array(tracks, np.int32) if "track_id" in first else None,
-            findings if any(findings) else None,
+            stage_results if any(stage_results) else None,
             _read_outlines(objects) if "corners" in first else None,
         )
 
@@ -188,9 +189,9 @@ class Detections(TaskResult):
         ]
         if tracks:
             tensors["track_ids"] = pad_rows(tracks, most, np.int32)
-        findings = [one.findings for one in found if one.findings is not None]
-        if findings:
-            tensors[FINDINGS.name] = findings_tensor(findings, options)
+        stage_results = [one.stage_results for one in found if one.stage_results is not None]
+        if stage_results:
+            tensors[STAGE_RESULTS.name] = stage_results_tensor(stage_results, options)
         return tensors
 
     @classmethod
@@ -242,7 +243,7 @@ class Detections(TaskResult):
             points,
             None if self.rotated is None else to_source(self.rotated, back),
             self.track_ids,
-            self.findings,
+            self.stage_results,
         )
         x1, y1, x2, y2 = found.boxes.T
         seen = ((x1 < x2) & (y1 < y2)).nonzero()[0]
@@ -259,7 +260,8 @@ class Detections(TaskResult):
             keypoints=None if self.keypoints is None else self.keypoints[chosen],
             rotated=None if self.rotated is None else self.rotated[chosen],
             track_ids=None if self.track_ids is None else self.track_ids[chosen],
-            findings=self.findings and tuple(self.findings[i] for i in chosen.tolist()),
+            stage_results=self.stage_results
+            and tuple(self.stage_results[i] for i in chosen.tolist()),
             outlines=None if self.outlines is None else self.outlines[chosen],
         )
 

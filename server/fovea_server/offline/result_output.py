@@ -50,7 +50,7 @@ def _objects(found: Detections, vocabulary: Vocabulary) -> Table:
     more = {
         "mask": found.masks is not None,
         "keypoints": found.keypoints is not None,
-        "stages say": found.findings is not None,
+        "stage results": found.stage_results is not None,
     }
     header = ("class", "score", *place, *(name for name, there in more.items() if there))
     rows = zip(_list_scores(found, vocabulary, 2), _places(found), _more(found), strict=True)
@@ -85,17 +85,17 @@ def _places(found: Detections) -> Iterator[list[str]]:
 def _more(found: Detections) -> Iterator[list[str]]:
     masks = repeat(None) if found.masks is None else found.masks.bitmaps()
     points = repeat(None) if found.keypoints is None else found.keypoints
-    findings = repeat(None) if found.findings is None else found.findings
-    for mask, of_object, object_findings, _ in zip(
-        masks, points, findings, found.scores, strict=False
+    stage_results = repeat(None) if found.stage_results is None else found.stage_results
+    for mask, of_object, object_results, _ in zip(
+        masks, points, stage_results, found.scores, strict=False
     ):
         cells = []
         if mask is not None:
             cells.append(f"{mask.pixels.sum()} px")
         if of_object is not None:
             cells.append(f"{(of_object[:, 2] >= SEEN).sum()} of {len(of_object)}")
-        if object_findings is not None:
-            cells.append(", ".join(each.caption for each in object_findings if each.caption))
+        if object_results is not None:
+            cells.append(", ".join(each.caption for each in object_results if each.caption))
         yield cells
 
 

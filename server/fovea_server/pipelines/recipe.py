@@ -22,8 +22,8 @@ from fovea_engines.repository.model_config import ModelConfig, ModelParameter
 from fovea_engines.repository.model_config_scheduling import EnsembleStep, ModelEnsembling
 from fovea_engines.repository.repository import ModelRepository, check_name
 from fovea_engines.results.detections import Detections
-from fovea_engines.results.findings import Finding
 from fovea_engines.results.options import PredictOptions
+from fovea_engines.results.stage_results import StageResult
 from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption, NotFound
 from fovea_preprocess.image import DecodedImage
 from fovea_preprocess.mistakes import key_fault, suggest
@@ -55,7 +55,9 @@ class _Image:
 
     crops: dict[str, dict[int, Pixels]]
     masked: bool
-    findings: defaultdict[int, list[Finding]] = field(default_factory=lambda: defaultdict(list))
+    stage_results: defaultdict[int, list[StageResult]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
 
 
 class PipelineRun:
@@ -140,11 +142,11 @@ class PipelineRun:
                 engine, answers = await self._predict(stage.name, stage.table.model, crops)
             for (image, index, _), answer in zip(wave, answers, strict=True):
                 if isinstance(answer, FoveaError):
-                    finding = stage.make_failed_finding(answer)
+                    of_stage = stage.make_failed_result(answer)
                 else:
                     assert answer.found is not None, "its head is known"
-                    finding = stage.make_finding(engine, answer.found)
-                image.findings[index].append(finding)
+                    of_stage = stage.make_result(engine, answer.found)
+                image.stage_results[index].append(of_stage)
 
     async def _predict(
         self, stage: str, model: str, request: ImageRequest
@@ -164,21 +166,21 @@ def _choose_crops(stage: BoundStage, image: _Image) -> dict[int, Pixels]:
     """Choose from the crops of its base by what that has found."""
     chosen: dict[int, Pixels] = {}
     for index, crop in image.crops[stage.base].items():
-        finding = next(each for each in image.findings[index] if each.stage == stage.base)
-        if (mine := stage.cut_from_crop(crop, finding)) is not None:
+        base = next(each for each in image.stage_results[index] if each.stage == stage.base)
+        if (mine := stage.cut_from_crop(crop, base)) is not None:
             chosen[index] = mine
     return chosen
 
 
 def _encode(request: ImageRequest, result: ImageResult, image: _Image | None) -> bytes:
-    """Give the objects of a result their findings, and write it."""
+    """Give the objects of a result their stage results, and write it."""
     found = result.found
     assert isinstance(found, Detections), "it was checked"
-    findings = {} if image is None else image.findings
-    # The first model may be a pipeline, which has findings of its own.
-    before = found.findings or ((),) * len(found)
-    merged = tuple((*mine, *findings.get(index, ())) for index, mine in enumerate(before))
-    result.found = replace(found, findings=merged)
+    stage_results = {} if image is None else image.stage_results
+    # The first model may be a pipeline, which has stage results of its own.
+    before = found.stage_results or ((),) * len(found)
+    merged = tuple((*mine, *stage_results.get(index, ())) for index, mine in enumerate(before))
+    result.found = replace(found, stage_results=merged)
     return b"" if request.encode is None else request.encode(result)
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fovea_engines.evaluation.agreement.matching import CONF, MARGIN, match
 from fovea_engines.repository.card import StageAgreement
 from fovea_engines.results.detections import Detections
-from fovea_engines.results.findings import Finding
+from fovea_engines.results.stage_results import StageResult
 from fovea_engines.results.task_result import TaskResult
 from fovea_preprocess.errors import InvalidModel
 from fovea_preprocess.text import counted
@@ -79,22 +79,22 @@ class StageOutput(BaseModel):
     caption: str
 
     @classmethod
-    def of(cls, finding: Finding) -> Self:
+    def of(cls, result: StageResult) -> Self:
         """Take what a stage has found."""
-        found = finding.found
+        found = result.found
         arrays = [] if found is None else [array.tolist() for array in found.arrays]
         kind = "" if found is None else type(found).__name__
-        return cls(kind=kind, arrays=arrays, caption=finding.caption)
+        return cls(kind=kind, arrays=arrays, caption=result.caption)
 
-    def compare(self, finding: Finding, image: str) -> _Comparison:
+    def compare(self, result: StageResult, image: str) -> _Comparison:
         """Measure how far a stage finds the same now."""
         try:
-            agreement, words = self._measure_shared(finding.found, finding.vocabulary.labels)
+            agreement, words = self._measure_shared(result.found, result.vocabulary.labels)
         except (ValueError, IndexError, OverflowError):  # of a network with other arrays
             agreement, words = 0.0, self.caption
-        change = f"{self.caption!r}, now {finding.caption!r}, on {image}"
-        if finding.caption in (self.caption, words):
-            renamed = "" if finding.caption == self.caption else f"names changed: {change}"
+        change = f"{self.caption!r}, now {result.caption!r}, on {image}"
+        if result.caption in (self.caption, words):
+            renamed = "" if result.caption == self.caption else f"names changed: {change}"
             return _Comparison(agreement, f"{agreement:.3f}, on {image}", renamed)
         return _Comparison(agreement, change, "")
 
@@ -130,7 +130,7 @@ class SeenImage(BaseModel):
     def of(cls, name: str, sha256: str, found: Detections) -> Self:
         """Take what a pipeline finds."""
         outputs = [
-            {each.stage: StageOutput.of(each) for each in one} for one in found.findings or ()
+            {each.stage: StageOutput.of(each) for each in one} for one in found.stage_results or ()
         ]
         return cls(
             name=name,
@@ -170,7 +170,7 @@ class SeenImage(BaseModel):
 
 
 class PipelineCard(BaseModel):
-    """The findings of a pipeline, and the engines that it ran, by the names of its stages."""
+    """The stage results of a pipeline, and the engines that it ran, by the names of its stages."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -247,7 +247,7 @@ class PipelineCard(BaseModel):
                     if image.scores[i] < CONF:
                         continue
                     before = image.said[i].get(name)
-                    after = next((f for f in (now.findings or ())[j] if f.stage == name), None)
+                    after = next((f for f in (now.stage_results or ())[j] if f.stage == name), None)
                     if before is not None and after is not None:
                         comparisons.append(before.compare(after, image.name))
                     else:

@@ -17,9 +17,9 @@ from fovea_engines.engine import Engine
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.results.class_names import resolve_classes
 from fovea_engines.results.detections import Detections
-from fovea_engines.results.findings import FAILED, Finding
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.rotated import corners
+from fovea_engines.results.stage_results import FAILED, StageResult
 from fovea_engines.results.task_result import TaskResult
 from fovea_preprocess.errors import FoveaError, InvalidModel, InvalidOption
 
@@ -265,9 +265,9 @@ class BoundStage:
             coarser[index] = box_crop(coarse[times], boxes, index, self.table.padding)
         return coarser
 
-    def cut_from_crop(self, crop: Pixels, finding: Finding) -> Pixels | None:
+    def cut_from_crop(self, crop: Pixels, base: StageResult) -> Pixels | None:
         """Return the crop of its base as it sees it; None if it is not for such an object."""
-        likely = {} if finding.found is None else finding.found.likely
+        likely = {} if base.found is None else base.found.likely
         if any(likely.get(each, -1.0) >= least for each, least in self.turn.items()):
             crop = crop[::-1, ::-1].copy()
         if self.classes is None and not self.table.least_score:
@@ -275,15 +275,17 @@ class BoundStage:
         chosen = [likely[each] for each in likely if self.classes is None or each in self.classes]
         return crop if max(chosen, default=-1.0) >= self.table.least_score else None
 
-    def make_finding(self, engine: Engine, answer: TaskResult) -> Finding:
-        """Make the finding of an object."""
+    def make_result(self, engine: Engine, answer: TaskResult) -> StageResult:
+        """Make the stage result of an object."""
         vocabulary = engine.vocabulary()
-        return Finding(self.name, self.field, answer, vocabulary, answer.caption(vocabulary.labels))
+        return StageResult(
+            self.name, self.field, answer, vocabulary, answer.caption(vocabulary.labels)
+        )
 
-    def make_failed_finding(self, error: FoveaError) -> Finding:
-        """Make the finding of an object whose crop failed."""
+    def make_failed_result(self, error: FoveaError) -> StageResult:
+        """Make the stage result of an object whose crop failed."""
         text = f"stage '{self.name}': {error}"
-        return Finding(self.name, self.field, caption=FAILED, error=(error.code, text))
+        return StageResult(self.name, self.field, caption=FAILED, error=(error.code, text))
 
 
 def bind_stage(

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fovea_engines.heads.base import Head
-from fovea_engines.results.findings import FINDINGS
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.registry import RESULT_OF
+from fovea_engines.results.stage_results import STAGE_RESULTS
 from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_engines.session import Array
@@ -38,5 +38,5 @@ def image_outputs(head: Head, *, of_pipeline: bool = False) -> list[dict[str, An
     listed = RESULT_OF[head.task].outputs(head.task, head.skeleton)
     return [
         {"name": each.name, "datatype": NAMES[each.numpy_dtype], "shape": list(each.shape)}
-        for each in [*listed, *([FINDINGS] * of_pipeline)]
+        for each in [*listed, *([STAGE_RESULTS] * of_pipeline)]
     ]

@@ -24,7 +24,6 @@ from fovea_engines.results.attributes import Attribute, Attributes
 from fovea_engines.results.classes import Classes, best_classes
 from fovea_engines.results.detections import Detections
 from fovea_engines.results.embedding import Embedding
-from fovea_engines.results.findings import FAILED, Finding
 from fovea_engines.results.map_encoding import NOTHING
 from fovea_engines.results.maps import ClassMap, DepthMap, SoftMask
 from fovea_engines.results.masks import Masks
@@ -34,6 +33,7 @@ from fovea_engines.results.reading import ReadText
 from fovea_engines.results.registry import RESULT_OF, RESULTS, read_result
 from fovea_engines.results.rotated import regular
 from fovea_engines.results.skeleton import Skeleton
+from fovea_engines.results.stage_results import FAILED, StageResult
 from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary
 from fovea_preprocess.errors import InvalidResult
@@ -73,13 +73,13 @@ def masks(draw, count: int, size: tuple[int, int]) -> Masks:
 
 
 @st.composite
-def detections(draw, findings: bool = False) -> tuple[Detections, PredictOptions]:
+def detections(draw, stage_results: bool = False) -> tuple[Detections, PredictOptions]:
     count, size = draw(st.integers(0, 5)), draw(SIZES)
     boxes = draw(tables(count, 4, least=-2000, most=65_535))
     scores = draw(tables(count))
     ids = draw(arrays(np.int32, count, elements=st.integers(0, 9)))
-    kinds = st.sampled_from(["plain", "masks", "points", "rotated", "tracks", "findings"])
-    kind, more = draw(kinds) if not findings else "findings", {}
+    kinds = st.sampled_from(["plain", "masks", "points", "rotated", "tracks", "stage_results"])
+    kind, more = draw(kinds) if not stage_results else "stage_results", {}
     if kind == "masks":
         more["masks"] = draw(masks(count, size))
     elif kind == "points":
@@ -92,8 +92,10 @@ def detections(draw, findings: bool = False) -> tuple[Detections, PredictOptions
         more["rotated"] = regular(rows)
     elif kind == "tracks":
         more["track_ids"] = draw(arrays(np.int32, count, elements=st.integers(-3, 99)))
-    elif kind == "findings":
-        more["findings"] = tuple(tuple(draw(st.lists(found, max_size=4))) for _ in range(count))
+    elif kind == "stage_results":
+        more["stage_results"] = tuple(
+            tuple(draw(st.lists(found, max_size=4))) for _ in range(count)
+        )
     form = draw(st.sampled_from(["rle", "polygon", "png"]))
     return Detections(boxes, scores, ids, **more), PredictOptions(mask=form)
 
@@ -156,19 +158,19 @@ def pictures(draw) -> tuple[NewImage, PredictOptions]:
     return NewImage(values), PredictOptions()
 
 
-def finding(field: str, found: TaskResult, first: str = "a") -> Finding:
+def stage_result(field: str, found: TaskResult, first: str = "a") -> StageResult:
     """What a stage says, whose labels begin with a letter."""
     labels = tuple(chr(ord(first) + number) for number in range(5))
-    return Finding("stage", field, found, Vocabulary(labels), found.caption(labels))
+    return StageResult("stage", field, found, Vocabulary(labels), found.caption(labels))
 
 
 found = st.one_of(
-    attributes().map(lambda one: finding("attributes", one[0])),
-    attributes().map(lambda one: finding("attributes", one[0], "k")),
-    classes().map(lambda one: finding("classes", one[0])),
-    embeddings().map(lambda one: finding("embedding", one[0])),
-    texts().map(lambda one: finding("text", one[0])),
-    st.just(Finding("stage", "text", caption=FAILED, error=("invalid_image", "too small"))),
+    attributes().map(lambda one: stage_result("attributes", one[0])),
+    attributes().map(lambda one: stage_result("attributes", one[0], "k")),
+    classes().map(lambda one: stage_result("classes", one[0])),
+    embeddings().map(lambda one: stage_result("embedding", one[0])),
+    texts().map(lambda one: stage_result("text", one[0])),
+    st.just(StageResult("stage", "text", caption=FAILED, error=("invalid_image", "too small"))),
 )
 KINDS: dict[type[TaskResult], st.SearchStrategy[Any]] = {
     Detections: detections(),
@@ -267,7 +269,7 @@ def assert_same_objects(one: Detections, other: Detections, options: PredictOpti
     if one.masks is not None and options.mask != "polygon":
         for index in range(len(one)):
             assert (other.masks.bitmap(index) == one.masks.bitmap(index)).all()
-    for mine, others in zip(one.findings or (), other.findings or (), strict=False):
+    for mine, others in zip(one.stage_results or (), other.stage_results or (), strict=False):
         # Two stages may share a place, where the later one stays.
         fields = {"error" if each.error else each.field for each in mine}
         assert {each.field for each in others} == fields
@@ -420,5 +422,5 @@ def test_a_picture_is_of_the_labels_of_its_stage():
         ]
     }  # fmt: skip
     read = read_result(answer, WORDS)
-    assert [each.caption for each in read.findings[0]] == ["red", "ß1"]
+    assert [each.caption for each in read.stage_results[0]] == ["red", "ß1"]
     assert read.to_json(WORDS, PredictOptions()) == answer

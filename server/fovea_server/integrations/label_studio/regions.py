@@ -39,7 +39,9 @@ _NOBODY = -1
 
 def fields_of(found: TaskResult, vocabulary: Vocabulary) -> tuple[Fields, dict[int, Fields]]:
     """Return the fields of the image, and of each object by its index."""
-    if isinstance(found, ClassMap) or (isinstance(found, Detections) and found.findings is None):
+    if isinstance(found, ClassMap) or (
+        isinstance(found, Detections) and found.stage_results is None
+    ):
         return {}, {}
     if not isinstance(found, Detections):
         return found.to_json(vocabulary, PredictOptions()), {}

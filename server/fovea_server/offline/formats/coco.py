@@ -80,7 +80,8 @@ def _annotations(image_id: int, result: Result, form: MaskFormat) -> Iterator[di
     assert isinstance(found, Detections), "the task was checked"
     objects = found.to_json(result.vocabulary, PredictOptions(mask="none"))[found.field]
     masks = repeat(None) if found.masks is None else found.masks.bitmaps()
-    for each, mask, findings in zip(objects, masks, found.findings or repeat(()), strict=False):
+    of_stages = found.stage_results or repeat(())
+    for each, mask, results in zip(objects, masks, of_stages, strict=False):
         x1, y1, x2, y2 = each["box"].values()
         box = _pixels((x1, y1, x2 - x1, y2 - y1))
         area = round(box[2] * box[3], _PIXEL)
@@ -104,7 +105,7 @@ def _annotations(image_id: int, result: Result, form: MaskFormat) -> Iterator[di
             "score": each["score"],
             **({} if mask is None else drawn),
             **({"keypoints": _keypoints(points)} if points else {}),
-            **pipeline_columns(findings),
+            **pipeline_columns(results),
             "area": area,
             "iscrowd": 0,
             **(drawn if mask is None else {}),

@@ -9,9 +9,9 @@ from fovea_engines.results.attributes import Attributes
 from fovea_engines.results.class_names import class_name
 from fovea_engines.results.classes import Classes
 from fovea_engines.results.embedding import Embedding
-from fovea_engines.results.findings import Finding
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.reading import ReadText
+from fovea_engines.results.stage_results import StageResult
 
 
 def class_names(labels: Sequence[str] | None, seen: Iterable[int]) -> list[str]:
@@ -24,13 +24,13 @@ OF_PIPELINE = ("attributes", "classes", "text", "text_score", "embedding", "erro
 """What the stages of a pipeline may find of an object."""
 
 
-def pipeline_columns(findings: Iterable[Finding]) -> dict[str, Any]:
+def pipeline_columns(results: Iterable[StageResult]) -> dict[str, Any]:
     """Return what the stages of a pipeline found of an object, in the order of `OF_PIPELINE`.
 
     Of an attribute these are the names of its likely classes, and of a class its score.
     """
     found: dict[str, Any] = {}
-    for each in findings:
+    for each in results:
         json = {} if each.found is None else each.found.to_json(each.vocabulary, PredictOptions())
         match each.found:
             case Attributes(found=several):

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 
 from fovea_engines.results.classes import Classes
 from fovea_engines.results.detections import Detections
-from fovea_engines.results.findings import Finding
 from fovea_engines.results.options import MAPS, PredictOptions
 from fovea_engines.results.registry import RESULT_OF
+from fovea_engines.results.stage_results import StageResult
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.offline.entry import Entry, Result
 from fovea_server.offline.formats.coco import write_coco
@@ -68,9 +68,9 @@ def _rows(result: Result) -> Iterator[dict[str, Any]]:
         yield from found.rows(result.vocabulary)
         return
     objects = found.to_json(result.vocabulary, PredictOptions(mask="none"))[found.field]
-    for each, findings in zip(objects, found.findings or repeat(()), strict=False):
+    for each, results in zip(objects, found.stage_results or repeat(()), strict=False):
         scored = {name: each[name] for name in Classes.columns}
-        more = _points(each) | _format_findings(findings)
+        more = _points(each) | _format_stage_results(results)
         yield scored | each["box"] | each.get("rotated", {}) | more
 
 
@@ -82,8 +82,8 @@ def _points(found: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _format_findings(findings: Iterable[Finding]) -> dict[str, object]:
-    row = pipeline_columns(findings)
+def _format_stage_results(results: Iterable[StageResult]) -> dict[str, object]:
+    row = pipeline_columns(results)
     if likely := row.get("attributes"):
         row["attributes"] = "; ".join(f"{name}: {', '.join(each)}" for name, each in likely.items())
     if classes := row.get("classes"):

@@ -1,4 +1,4 @@
-"""Defines what the later stages of a pipeline say of objects, and its JSON and its tensor."""
+"""Defines the results of a pipeline's later stages on each object, as JSON and as a tensor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAILED: Final = "failed"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Finding:
+class StageResult:
     """The result of a stage of a pipeline on a crop of an object.
 
     Attributes:
@@ -43,40 +43,40 @@ class Finding:
     error: tuple[str, str] | None = None
 
 
-FINDINGS: Final = TensorSpec("findings", "object", (-1, -1))
-"""The tensor of `findings_tensor`."""
+STAGE_RESULTS: Final = TensorSpec("findings", "object", (-1, -1))
+"""The tensor of `stage_results_tensor`. Version 0.1 gave it this name."""
 
 
-def findings_json(findings: Iterable[Finding], options: PredictOptions) -> dict[str, Any]:
-    """Return the fields that the findings of an object add to it."""
+def stage_results_json(results: Iterable[StageResult], options: PredictOptions) -> dict[str, Any]:
+    """Return the fields that the stage results of an object add to it."""
     answer: dict[str, Any] = {}
-    for each in findings:
+    for each in results:
         _add(answer, each, options)
     return answer
 
 
-def _add(answer: dict[str, Any], finding: Finding, options: PredictOptions) -> None:
-    vocabulary = finding.vocabulary
-    match finding.found:
+def _add(answer: dict[str, Any], result: StageResult, options: PredictOptions) -> None:
+    vocabulary = result.vocabulary
+    match result.found:
         case Attributes() as found:
             answer.setdefault("attributes", []).extend(
                 found.to_json(vocabulary, options)["attributes"]
             )
-        case Classes() as found if finding.field == "attributes":
+        case Classes() as found if result.field == "attributes":
             classes = found.to_json(vocabulary, options)["classes"]
-            attribute = {"name": finding.stage, "exclusive": True, "classes": classes}
+            attribute = {"name": result.stage, "exclusive": True, "classes": classes}
             answer.setdefault("attributes", []).append(attribute)
         case ReadText() as found:
             answer["text"] = found.to_json(vocabulary, options)["reading"]
         case TaskResult() as found:
             answer |= found.to_json(vocabulary, options)
-    if finding.error is not None:
-        code, message = finding.error
+    if result.error is not None:
+        code, message = result.error
         answer.setdefault("error", {"code": code, "message": message})
 
 
-def read_findings(answer: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield the findings of an object in an answer; raises as `TaskResult.from_json`."""
+def read_stage_results(answer: Mapping[str, Any]) -> Iterator[StageResult]:
+    """Yield the stage results of an object in a response; raises as `TaskResult.from_json`."""
     for name, value in answer.items():
         match name:
             case "attributes":
@@ -91,19 +91,21 @@ def read_findings(answer: Mapping[str, Any]) -> Iterator[Finding]:
                 yield _read(name, ReadText, value)
             case "error":
                 error = str(value["code"]), str(value["message"])
-                yield Finding("", name, caption=FAILED, error=error)
+                yield StageResult("", name, caption=FAILED, error=error)
 
 
-def _read(name: str, kind: type[TaskResult], value: object) -> Finding:
+def _read(name: str, kind: type[TaskResult], value: object) -> StageResult:
     vocabulary = read_vocabulary(value)
     found = kind.from_json({kind.field: value}, vocabulary)
-    return Finding("", name, found, vocabulary, found.caption(vocabulary.labels))
+    return StageResult("", name, found, vocabulary, found.caption(vocabulary.labels))
 
 
-def findings_tensor(found: Sequence[Sequence[Sequence[Finding]]], options: PredictOptions) -> Array:
+def stage_results_tensor(
+    found: Sequence[Sequence[Sequence[StageResult]]], options: PredictOptions
+) -> Array:
     """Convert to texts [n, k]: of each object the JSON that /v1 adds to it."""
     texts = np.full((len(found), max(map(len, found))), b"", object)
     for row, objects in zip(texts, found, strict=True):
-        for column, findings in enumerate(objects):
-            row[column] = orjson.dumps(findings_json(findings, options))
+        for column, results in enumerate(objects):
+            row[column] = orjson.dumps(stage_results_json(results, options))
     return texts
