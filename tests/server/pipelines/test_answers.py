@@ -189,7 +189,7 @@ def test_the_command_runs_it_without_a_server(repository, scene, found, tmp_path
     assert image["detections"] == as_json(found.image)["detections"]
     code, out, err = fovea(*asked)
     assert code == 0, err
-    assert "stages say" in out
+    assert "stage results" in out
     assert found.detections[0].attributes[0].classes[0].class_name in out
     write_pipeline(repository, "plates", '[[stages]]\nmodel = "digits"\n[[stages]]\nmodel = "none"')
     code, _, err = fovea(*asked)
