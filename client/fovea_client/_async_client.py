@@ -130,11 +130,11 @@ class AsyncClient(BaseClient):
         model: str,
         texts: Sequence[str],
         *,
-        normalise: bool = True,
+        normalize: bool = True,
         version: int | str | None = None,
     ) -> tuple[Embedding, ...]:
         """Return the vectors of texts, as `Client.embed` does."""
-        return await self._ask(self._embed(model, texts, version, normalise=normalise))
+        return await self._ask(self._embed(model, texts, version, normalize=normalize))
 
     async def search(
         self,

@@ -94,9 +94,11 @@ class BaseClient:
         return Call(_requests.predict(model, [image], accept=format, **options), _responses.image)
 
     def _embed(
-        self, model: str, texts: Sequence[str], version: int | str | None, *, normalise: bool
+        self, model: str, texts: Sequence[str], version: int | str | None, *, normalize: bool
     ) -> Call[tuple[Embedding, ...]]:
-        body = json.dumps({"text": list(texts), "normalise": normalise}).encode()
+        # Servers of 0.1 do not know the name.
+        raw = {} if normalize else {"normalize": False}
+        body = json.dumps({"text": list(texts), **raw}).encode()
         path = f"{_requests.model_path(model, version)}/embed"
         request = Request("POST", path, {"content-type": "application/json"}, body)
         return Call(request, _responses.embeddings)

@@ -204,7 +204,7 @@ class Client(BaseClient):
         model: str,
         texts: Sequence[str],
         *,
-        normalise: bool = True,
+        normalize: bool = True,
         version: int | str | None = None,
     ) -> tuple[Embedding, ...]:
         """Return the vectors of texts, in the space of the vectors of images by `predict`.
@@ -212,12 +212,12 @@ class Client(BaseClient):
         Args:
             model: of images and texts, such as CLIP.
             texts: 1 to 1000.
-            normalise: divide each vector by its length.
+            normalize: divide each vector by its length.
             version: of the model.
 
         The errors are as for `predict`.
         """
-        return self._ask(self._embed(model, texts, version, normalise=normalise))
+        return self._ask(self._embed(model, texts, version, normalize=normalize))
 
     def search(
         self,

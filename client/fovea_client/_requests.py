@@ -37,7 +37,7 @@ class PredictOptions(TypedDict, total=False):
             pictures, are PNG files, or none.
         labels: texts that a model of images and texts, such as CLIP, classifies the image by, or
             that a detector which takes texts finds; or text with commas such as "a cat,a dog".
-        normalise: of an embedding: divide the vector by its length, the default.
+        normalize: divide an embedding by its length, the default.
         vector: form of a vector in JSON: "base64" or "list".
         tile: side in pixels of the tiles that the image is cut into, or columns and rows: "3x2".
         overlap: share of a tile that the next one repeats, 0 to .9.
@@ -61,7 +61,7 @@ class PredictOptions(TypedDict, total=False):
     agnostic: bool | None
     mask: MaskFormat | None
     labels: Iterable[str] | None
-    normalise: bool | None
+    normalize: bool | None
     vector: VectorFormat | None
     tile: int | str | None
     overlap: float | None

@@ -193,7 +193,7 @@ class Embedding(Value):
 
     Attributes:
         norm: the length that the network gave the vector.
-        normalised: the vector was divided by its length, as the option normalise says.
+        normalised: the vector was divided by its length, as the option normalize says.
         data: float32 numbers, little-endian, in JSON as base64; absent with vector=list.
         numbers: the same as a list, with vector=list alone.
     """

@@ -328,7 +328,7 @@ POINTS = ("centre", "top left", "top right", "bottom right", "bottom left")
 MASKED = tuple({"mask": each} for each in ("polygon", "png", "none"))
 BARE = ({"mask": "none"},)
 TRACKED = ({"track": "bytetrack", "stream_id": "one", "frame": 1},)
-VECTOR = ({"vector": "list", "normalise": False},)
+VECTOR = ({"vector": "list", "normalize": False},)
 MODELS = {
     "detect": Model(
         "detect", SCENES, check_boxes, "score", BOXED, "digits.onnx", forms=TRACKED

@@ -346,7 +346,7 @@ def test_a_classifier_answers_as_many_classes_as_are_asked_for(client):
 def test_forms_of_a_vector(client):
     usual, listed, raw = (
         client.predict("embedding", FLAT[0], **options).image.embedding
-        for options in ({}, {"vector": "list"}, {"vector": "list", "normalise": False})
+        for options in ({}, {"vector": "list"}, {"vector": "list", "normalize": False})
     )
     assert (usual.numbers, listed.data) == ((), None)
     assert usual.vector.tolist() == listed.vector.tolist()

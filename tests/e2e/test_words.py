@@ -96,7 +96,7 @@ def test_texts_have_vectors_beside_those_of_images(server):
     with Client(server.url) as client:
         read = client.embed("clip", LABELS)
         again = client.embed("clip", [*LABELS, "blue"], version=1)
-        raw = client.embed("clip", ["red"], normalise=False)
+        raw = client.embed("clip", ["red"], normalize=False)
         halves = client.embed("halves", LABELS)
     np.testing.assert_allclose([each.vector for each in read], wanted, atol=1e-5)
     assert [each.vector.tolist() for each in again[:3]] == [each.vector.tolist() for each in read]
@@ -190,7 +190,7 @@ def test_the_command_classifies_by_words(repository, server, tmp_path, fovea):
     ("path", "body", "status", "says"),
     [
         ("clip/predict?labels=", None, 422, "separated by commas"),
-        ("clip/predict?labels=a&normalise=false", None, 422, "has no effect"),
+        ("clip/predict?labels=a&normalize=false", None, 422, "has no effect"),
         ("clip/predict?labels=a&classes=5", None, 422, "has no class 5"),
         ("clip/predict?top_k=2", None, 422, "has no effect"),
         ("clip/predict?labels=" + "a," * 1000 + "a", None, 422, "1 to 1000"),

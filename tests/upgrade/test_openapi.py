@@ -12,7 +12,27 @@ from tests.upgrade.surface import differences, newly_required, openapi_table, un
 
 pytestmark = pytest.mark.slow
 
-INTENDED: dict[str, str] = {}
+_PREDICT = [
+    f"POST /v1/models/{{name}}/{version}{route}"
+    for version in ("", "versions/{version}/")
+    for route in (
+        *("predict query ", "predict/form body multipart/form-data."),
+        *("predict/json body application/json.", "annotate query "),
+        "embed body application/json.",
+    )
+]
+_STREAMS = (
+    *("GET /v1/streams 200 application/json.streams[].", "POST /v1/streams body application/json."),
+    "POST /v1/streams 201 application/json.",
+    *(
+        f"{method} /v1/streams/{{stream}} {part} application/json."
+        for method, part in (("GET", "200"), ("PATCH", "body"), ("PATCH", "200"))
+    ),
+)
+INTENDED = {
+    f"{where}normalise: is gone": "it is normalize; requests may have either name"
+    for where in (*_PREDICT, *_STREAMS)
+}
 """Intended changes: the beginning of the line that the test prints, and the reason."""
 
 

@@ -59,7 +59,7 @@ def add_normalisation(
     if image.dtype not in ("float32", "float16"):
         raise UnsupportedModel(
             f"input {image.name} is of {image.dtype}: a normalisation can be added to float32 and "
-            "float16; drop the one that is there with --drop-normalise"
+            "float16; drop the one that is there with --drop-normalize"
         )
     # (v - mean / scale) / (std / scale): 255 is exact in float32, and 1 / 255 is not.
     mean, std = (_per_channel(image, n) / wanted.scale for n in (wanted.mean, wanted.std))

@@ -39,7 +39,7 @@ class Embedding(TaskResult):
     def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
         """Return the vector, in base64 or as a list, and the norm that the network gave it."""
         vector = self._choose_vector(options)
-        answer: dict[str, Any] = {"norm": round(self.norm, 6), "normalised": options.normalise}
+        answer: dict[str, Any] = {"norm": round(self.norm, 6), "normalised": options.normalize}
         if options.vector == "list":
             answer["numbers"] = vector.tolist()
         else:
@@ -62,7 +62,7 @@ class Embedding(TaskResult):
     ) -> dict[str, Array]:
         """Convert vectors: ``embedding`` float32 [n, d], and ``norms`` float32 [n] of the network.
 
-        With normalise, which is the default, the vectors have length 1.
+        With normalize, which is the default, the vectors have length 1.
         """
         return {
             "embedding": np.stack([one._choose_vector(options) for one in found]),
@@ -78,7 +78,7 @@ class Embedding(TaskResult):
         ]
 
     def _choose_vector(self, options: PredictOptions) -> NDArray[np.float32]:
-        return self.unit if options.normalise else self.vector
+        return self.unit if options.normalize else self.vector
 
     @property
     def norm(self) -> float:

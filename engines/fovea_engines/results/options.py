@@ -41,7 +41,7 @@ _TASKS: Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]] = {
         "png": ("segment", *MAPS),
     },
     "labels": ("embed", "detect", "segment"),
-    "normalise": ("embed",),
+    "normalize": ("embed",),
     "vector": ("embed",),
     "tile": _OBJECTS,
     "overlap": _OBJECTS,
@@ -112,7 +112,7 @@ class PredictOptions:
             "(open-vocabulary detectors)"
         },
     )
-    normalise: bool = field(
+    normalize: bool = field(
         default=True,
         metadata={"description": "L2-normalize the embedding"},
     )

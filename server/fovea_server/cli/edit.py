@@ -208,9 +208,12 @@ def edit(
             help="Make this tensor an output, and drop what follows. May be repeated.",
         ),
     ] = None,
-    drop_normalise: Annotated[
+    drop_normalize: Annotated[
         bool,
-        _input_option("--drop-normalise", help="Drop the normalization at the start of the model."),
+        _input_option(
+            *("--drop-normalize", "--drop-normalise"),
+            help="Drop the normalization at the start of the model.",
+        ),
     ] = False,
     size: Annotated[
         str | None,
@@ -226,15 +229,16 @@ def edit(
             help="Batch size; changes the constants of Reshape, too.",
         ),
     ] = None,
-    normalise: Annotated[
+    normalize: Annotated[
         str | None,
         _input_option(
+            *("--normalize", "--normalise"),
             metavar="SCALE[,MEAN[,STD]]",
             help="Take 0 to 255, and begin with (v * SCALE - MEAN) / STD: 1/255, or one number a "
             "channel as in 1/255,0.485:0.456:0.406,0.229:0.224:0.225.",
         ),
     ] = None,
-    uint8: Annotated[bool, _input_option("--uint8", help="With --normalise: take bytes.")] = False,
+    uint8: Annotated[bool, _input_option("--uint8", help="With --normalize: take bytes.")] = False,
     replace_op: Annotated[
         list[str] | None,
         _names_option(
@@ -274,16 +278,16 @@ def edit(
 
     Example: fovea edit yolov10n.onnx --out raw.onnx --output /model.23/Concat_3_output_0
 
-    Example: fovea edit model.onnx --out batch.onnx --batch dynamic --normalise 1/255 --uint8
+    Example: fovea edit model.onnx --out batch.onnx --batch dynamic --normalize 1/255 --uint8
 
     Example: fovea edit yolov8n.onnx --out wide.onnx --size 384x640
 
     Example: fovea edit model.onnx --out named.onnx --rename output=output0 --meta stride=32
     """
-    check_options(context, needs={"uint8": {"normalise": ()}})
+    check_options(context, needs={"uint8": {"normalize": ()}})
     edits = [
         *_cut_edits(inputs or [], outputs or []),
-        *_input_edits(drop_normalise, size, batch, normalise, uint8),
+        *_input_edits(drop_normalize, size, batch, normalize, uint8),
         *_name_edits(replace_op, rename, strip, meta, labels),
     ]
     if not edits:
@@ -305,7 +309,7 @@ def _cut_edits(inputs: Sequence[str], outputs: Sequence[str]) -> Iterator[Edit]:
 
 
 def _input_edits(
-    drop: bool, size: str | None, batch: str | None, normalise: str | None, uint8: bool
+    drop: bool, size: str | None, batch: str | None, normalize: str | None, uint8: bool
 ) -> Iterator[Edit]:
     if drop:
         yield drop_normalisation
@@ -313,8 +317,8 @@ def _input_edits(
         yield partial(set_size, size=None if size == _ANY else parse_size(size))
     if batch is not None:
         yield partial(set_batch, batch=_parse_batch(batch))
-    if normalise is not None:
-        yield partial(add_normalisation, wanted=Normalisation.parse(normalise), uint8=uint8)
+    if normalize is not None:
+        yield partial(add_normalisation, wanted=Normalisation.parse(normalize), uint8=uint8)
 
 
 def _name_edits(

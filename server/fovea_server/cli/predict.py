@@ -157,7 +157,7 @@ def predict(
     found = find_sources(sources, every=every, drawn=out and out / DRAWN)
     tracker = given.pop("track")
     # What is out of range is refused before anything is sent.
-    values = read_options(given | {"normalise": "false" if raw else None})
+    values = read_options(given | {"normalize": "false" if raw else None})
     options = PredictOptions(**values)
     tracking = _tracking(tracker, line, zone, options.conf)
     has_video = any(source.is_video for source in found.files)

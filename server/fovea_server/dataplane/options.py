@@ -23,6 +23,8 @@ _SAME = {
     **dict.fromkeys(("max_detections", "limit"), "max_det"),
     **dict.fromkeys(("agnostic_nms", "class_agnostic_nms"), "agnostic"),
 }
+# Names of version 0.1.
+FORMER = {"normalise": "normalize"}
 # A message must not repeat a value of any length.
 _SHOWN = 60
 
@@ -31,6 +33,7 @@ def parse_options(given: Mapping[str, Any]) -> PredictOptions:
     """Parse options from text or JSON values; InvalidOption names the one that is wrong."""
     values: dict[str, Any] = {}
     for name, value in given.items():
+        name = FORMER.get(name, name)
         if name not in _OPTIONS:
             known, shown = ", ".join(_OPTIONS), name[:_SHOWN]
             close = [_SAME[shown]] if shown in _SAME else get_close_matches(shown, _OPTIONS, 1)

@@ -48,7 +48,7 @@ TextRequest = create_model(
     "TextRequest",
     __doc__="Texts to turn into vectors, by a model of images and texts.",
     text=(str | list[str], Field(description="one, or up to 1000")),
-    normalise=(bool, Field(True, **_OPTIONS["normalise"].metadata)),
+    normalize=(bool, Field(True, **_OPTIONS["normalize"].metadata)),
     vector=(VectorFormat, Field("base64", **_OPTIONS["vector"].metadata)),
 )
 

@@ -154,7 +154,7 @@ export interface PredictJson {
   /** texts to classify an image by (CLIP, SigLIP) or to detect (open-vocabulary detectors) */
   labels?: string[] | null;
   /** L2-normalize the embedding; default true */
-  normalise?: boolean;
+  normalize?: boolean;
   /** format of the embedding: float32 in base64, little-endian, or a list; default "base64" */
   vector?: "base64" | "list";
   /** cut the image into tiles: 640 is the side in pixels, 3x2 are columns and rows */
@@ -298,7 +298,7 @@ export interface StreamSettings {
   /** texts to classify an image by (CLIP, SigLIP) or to detect (open-vocabulary detectors) */
   labels?: string[];
   /** L2-normalize the embedding */
-  normalise?: boolean;
+  normalize?: boolean;
   /** format of the embedding: float32 in base64, little-endian, or a list */
   vector?: "base64" | "list";
   /** cut the image into tiles: 640 is the side in pixels, 3x2 are columns and rows */
@@ -360,7 +360,7 @@ export interface StreamChange {
   /** texts to classify an image by (CLIP, SigLIP) or to detect (open-vocabulary detectors) */
   labels?: string[];
   /** L2-normalize the embedding */
-  normalise?: boolean;
+  normalize?: boolean;
   /** format of the embedding: float32 in base64, little-endian, or a list */
   vector?: "base64" | "list";
   /** cut the image into tiles: 640 is the side in pixels, 3x2 are columns and rows */
@@ -420,7 +420,7 @@ export interface StreamStatus {
   /** texts to classify an image by (CLIP, SigLIP) or to detect (open-vocabulary detectors) */
   labels?: string[];
   /** L2-normalize the embedding */
-  normalise?: boolean;
+  normalize?: boolean;
   /** format of the embedding: float32 in base64, little-endian, or a list */
   vector?: "base64" | "list";
   /** cut the image into tiles: 640 is the side in pixels, 3x2 are columns and rows */
@@ -737,7 +737,7 @@ export interface Depth {
 export interface Embedding {
   /** the length that the network gave the vector */
   norm: number;
-  /** the vector was divided by its length, as the option normalise says */
+  /** the vector was divided by its length, as the option normalize says */
   normalised: boolean;
   /** float32 numbers, little-endian, in JSON as base64; absent with vector=list */
   data?: string;

@@ -68,7 +68,7 @@ def test_arithmetic_that_an_exporter_wrote_is_dropped(shared):
 def test_what_cannot_be_normalised_is_refused(shared):
     with pytest.raises(UnsupportedModel, match=r"/model\.0/conv/Conv"):
         drop_normalisation(model(shared, "yolov10n"))
-    with pytest.raises(UnsupportedModel, match="--drop-normalise"):
+    with pytest.raises(UnsupportedModel, match="--drop-normalize"):
         add_normalisation(model(shared, "heads/tf-od"), Normalisation.parse("1/255"))
 
 

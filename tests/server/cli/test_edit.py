@@ -39,7 +39,7 @@ def test_a_detector_is_cut_freed_and_normalised_at_once(fovea, shared, tmp_path)
 
 
 def test_json_has_both_models_and_every_edit(fovea, tiny_model):
-    edits = ("--normalise", "1/255", "--uint8", "--replace-op", "Sigmoid=Softsign")
+    edits = ("--normalize", "1/255", "--uint8", "--replace-op", "Sigmoid=Softsign")
     code, out, _ = fovea("edit", tiny_model, "--out", "m.onnx", *edits, "--json")
     assert code == 0
     report = json.loads(out)
@@ -83,7 +83,7 @@ def test_what_was_there_is_replaced_but_never_the_model(fovea, tiny_model, tmp_p
         (("--size", "100"), 2, "32"),
         (("--size", "96"), 1, "(Mul)"),
         (("--normalise", "x"), 2, "SCALE"),
-        (("--uint8",), 2, "--normalise"),
+        (("--uint8",), 2, "--normalize"),
         (("--rename", "output0"), 2, "="),
         (("--rename", "a=b", "--rename", "a=c"), 2, "'a'"),
         (("--rename", "output0=images"), 2, "'images'"),

@@ -17,7 +17,7 @@ from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import BodyTooLarge, FoveaError, InvalidOption, InvalidRequest
 from fovea_preprocess.image import looks_encoded
 from fovea_preprocess.text import counted, size_text
-from fovea_server.dataplane.options import parse_options
+from fovea_server.dataplane.options import FORMER, parse_options
 from fovea_server.http.base64_text import base64_image
 from fovea_server.http.receive import Watch, unpack
 from fovea_server.json_text import MAX_WEIGHT, JsonThread, parse_json
@@ -140,8 +140,8 @@ def parse_texts(body: bytes, most: int = MAX_WEIGHT) -> tuple[list[str], Predict
     texts = [sent] if isinstance(sent, str) else sent
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
         raise InvalidRequest('the body must be {"text": "a cat"}, or a list of texts in its place')
-    if other := sorted(given.keys() - {"normalise", "vector"}):
-        raise InvalidOption(f"'{other[0][:60]}' is not an option of texts: normalise, vector")
+    if other := sorted(given.keys() - {"normalize", "vector", *FORMER}):
+        raise InvalidOption(f"'{other[0][:60]}' is not an option of texts: normalize, vector")
     return texts, parse_options(given)
 
 

@@ -145,7 +145,7 @@ class Embedding(Part):
 
     norm: float = Field(description="the length that the network gave the vector")
     normalised: bool = Field(
-        description="the vector was divided by its length, as the option normalise says"
+        description="the vector was divided by its length, as the option normalize says"
     )
     data: str | Absent = Field(
         None,
