@@ -172,7 +172,7 @@ def test_versions_change_in_its_name(nameless, demo_versions, tmp_path):
     given = ("digits", "--repository", repository)
     assert "current" in nameless("promote", "digits", 1, "--repository", repository)
     assert "current again" in nameless("rollback", *given)
-    events = json.loads(nameless("history", *given, "--json"))["events"]
+    events = json.loads(nameless("versions", "--history", *given, "--json"))["events"]
     assert [each["who"] for each in events[-2:]] == [str(UID)] * 2
 
 

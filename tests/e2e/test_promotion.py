@@ -351,15 +351,15 @@ def test_the_commands_ask_a_server(adders, fovea):
     assert (code, out) == (0, "Version 4 of plus is current.\n"), err
     code, out, _ = fovea("rollback", "plus", "--url", adders.url)
     assert (code, out) == (0, "Version 1 of plus is current again, in place of version 4.\n")
-    code, out, _ = fovea("history", "plus", "--url", adders.url)
+    code, out, _ = fovea("versions", "plus", "--history", "--url", adders.url)
     assert (code, "it is better" in out, "current: 1" in out) == (0, True, True)
     code, out, _ = fovea("promote", "plus", 4, "--canary", "5%", "--url", adders.url)
     assert (code, "answers 5 % of the requests" in out) == (0, True)
-    code, out, _ = fovea("history", "plus", "--url", adders.url)
+    code, out, _ = fovea("versions", "plus", "--history", "--url", adders.url)
     assert (code, "canary 4: 0 requests answered" in out) == (0, True)
     code, out, _ = fovea("rollback", "plus", "--url", adders.url)
     assert (code, out) == (0, "The canary is over: version 1 of plus stays current.\n")
-    code, out, _ = fovea("history", "plus", "--url", adders.url, "--json")
+    code, out, _ = fovea("versions", "plus", "--history", "--url", adders.url, "--json")
     assert (code, "canary" in json.loads(out), json.loads(out)["current"]) == (0, False, "1")
     # In pages, from the newest back; and so without a server.
     whole = [each["number"] for each in json.loads(out)["events"]]
@@ -372,7 +372,7 @@ def test_the_commands_ask_a_server(adders, fovea):
     assert pages == [whole[-2:], whole[-4:-2], []]
     assert httpx.get(url, params={"limit": 0}).status_code == 422
     path = adders.log.parent / "r"
-    code, out, _ = fovea("history", "plus", "--repository", path, "--limit", 2)
+    code, out, _ = fovea("versions", "plus", "--history", "--repository", path, "--limit", 2)
     assert (code, f"{len(whole) - 2} events before these" in out) == (0, True)
 
 

@@ -12,6 +12,7 @@ INTENDED: dict[str, str] = {
         f"fovea bench --{option}: is gone": "benchmarks/mlperf.py runs LoadGen"
         for option in ("mlperf", "over", "quick", "p99", "logs")
     },
+    "fovea history": "`fovea versions --history` does the same; the name works, and is not listed",
 }
 """Intended changes: the beginning of the line that the test prints, and the reason."""
 

@@ -59,7 +59,6 @@ COMMANDS: dict[str, dict[str, str]] = {
         "versions": "fovea_server.cli.versions:versions",
         "promote": "fovea_server.cli.promote:promote",
         "rollback": "fovea_server.cli.promote:rollback",
-        "history": "fovea_server.cli.promote:history",
     },
     "Monitor": {
         "drift": "fovea_server.cli.drift:drift",
@@ -78,6 +77,8 @@ imports of all commands.
 """
 
 _TARGETS = {name: target for panel in COMMANDS.values() for name, target in panel.items()}
+# Commands of version 0.1 that no help lists.
+_FORMER = {"history": "fovea_server.cli.promote:history"}
 _OTHER_GPU = re.compile(r"'--backend': '(cuda|gpu|trt)' is not one of")
 _ABSENT = re.compile(r"'([^']*)' does not exist$")
 # Options of Ultralytics and trtexec -> what Fovea has instead.
@@ -119,7 +120,7 @@ class Program(TyperGroup):
     def get_command(self, ctx: Context, cmd_name: str) -> ClickCommand | None:
         """Import a command; None where there is none of that name."""
         self.list_commands(ctx)
-        if (target := _TARGETS.get(cmd_name)) is None:
+        if (target := (_TARGETS | _FORMER).get(cmd_name)) is None:
             return None
         module, _, attribute = target.partition(":")
         found: typer.Typer | Callable[..., None] = getattr(import_module(module), attribute)

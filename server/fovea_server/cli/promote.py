@@ -1,4 +1,4 @@
-"""`fovea promote`, `fovea rollback`, `fovea history`: the version of a model that is current."""
+"""`fovea promote`, `fovea rollback` and the history: the current version of a model."""
 
 from __future__ import annotations
 
@@ -45,6 +45,10 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _Why = Annotated[
     str,
     typer.Option(metavar="TEXT", help="For the history.", rich_help_panel="Model and repository"),
+]
+
+LimitOption = Annotated[
+    int, typer.Option(metavar="N", min=1, max=MAX_EVENTS, help="Events that --history lists.")
 ]
 
 
@@ -109,7 +113,8 @@ def promote(
     elif change.canary is not None:
         typer.echo(
             f"Version {version} of {model} is a canary: it answers {100 * change.canary:g} % of "
-            f"the requests that name no version. `fovea history {model}` tells how it does."
+            f"the requests that name no version. `fovea versions {model} --history` shows its "
+            "progress."
         )
     else:
         typer.echo(f"Version {version} of {model} is current.")
@@ -146,17 +151,23 @@ def history(
     model: ServedModelArgument,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
-    limit: Annotated[
-        int, typer.Option(metavar="N", min=1, max=MAX_EVENTS, help="Most events, the newest.")
-    ] = DEFAULT_EVENTS,
+    limit: LimitOption = DEFAULT_EVENTS,
     as_json: AsJson = False,
 ) -> None:
-    """Show who promoted which version, when and why.
+    """Do what `versions --history` does. Version 0.1 had this command, which 0.3 will not have."""
+    show_history(context, model, repository, url, limit, as_json=as_json)
 
-    With --url it also tells how a canary does.
 
-    Example: fovea history yolov8n
-    """
+def show_history(
+    context: typer.Context,
+    model: str,
+    repository: Path,
+    url: str | None,
+    limit: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Print who promoted which version, when and why, and the progress of a canary."""
     if url is not None:
         with ServedModelClient(url, model) as server:
             found = server.ask(ModelHistory, f"history?limit={limit}")

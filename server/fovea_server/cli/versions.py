@@ -1,9 +1,10 @@
-"""`fovea versions`: the versions of a model, and the removal of old ones."""
+"""`fovea versions`: the versions of a model, their history, and the removal of old ones."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -29,8 +30,10 @@ from fovea_server.cli.options import (
     check_options,
     find_models,
 )
+from fovea_server.cli.promote import LimitOption, show_history
 from fovea_server.models.beside import find_faults
 from fovea_server.pipelines.recipe import Pipeline, is_pipeline
+from fovea_server.rollout.promotion_documents import DEFAULT_EVENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,13 @@ def versions(
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Delete without a confirmation.")
     ] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Show who promoted which version, when and why.")
+    ] = False,
+    limit: LimitOption = DEFAULT_EVENTS,
     as_json: AsJson = False,
 ) -> None:
-    """List the versions of a model, or delete old ones.
+    """List the versions of a model, show their history, or delete old ones.
 
     A server loads those that are served: the newest, unless config.pbtxt has a version_policy, and
     the current one, which answers requests that name no version. With --url the table also shows
@@ -83,11 +90,20 @@ def versions(
     --prune keeps the newest versions, those that are served, and those that the server of --url has
     loaded. Without --url a running server may lose the version that it still serves.
 
+    --history lists promotions, canaries and rollbacks. With --url it also shows the progress of a
+    canary.
+
     Example: fovea versions yolov8n --url http://127.0.0.1:8000
 
     Example: fovea versions yolov8n --prune --keep 3
     """
-    check_options(context, {"keep": {"prune": ()}, "yes": {"prune": ()}})
+    needs = {"keep": {"prune": ()}, "yes": {"prune": ()}, "limit": {"history": ()}}
+    check_options(context, needs)
+    if history and prune:
+        raise InvalidOption("give --history or --prune, not both")
+    if history:
+        show_history(context, model, repository, url, limit, as_json=as_json)
+        return
     if prune and not yes and (as_json or not sys.stdin.isatty()):
         raise InvalidOption("--prune asks before it deletes, which takes a terminal: add --yes")
     path = find_models(context, repository, model)[0].absolute()
@@ -98,26 +114,61 @@ def versions(
         return
     models, name = ModelRepository(path.parent), path.name
     found = _read(models, name, {} if url is None else _fetch_states(url, name))
-    old = [one for one in found[:-keep] if not one.served and one.server is None] if prune else []
-    # A version may be a link to another one, which then stays with it.
-    stay = {models.folder(name, one.version).resolve() for one in found if one not in old}
-    old = [one for one in old if models.folder(name, one.version).resolve() not in stay]
-    if not as_json:
-        Console().print(_table(found))
-        if prune:
-            typer.echo(_plan(old, len(found), yes=yes))
-            if old and url is None:
-                typer.echo("A running server may have them loaded: --url keeps those.")
-            old = old if not old or yes or typer.confirm("Delete them?") else []
+    if as_json:
+        _print_json(models, name, found, keep if prune else None)
+        return
+    Console().print(_table(found))
+    if prune:
+        _prune(models, name, found, keep, sure=yes, loaded_known=url is not None)
+
+
+def _print_json(
+    models: ModelRepository, name: str, found: list[_Version], keep: int | None
+) -> None:
+    rows = [asdict(one) | {"created": one.created and one.created.isoformat()} for one in found]
+    document: dict[str, object] = {"model": name, "versions": rows}
+    if keep is not None:
+        old = _choose_old(models, name, found, keep)
+        _delete(models, name, old)
+        numbers = [one.version for one in old]
+        document |= {"deleted": numbers, "freed": sum(one.size for one in old)}
+    typer.echo(json.dumps(document, indent=2))
+
+
+def _prune(
+    models: ModelRepository,
+    name: str,
+    found: list[_Version],
+    keep: int,
+    *,
+    sure: bool,
+    loaded_known: bool,
+) -> None:
+    old = _choose_old(models, name, found, keep)
+    if not old:
+        typer.echo(f"Nothing to delete: all of {counted(len(found), 'version')} stay.")
+        return
+    which, size = ", ".join(str(one.version) for one in old), _megabytes(old)
+    typer.echo(f"{'Deleting' if sure else 'To delete:'} {which} ({size}); the others stay.")
+    if not loaded_known:
+        typer.echo("A running server may have them loaded: --url keeps those.")
+    if sure or typer.confirm("Delete them?"):
+        _delete(models, name, old)
+        typer.echo(f"Deleted {counted(len(old), 'version')}; {size} are free.")
+
+
+def _delete(models: ModelRepository, name: str, old: list[_Version]) -> None:
     for one in old:
         models.remove(name, one.version)
-    freed = sum(one.size for one in old)
-    if as_json:
-        rows = [asdict(one) | {"created": one.created and one.created.isoformat()} for one in found]
-        deleted = {"deleted": [one.version for one in old], "freed": freed} if prune else {}
-        typer.echo(json.dumps({"model": name, "versions": rows, **deleted}, indent=2))
-    elif old:
-        typer.echo(f"Deleted {counted(len(old), 'version')}; {_megabytes(freed)} are free.")
+
+
+def _choose_old(
+    models: ModelRepository, name: str, found: list[_Version], keep: int
+) -> list[_Version]:
+    """Return all but the newest `keep` versions, those in use, and those that they link to."""
+    old = [one for one in found[:-keep] if not one.served and one.server is None]
+    stay = {models.folder(name, one.version).resolve() for one in found if one not in old}
+    return [one for one in old if models.folder(name, one.version).resolve() not in stay]
 
 
 def _show_pipeline(folder: Path, *, as_json: bool) -> None:
@@ -195,19 +246,11 @@ def _table(found: list[_Version]) -> Table:
             str(one.version),
             NO_FIGURE if one.created is None else f"{one.created:%Y-%m-%d}",
             engine,
-            _megabytes(one.size),
+            _megabytes([one]),
             ", ".join(states),
         )
     return table
 
 
-def _plan(old: list[_Version], number: int, *, yes: bool) -> str:
-    if not old:
-        return f"Nothing to delete: all of {counted(number, 'version')} stay."
-    which = ", ".join(str(one.version) for one in old)
-    size = _megabytes(sum(one.size for one in old))
-    return f"{'Deleting' if yes else 'To delete:'} {which} ({size}); the others stay."
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"
+def _megabytes(versions: Sequence[_Version]) -> str:
+    return f"{sum(one.size for one in versions) / 1e6:.1f} MB"

@@ -167,6 +167,6 @@ def test_brackets_in_a_reason_are_told_as_they_are(tmp_path: Path) -> None:
     }
     event |= {"version": 1, "previous": 1, "why": "[/x] [late]"}
     (tmp_path / "m" / "history.jsonl").write_text(json.dumps(event) + "\n")
-    told = CliRunner().invoke(app, ["history", "m", "--repository", str(tmp_path)])
+    told = CliRunner().invoke(app, ["versions", "m", "--history", "--repository", str(tmp_path)])
     assert told.exit_code == 0, told.output
     assert "[/x] [late]" in " ".join(told.output.split())
