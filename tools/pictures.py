@@ -16,16 +16,13 @@ yolov8n-pose and yolov8n-seg-320.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import cv2
-import httpx
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
@@ -70,12 +67,13 @@ model = "yolov8n"
 model = "vehicle"
 classes = ["car", "bus", "truck"]
 """
-# stream.jpg: the frames of the video before it, and what counts.
-STREAM_FRAMES = 86
-STREAM = """lines = ["entry=0.05,0.94,0.62,0.94"]
-zones = ["table=0.45,0.66,0.7,0.66,0.74,0.92,0.41,0.92"]
-classes = ["person"]
-"""
+# stream.webp: the frames of the video that it shows, and what counts. Nothing moves between the
+# two parts.
+STREAM_PARTS, STREAM_STEP = (range(58, 100), range(182, 262)), 2
+STREAM = (
+    "--classes person --line entry=0.05,0.94,0.62,0.94 "
+    "--zone table=0.45,0.66,0.7,0.66,0.74,0.92,0.41,0.92"
+)
 
 
 def run(command: str, folder: Path) -> str:
@@ -150,23 +148,28 @@ def page(url: str, photographs: Path) -> None:
 
 
 def stream(model: Path, video: Path) -> None:
-    """Serve a stream of the beginning of a video, and take its newest picture."""
+    """Track people in the beginning of a video, and animate some of its frames."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         build_engine(BuildPlan(model, "model", folder / "repository", "openvino"))
-        _write_beginning(video, folder / "clip.avi")
-        text = f'source = "{folder}/clip.avi"\nmodel = "model"\n{STREAM}'
-        (folder / "repository" / "streams.toml").write_text(f"[street]\n{text}")
-        command = [sys.executable, "-m", "fovea_server.cli.main", "serve", "repository"]
-        server = subprocess.Popen([*command, "--http-port=8137", "--no-allow-grpc"], cwd=folder)
-        address = "http://127.0.0.1:8137/v1/streams/street"
-        try:
-            jpeg = _last_but_one(f"{address}/video")
-        finally:
-            server.terminate()
-            server.wait()
-    picture = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
-    cv2.imwrite(str(IMAGES / "stream.jpg"), picture, [cv2.IMWRITE_JPEG_QUALITY, 74])
+        rate = _write_beginning(video, folder / "clip.avi", STREAM_PARTS[-1].stop)
+        run(f"fovea predict model clip.avi {STREAM} --out out --format annotated", folder)
+        read = cv2.VideoCapture(str(folder / "out" / "annotated" / "clip.mp4"))
+        drawn = [read.read()[1] for _ in range(STREAM_PARTS[-1].stop)]
+    shown = [
+        Image.fromarray(cv2.cvtColor(drawn[number], cv2.COLOR_BGR2RGB))
+        for part in STREAM_PARTS
+        for number in part[::STREAM_STEP]
+    ]
+    shown[0].save(
+        IMAGES / "stream.webp",
+        save_all=True,
+        append_images=shown[1:],
+        duration=round(1000 * STREAM_STEP / rate),
+        loop=0,
+        quality=60,
+        method=6,
+    )
 
 
 def search() -> None:
@@ -238,25 +241,16 @@ def _save(name: str, pixels: NDArray[np.uint8], quality: int) -> None:
     cv2.imwrite(str(IMAGES / name), picture, [cv2.IMWRITE_JPEG_QUALITY, quality])
 
 
-def _write_beginning(video: Path, clip: Path) -> None:
+def _write_beginning(video: Path, clip: Path, frames: int) -> float:
+    """Write the first frames of a video, and return its frames a second."""
     read = cv2.VideoCapture(str(video))
     size = int(read.get(cv2.CAP_PROP_FRAME_WIDTH)), int(read.get(cv2.CAP_PROP_FRAME_HEIGHT))
-    writer = cv2.VideoWriter(str(clip), cv2.VideoWriter.fourcc(*"MJPG"), 10, size)
-    for _ in range(STREAM_FRAMES):
+    rate = float(read.get(cv2.CAP_PROP_FPS))
+    writer = cv2.VideoWriter(str(clip), cv2.VideoWriter.fourcc(*"MJPG"), rate, size)
+    for _ in range(frames):
         writer.write(read.read()[1])
     writer.release()
-
-
-def _last_but_one(address: str) -> bytes:
-    """Read a stream to its end, at which all zones are empty."""
-    while True:
-        try:
-            body = httpx.get(address, timeout=600).raise_for_status().content
-            break
-        except httpx.TransportError:
-            time.sleep(0.2)
-    found = list(re.finditer(rb"Content-Length: (\d+)\r\n\r\n", body))[-2]
-    return body[found.end() :][: int(found[1])]
+    return rate
 
 
 if __name__ == "__main__":
