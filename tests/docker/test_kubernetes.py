@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import textwrap
 from collections.abc import Sequence
 from functools import cache
 from itertools import product
@@ -337,8 +336,8 @@ def test_engines_are_built_where_the_servers_read_them(pod: Document, container:
 
 def test_the_kustomization_of_the_docs_is_one(root: Path, tmp_path: Path) -> None:
     page = (root / "docs" / "how-to" / "kubernetes.md").read_text()
-    [text] = re.findall(r"\n\n((?:       .*\n)*       kind: Kustomization\n(?:       .*\n)*)", page)
-    own = YAML(typ="safe").load(textwrap.dedent(text))
+    [text] = re.findall(r"^```yaml\n(.*?kind: Kustomization\n.*?)^```", page, re.M | re.S)
+    own = YAML(typ="safe").load(text)
     [resource] = own["resources"]
     assert resource == "../CLONE/docker/kubernetes/cpu"
     for name in ("keys.json", "prometheus.key"):
