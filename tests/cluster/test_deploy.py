@@ -159,9 +159,10 @@ def _metadata(replica: Any) -> dict[str, Any]:
 
 def test_models_of_a_store(cluster, store, repository, demo_repository, scene, tmp_path):
     """A replica pulls its model when it starts; until then there is no more than its card."""
-    for name in ("digits", "spare"):
-        store.upload(repository / name, name)
-    asleep = {"spare": {"min_replicas": 0, "max_replicas": 1}}
+    # Ray counts requests by the name of a model: those to `spare` in other tests could wake it.
+    for name, stored in (("digits", "digits"), ("spare", "sleeper")):
+        store.upload(repository / name, stored)
+    asleep = {"sleeper": {"min_replicas": 0, "max_replicas": 1}}
     settings = {"repository_cache": str(tmp_path)}
     done = cluster.deploy(repository=store.address, models=asleep, settings=settings)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -175,9 +176,9 @@ def test_models_of_a_store(cluster, store, repository, demo_repository, scene, t
 
     assert predict("digits").status_code == 200
     listed = httpx.get(f"{cluster.url}/v1/models").json()["models"]
-    assert [model["name"] for model in listed] == ["digits", "spare"]
+    assert [model["name"] for model in listed] == ["digits", "sleeper"]
     assert pulled() == {"model.onnx"}
-    assert predict("spare").status_code == 200
+    assert predict("sleeper").status_code == 200
     assert pulled() == {"model.onnx", "model.xml", "model.bin"}
     cluster.serve(repository=str(demo_repository))
     store.remove("")
