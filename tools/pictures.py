@@ -7,10 +7,12 @@
     python -m tools.pictures search
     python -m tools.pictures enlarged ../shared/models/chains PHOTOGRAPHS
     python -m tools.pictures attributes ../shared/models ../shared/data/video/VIDEO
+    python -m tools.pictures drift
+    python -m tools.pictures shadow RETRAINED
 
 PHOTOGRAPHS is the folder `skimage/data` of scikit-image, whose pictures are in the public domain.
 `build` shows the speed of this machine: run it where nothing else does. `page` takes a server with
-yolov8n-pose and yolov8n-seg-320.
+yolov8n-pose and yolov8n-seg-320. docs/tutorials/retraining.md trains RETRAINED, an ONNX file.
 """
 
 from __future__ import annotations
@@ -19,7 +21,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import cycle, islice
 from pathlib import Path
 
 import cv2
@@ -38,6 +44,9 @@ from fovea_engines.evaluation.samples import read_image
 from fovea_engines.repository.labels import find_labels
 from fovea_engines.results.embedding import Embedding
 from fovea_engines.results.new_image import NewImage
+from fovea_preprocess.image import decode_image
+from fovea_server.monitoring.drift import DriftReport
+from fovea_server.monitoring.drift_chart import draw as draw_drift
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 DEMO = Path(__file__).parents[1] / "server" / "fovea_server" / "demo"
@@ -74,6 +83,10 @@ STREAM = (
     "--classes person --line entry=0.05,0.94,0.62,0.94 "
     "--zone table=0.45,0.66,0.7,0.66,0.74,0.92,0.41,0.92"
 )
+SERVER = "http://127.0.0.1:8137"
+# drift.svg and shadow.jpg: the number of images, and the quantities that are shown.
+LIVE, DRIFTED = 100, ("objects", "brightness")
+RUNNING = "starting", "running"
 
 
 def run(command: str, folder: Path) -> str:
@@ -236,6 +249,72 @@ def attributes(models: Path, video: Path) -> None:
     _save("attributes.jpg", drawn[LANES], 78)
 
 
+def drift() -> None:
+    """Send dark scenes to a model that was built with bright ones, and draw two quantities."""
+    from tools.demo_models.night import LAYOUT, scene
+    from tools.demo_models.scenes import compose
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / "day").mkdir()
+        for number in range(LIVE):
+            Image.fromarray(compose(number, "heldout", LAYOUT).pixels).save(
+                folder / "day" / f"{number}.png"
+            )
+        run(f"fovea build {DEMO / 'digits.onnx'} --images day", folder)
+        images = cycle([scene(number, "heldout")[0] for number in range(LIVE)])
+        with _served(folder), httpx.Client(base_url=SERVER) as http:
+            while True:
+                for png in islice(images, LIVE):
+                    http.post("/v1/models/digits/predict", content=png).raise_for_status()
+                text = http.get("/v1/models/digits/drift").raise_for_status().text
+                report = DriftReport.model_validate_json(text)
+                shown = [each for each in report.quantities if each.quantity in DRIFTED]
+                # The server measures the brightness of a few images a second only.
+                if all(each.distance is not None for each in shown):
+                    break
+    (IMAGES / "drift.svg").write_text(draw_drift(report.model_copy(update={"quantities": shown})))
+
+
+def shadow(retrained: Path) -> None:
+    """Shadow-test the retrained demo model on dark scenes, and take the worst image."""
+    from tools.demo_models.night import scene
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for model in (DEMO / "digits.onnx", retrained):
+            build_engine(BuildPlan(model, "digits", folder / "repository", "onnxruntime"))
+        run("fovea promote digits 1", folder)
+        images = cycle([scene(number, "heldout")[0] for number in range(LIVE)])
+        with _served(folder), httpx.Client(base_url=SERVER, timeout=60) as http:
+            http.put("/v1/models/digits/shadow", json={"version": 2, "share": 1, "images": LIVE})
+            while (found := http.get("/v1/models/digits/shadow").json())["state"] in RUNNING:
+                http.post("/v1/models/digits/predict", content=next(images)).raise_for_status()
+            worst = found["report"]["worst"][0]["picture"]
+            jpeg = http.get(f"/v1/models/digits/shadow/worst/{worst}").raise_for_status().content
+    _save("shadow.jpg", decode_image(jpeg).pixels, 80)
+
+
+@contextmanager
+def _served(folder: Path) -> Iterator[None]:
+    """Serve the repository in a folder, once it is ready, at `SERVER`."""
+    command = [sys.executable, "-m", "fovea_server.cli.main", "serve", "repository"]
+    flags = (f"--http-port={httpx.URL(SERVER).port}", "--no-allow-grpc", "--no-allow-metrics")
+    server = subprocess.Popen([*command, *flags], cwd=folder)
+    try:
+        while True:
+            try:
+                if httpx.get(f"{SERVER}/v2/health/ready").is_success:
+                    break
+            except httpx.TransportError:
+                pass
+            time.sleep(0.2)
+        yield
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def _save(name: str, pixels: NDArray[np.uint8], quality: int) -> None:
     picture = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
     cv2.imwrite(str(IMAGES / name), picture, [cv2.IMWRITE_JPEG_QUALITY, quality])
@@ -269,5 +348,9 @@ if __name__ == "__main__":
             enlarged(Path(models), Path(photographs))
         case ["attributes", models, video]:
             attributes(Path(models), Path(video))
+        case ["drift"]:
+            drift()
+        case ["shadow", retrained]:
+            shadow(Path(retrained))
         case _:
             sys.exit(__doc__)

@@ -1,4 +1,4 @@
-"""From what a model gets wrong to its next version, as docs/tutorials/retraining.md tells it."""
+"""From what a model gets wrong to its next version, as in docs/tutorials/retraining.md."""
 
 import json
 import os
@@ -9,9 +9,9 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from tests.circle.night import lines, scene, write_labelled
 from tests.conftest import DEMO
 from tests.serving import start_server
+from tools.demo_models.night import lines, scene, write_labelled
 
 from fovea_client import Client, FoveaClientError
 from fovea_engines.build.build import build
@@ -67,7 +67,7 @@ def test_a_model_learns_from_what_it_was_shown(tmp_path, fovea):
     truth = {png: lines(made) for png, made in scenes}
     repository, judged = tmp_path / "repository", tmp_path / "judged"
     build(BuildPlan(DEMO / "digits.onnx", "digits", repository, "onnxruntime"))
-    write_labelled(judged, range(JUDGED))
+    write_labelled(judged, range(JUDGED), "heldout")
     kept = tmp_path / "kept"
     (repository / "digits" / "fovea.toml").write_text(
         '[capture]\nrules = ["rate 100%"]\nper_minute = 10000\n'
