@@ -29,6 +29,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import cv2
+import httpx
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
