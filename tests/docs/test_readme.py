@@ -15,6 +15,13 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 README = (ROOT / "README.md").read_text()
 # Their blocks share one server, which the README starts.
 SERVED = ("README.md", "docs/reference/http.md", "docs/reference/triton.md")
+# These have tests of their own: test_recipes.py, test_streams_page.py, test_tutorials.py.
+TESTED_ELSEWHERE = (
+    "docs/how-to/recipes.md",
+    "docs/how-to/streams.md",
+    "docs/tutorials/first-model.md",
+    "docs/tutorials/make-it-fast.md",
+)
 PAGES = ("README.md", *(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md")))
 LINKED = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "client" / "README.md"})
 
@@ -47,11 +54,7 @@ def test_every_block_with_a_server_runs(workplace):
 
 
 @pytest.mark.timeout(900)
-# These have tests of their own: tests/docs/test_recipes.py, test_streams_page.py.
-@pytest.mark.parametrize(
-    "page",
-    sorted({*PAGES} - {*SERVED, "docs/how-to/recipes.md", "docs/how-to/streams.md"}),
-)
+@pytest.mark.parametrize("page", sorted({*PAGES} - {*SERVED, *TESTED_ELSEWHERE}))
 def test_every_block_of_a_page_runs(workplace, page):
     for kind, block in blocks_of(page):
         if kind == "python":

@@ -2,13 +2,11 @@
 
 import re
 import subprocess
-import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import cv2
 import pytest
-from tests.docs.pages import ROOT, blocks, ported, served
+from tests.docs.pages import ROOT, blocks, run_blocks
 from tests.system import program
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -30,11 +28,6 @@ IN_README = "INT8 with a gate"
 WRITTEN = {
     "A folder of images into a COCO file": "found/predictions.json",
     "An annotated video": "drawn/annotated/street.mp4",
-}
-# A measurement that is to be believed takes longer than one that only runs.
-BRIEFLY = {
-    "fovea bench": " --seconds 0.5 --warmup 0",
-    "fovea tune": " --seconds 0.2 --clients 1 --p99 60s",
 }
 
 
@@ -67,20 +60,8 @@ def test_every_recipe_is_checked():
 def test_a_recipe(recipe_folder, title):
     program("curl", package="curl")
     folder, ports = recipe_folder
-    said = []
-    with ExitStack() as servers:
-        for kind, block in blocks(RECIPES[title]):
-            text = ported(block, ports)
-            lines = [text] if kind == "python" else text.splitlines()
-            for line in lines:
-                if line.startswith("fovea serve"):
-                    servers.enter_context(served(line, ports[8000]))
-                elif kind == "python":
-                    said.append(subprocess.check_output([sys.executable, "-c", line], text=True))
-                else:
-                    extra = next((more for key, more in BRIEFLY.items() if key in line), "")
-                    said.append(subprocess.check_output(line + extra, shell=True, text=True))
+    output = run_blocks(RECIPES[title], ports)
     if title in WRITTEN:
         assert Path(folder, WRITTEN[title]).stat().st_size > 1000
     else:
-        assert re.search(PRINTED[title], "\n".join(said)), said
+        assert re.search(PRINTED[title], output), output
