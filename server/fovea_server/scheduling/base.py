@@ -1,4 +1,4 @@
-"""The interface between transports and the engines that answer tensors, and wrappers of it."""
+"""The scheduler interface between transports and engines, and schedulers that wrap another one."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 
 class InflightGate:
-    """Counts the requests in a scheduler, and refuses new ones once it closes.
+    """Counts the requests in a scheduler, and rejects new ones after the gate closes.
 
-    A context around each request, entered before its first `await`.
+    Each request enters the gate as a context manager, before its first `await`.
 
     Attributes:
         inside: number of requests in flight.
-        locked: closed, and the time for requests in flight is over.
+        locked: True after `close`, when the time for requests in flight has run out.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class InflightGate:
         self.locked = False
 
     def open_for(self, request: Request) -> InflightGate:
-        """Admit a request, in a `with` statement; ShuttingDown if the gate is closed."""
+        """Return the context manager of a request; raise ShuttingDown if the gate is closed."""
         if self._closed:
             raise _stopped_error(request)
         return self
@@ -50,7 +50,7 @@ class InflightGate:
         self.inside -= 1
 
     def close(self, timeout_s: float) -> None:
-        """Refuse new requests and wait for those in flight; blocks, up to the timeout."""
+        """Reject new requests, and block until requests in flight end or the timeout is over."""
         self._closed = True
         until = time.monotonic() + timeout_s
         while self.inside and time.monotonic() < until:
@@ -59,7 +59,10 @@ class InflightGate:
 
 
 class Scheduler(ABC):
-    """Queues requests, forms batches, and returns the answers; `gate` counts those in flight."""
+    """Queues requests, forms batches, and returns responses.
+
+    `gate` counts the requests in flight.
+    """
 
     def __init__(self) -> None:
         self.gate = InflightGate()
@@ -67,42 +70,46 @@ class Scheduler(ABC):
     @property
     @abstractmethod
     def identity(self) -> bytes:
-        """Identify the loaded model: the value changes when a part of it is loaded again."""
+        """Bytes that identify the loaded model; they change if any part of it is loaded again."""
 
     @property
     def failure(self) -> str | None:
-        """The reason why it can never answer again; None while it can."""
+        """The reason why the scheduler can never respond again; None while it can."""
         return None
 
     @property
     def pending(self) -> int:
-        """Number of requests accepted and not yet given to an engine."""
+        """Number of accepted requests that no engine has received yet."""
         return 0
 
     @property
     def accepted(self) -> int:
-        """Number of requests accepted and not yet answered, which `--max-queue` limits."""
+        """Number of accepted requests without a response; `--max-queue` limits it."""
         return 0
 
     def holds(self, sequence: int | str) -> bool:
-        """Return True if a sequence of requests has begun here, and not ended."""
+        """Return True if the sequence has begun in this scheduler and has not ended."""
         return False
 
     @abstractmethod
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Answer a request; cancelling this frees its place in the queue.
+        """Return the response to a request; cancelling this call frees its place in the queue.
 
         Raises:
-            InvalidRequest: it does not fit the model; Triton's text.
-            QueueFull: the queue is full, or the request waited longer than its timeout.
-            ModelNotReady, ShuttingDown: the model cannot answer any more.
-            InferenceFailed: the engine refused or broke.
+            InvalidRequest: the request does not fit the model; the message is Triton's.
+            QueueFull: the queue has no room for the request.
+            DeadlineExceeded: the request waited in the queue longer than its timeout.
+            ModelNotReady, ShuttingDown: the model can no longer respond.
+            InferenceFailed: the engine rejected the input or failed.
         """
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
-        """Answer images, in order; an image that fails is answered by its error. Raises as `infer`.
+        """Return one result or error for each image, in the order of the request.
 
-        Only the schedulers of engines that take images have it; nothing calls it on others.
+        Only schedulers of models that take images implement this method.
+
+        Raises:
+            The errors of `infer`.
         """
         raise NotImplementedError
 
@@ -112,68 +119,68 @@ class Scheduler(ABC):
 
 
 class SchedulerWrapper(Scheduler):
-    """Passes everything but requests for tensors on to the scheduler inside."""
+    """Passes calls on to an inner scheduler; subclasses override `infer`."""
 
     def __init__(self, inside: Scheduler) -> None:
-        # The gate counts requests that have not entered `inside` yet.
+        # A wrapper needs its own gate: its requests wait here before they enter `inside`.
         super().__init__()
         self._inside = inside
 
     @property
     def identity(self) -> bytes:
-        """Identify the loaded model."""
+        """Return the identity of the inner scheduler."""
         return self._inside.identity
 
     @property
     def failure(self) -> str | None:
-        """The reason why it can never answer again, if any."""
+        """The reason why the inner scheduler can never respond again; None while it can."""
         return self._inside.failure
 
     def holds(self, sequence: int | str) -> bool:
-        """Return True if a sequence of requests has begun here, and not ended."""
+        """Return True if the sequence has begun in the inner scheduler and has not ended."""
         return self._inside.holds(sequence)
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
-        """Answer images."""
+        """Return the results of the inner scheduler."""
         return await self._inside.predict(request)
 
     @property
     def pending(self) -> int:
-        """Number of requests not yet given to an engine."""
+        """Number of requests that no engine has received yet."""
         return self._inside.pending
 
     @property
     def accepted(self) -> int:
-        """Number of requests not yet answered."""
+        """Number of requests without a response."""
         return self._inside.accepted
 
     def close(self, timeout_s: float) -> None:
-        """Finish accepted requests, then stop."""
+        """Close this gate, then the inner scheduler, within one timeout."""
         until = time.monotonic() + timeout_s
         super().close(timeout_s)
         self._inside.close(max(0.0, until - time.monotonic()))
 
 
 class OrderedScheduler(SchedulerWrapper):
-    """Returns answers in the order of their requests (`preserve_ordering`)."""
+    """Returns responses in the order of their requests (`preserve_ordering`)."""
 
     def __init__(self, inside: Scheduler) -> None:
         super().__init__(inside)
         self._last: asyncio.Future[None] | None = None
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Answer a request after all that came before it."""
+        """Return the response after the responses to all earlier requests."""
         async with self._turn_of(request):
             return await self._inside.infer(request)
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
-        """Answer images after all requests that came before."""
+        """Return the results after the responses to all earlier requests."""
         async with self._turn_of(request):
             return await self._inside.predict(request)
 
     @asynccontextmanager
     async def _turn_of(self, request: Request) -> AsyncIterator[None]:
-        """Run the block at once, and end after all requests that came before."""
+        """Run the block at once, but leave it only after all earlier requests have ended."""
         before = self._last
         with self.gate.open_for(request):
             self._last = mine = asyncio.get_running_loop().create_future()
@@ -182,10 +189,11 @@ class OrderedScheduler(SchedulerWrapper):
             finally:
                 try:
                     if before is not None and not before.done():
-                        # Shielded: cancelling this request must not cancel the one before it.
+                        # `shield`, because cancelling this request must not cancel the one before
+                        # it.
                         await asyncio.shield(before)
                 finally:
-                    # Keeps the order even if this request was cancelled.
+                    # Even a cancelled request ends its turn only after the request before it.
                     if before is None or before.done():
                         mine.set_result(None)
                     else:
@@ -202,7 +210,10 @@ def _stopped_error(request: Request) -> ShuttingDown:
 
 
 async def run_in_thread(call: Callable[[], T]) -> T:
-    """Run a call in a thread; a cancelled caller waits for its end, as the thread cannot stop."""
+    """Run a call in a thread.
+
+    A cancelled caller waits for its end, as threads cannot be stopped.
+    """
     running = asyncio.ensure_future(asyncio.to_thread(call))
     try:
         return await asyncio.shield(running)

@@ -1,4 +1,4 @@
-"""One batch: jobs are joined, the engine computes them, and each job takes its part."""
+"""Runs one batch: joins its jobs, computes them, and gives each job its part of the outputs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Jobs that were taken from a queue together, and their execution.
+    """Jobs that were taken from a queue together, and the figures of their execution.
 
     Attributes:
-        jobs: each has its outcome, or its `error`, or is not wanted any more.
-        ran: the jobs that the engine computed, or failed on.
-        rows: number of rows that they have together.
-        times: of the execution.
-        cpu_ns: CPU time of the thread that ran it.
-        error: the engine's, which all jobs that ran have too.
+        jobs: all jobs. Each has a result or an `error`, or its caller no longer waits.
+        ran: the jobs that the engine computed or failed on.
+        rows: number of rows of the jobs in `ran`.
+        times: durations of the execution's stages, in nanoseconds.
+        cpu_ns: CPU time of the thread that ran the batch, in nanoseconds.
+        error: error of the engine, which is also the error of all jobs in `ran`.
     """
 
     jobs: Sequence[Job]
@@ -43,18 +43,21 @@ def run(
     alone: Callable[[Sequence[Job]], bool],
     computed: Callable[[], None] | None = None,
 ) -> list[Batch]:
-    """Run jobs of one source that fit each other: in a batch, and each alone where that fails.
+    """Run compatible jobs of one source as a batch; if that fails, run each job by itself.
 
     Args:
-        name: of the model.
-        jobs: taken from its queue.
-        alone: says of a batch that is made if it runs alone, as in `Session.infer`.
-        computed: called when the engine has computed the batch.
+        name: name of the model, for the log.
+        jobs: jobs that were taken from the queue.
+        alone: returns the argument `alone` of `Session.infer` for the jobs of a batch.
+        computed: called once, after the engine has computed the batch.
+
+    Returns:
+        The executed batches. After a failed batch of several jobs, each job has its own.
     """
     batch = _run(name, jobs, alone, computed)
     if not isinstance(batch.error, InferenceFailed) or len(batch.ran) == 1:
         return [batch]
-    # A single job may be the cause: run each alone, so that the others succeed.
+    # A single job may be the cause: run each by itself, so that the other jobs succeed.
     single = []
     for job in batch.ran:
         job.error = None
@@ -105,12 +108,12 @@ def _run(
 
 
 def prepare(name: str, job: Job) -> FoveaError | None:
-    """Prepare a job, if somebody still waits for it; return what is wrong with it."""
+    """Prepare a job if a caller still waits for it. Return the error, or None if it succeeded."""
     return _error_of(partial(job.source.prepare, job), name) if job.is_wanted else None
 
 
 def _error_of(call: Callable[[], None], name: str) -> FoveaError | None:
-    """Call, and return what went wrong, as clients may see it."""
+    """Make a call, and return its error in the form that clients may see."""
     try:
         call()
     except FoveaError as error:

@@ -1,4 +1,4 @@
-"""Decides which jobs form a batch, when it runs, and whether it may run on the event loop.
+"""Decides which jobs form a batch, when the batch runs, and whether the event loop may run it.
 
 Source: `ModelDynamicBatching` of model_config.proto; `DynamicBatchScheduler` of Triton's core.
 """
@@ -12,26 +12,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fovea_server.scheduling.job import Job
 
-# Longest call, in nanoseconds. Passing a call to a thread and back costs about half of the first,
-# and more for an image, which asks for the interpreter's lock a dozen times. A call on the event
-# loop blocks all other requests meanwhile.
+# Longest calls, in nanoseconds, that may run on the event loop: for tensors, and for one image.
+# Handing a call to a thread and back costs about half of the first limit. An image costs more,
+# because it acquires the interpreter's lock a dozen times. A call on the event loop blocks all
+# other requests while it runs.
 QUICK_NS, QUICK_IMAGE_NS = 200_000, 600_000
-# Largest batch; larger ones are rarely quick.
+# Largest inputs, in bytes, of a batch on the event loop; larger batches are rarely quick.
 _MAX_BYTES = 64 << 10
-# Weight of the newest call on the event loop. One call of half a second ends inline execution.
+# Weight of the newest call in the mean time of calls on the event loop. A single call of half a
+# second then ends inline execution of tensors.
 _SMOOTHING = 1 / 256
-# Neighbours on the machine take the caches, and the processor itself: on two cores that four others
-# wanted, a call took half as much CPU time again, and far more wall time. Threads suffer as much,
-# and a model that went back and forth between both had two thirds of the images/s. So it stays
-# inline up to twice the time that opens it, and waits count as a quarter.
+# A model stays inline up to `_SLACK` times the limit that opens inline execution, and wall time
+# counts 1/`_PATIENCE`. Other processes take the caches and the cores: on two cores that four other
+# processes also used, a call took 1.5 times its CPU time, and far more wall time. Calls in threads
+# are slowed down as much, and a model that switched back and forth lost a third of its images/s.
 _SLACK, _PATIENCE = 2, 4
-# Calls in threads that are measured before calls run inline; doubled whenever fewer than `_LONG`
-# calls ran inline.
+# Number of calls measured in threads before calls run inline: at first, and at most. The number
+# doubles each time inline execution ends within `_LONG` calls.
 _FEWEST, _MAX = 16, 1 << 16
 _LONG = 1000
-# A call of so many times the CPU time that opens it, to which interruptions do not add, ends inline
-# execution: its time depends on the inputs' contents. Not for good, because some systems count CPU
-# time in steps, and once in a hundred thousand calls charge a step.
+# A call whose CPU time exceeds `quick_ns` this many times ends inline execution: its time depends
+# on the content of its inputs. Interruptions do not add to CPU time. Inline execution may open
+# again, because some systems count CPU time in steps, and charge a whole step to a call in about
+# one of a hundred thousand.
 _HEAVY = 10
 
 
@@ -40,8 +43,8 @@ class Decision:
     """The next step of a queue.
 
     Attributes:
-        count: requests to take from the front of the queue; 0 for none yet.
-        wait_s: seconds until the next decision if no request arrives; None for no limit.
+        count: number of jobs to take from the front of the queue; 0 to take none yet.
+        wait_s: seconds until the next decision if no job arrives; None to wait for a job.
     """
 
     count: int
@@ -49,14 +52,15 @@ class Decision:
 
 
 class DynamicBatching:
-    """Combines requests into batches; with `max_rows` of 1, each request is a batch.
+    """Combines jobs into batches; with `max_rows` of 1, each job is a batch.
 
     Args:
-        preferred: batch sizes that run at once, before the delay is over; empty for `max_rows`.
-        delay_us: microseconds that the first request waits for others while an engine is idle.
+        max_rows: largest batch size.
+        preferred: batch sizes that run at once, before the delay is over; by default `max_rows`.
+        delay_us: microseconds that the first job waits for more jobs while an engine is idle.
 
     Attributes:
-        waits: a batch may wait for more requests while an engine is idle.
+        waits: True if a batch may wait for more jobs while an engine is idle.
     """
 
     def __init__(self, max_rows: int, preferred: Iterable[int] = (), delay_us: int = 0) -> None:
@@ -67,7 +71,12 @@ class DynamicBatching:
         self._delay_ns = 1000 * delay_us
 
     def decide(self, waiting: Iterable[Job], now_ns: int) -> Decision:
-        """Decide from the queue, in order and not empty, and `time.monotonic_ns`."""
+        """Decide how many of the waiting jobs run now.
+
+        Args:
+            waiting: prepared jobs of one source, in the order of the queue; at least one.
+            now_ns: the present `time.monotonic_ns()`.
+        """
         count = rows = best = 0
         full = False
         first: Job | None = None
@@ -77,7 +86,7 @@ class DynamicBatching:
                 first = job
             elif rows + job.rows > self._max_rows or not job.source.fits(job, first):
                 full = True
-                # Larger than every preferred size: the batch runs as it is.
+                # The batch cannot grow. If it reached no preferred size, it runs as it is.
                 best = best or count
                 break
             elif rows + job.rows > self._largest_preferred and not best:
@@ -95,15 +104,15 @@ class DynamicBatching:
 
 
 class InlineExecution:
-    """Learns from measured times if a model may run on the event loop.
+    """Learns from measured times whether a model may run on the event loop.
 
-    CPU time counts: in a thread a call may wait for the interpreter's lock a dozen times, and for
-    milliseconds each. Of calls in threads the quickest one counts, of those on the event loop the
-    mean. A model that is quick only now and then is tried ever more rarely.
+    CPU time decides, because a call in a thread may wait for the interpreter's lock a dozen times,
+    milliseconds each. For calls in threads the quickest call counts, and for calls on the event
+    loop the mean. A model that is quick only now and then is tried ever more rarely.
 
     Args:
-        steady: as `Session.steady`; a model that is not steady never runs inline.
-        quick_ns: longest call that is to run inline.
+        steady: value of `Session.steady`; a model that is not steady never runs inline.
+        quick_ns: longest call that may run inline, in nanoseconds.
     """
 
     def __init__(self, *, steady: bool, quick_ns: int = QUICK_NS) -> None:
@@ -116,7 +125,7 @@ class InlineExecution:
         self._mean_ns = 0.0
 
     def takes(self, batch: Iterable[Job]) -> bool:
-        """Return True if these jobs, as one batch, may run on the event loop."""
+        """Return True if the event loop may run these jobs as one batch."""
         if not self._open:
             return False
         size = 0

@@ -1,4 +1,4 @@
-"""The response cache: answers for requests with the same inputs, and a scheduler that uses it.
+"""The response cache for requests with equal inputs, and the scheduler that uses it.
 
 Source: `response_cache` of model_config.proto, and the "local" cache of Triton.
 """
@@ -32,15 +32,16 @@ from fovea_server.tensors.messages import (
 )
 from fovea_server.tensors.wire import wire
 
-# Memory of an answer without outputs (with its key), and of an output without elements; measured.
+# Measured memory, in bytes, of a response without outputs (key included), and of an output
+# without elements.
 _ANSWER_BYTES, _OUTPUT_BYTES = 512, 512
-# Hashing a request of this many bytes would block the event loop.
+# Requests of at least this many bytes are hashed in a thread, not on the event loop.
 _LARGE = 64 << 10
 
 
 @dataclass(slots=True)
 class CacheStatistics:
-    """Counters of a cache, over all models; evictions are answers dropped for newer ones."""
+    """Counters of the cache over all models; evictions are responses dropped for newer ones."""
 
     lookups: Duration = field(default_factory=Duration)
     insertions: Duration = field(default_factory=Duration)
@@ -56,7 +57,7 @@ class _Kept(NamedTuple):
 
 
 class ResponseCache:
-    """Keeps the answers used last, up to `size` bytes, for all models; safe in any thread."""
+    """Keeps the most recently used responses of all models, up to `size` bytes; thread-safe."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -67,7 +68,11 @@ class ResponseCache:
 
     @classmethod
     def parse(cls, setting: str) -> Self:
-        """Parse the value of `--cache-config`: "local,size=1048576"."""
+        """Parse the value of `--cache-config`, for example "local,size=1048576" (bytes).
+
+        Raises:
+            InvalidOption: the value has another form.
+        """
         kind, _, option = setting.partition(",")
         key, _, size = option.partition("=")
         if kind != "local" or key != "size" or not size.isdecimal():
@@ -81,7 +86,7 @@ class ResponseCache:
         return len(self._answers)
 
     def find(self, key: bytes) -> InferResponse | ImageResult | None:
-        """Look an answer up; None if there is none."""
+        """Return the cached response of a key, or None."""
         began_ns = time.monotonic_ns()
         with self._lock:
             kept = self._answers.get(key)
@@ -94,9 +99,9 @@ class ResponseCache:
         return None if kept is None else kept.answer
 
     def keep(self, owner: bytes, key: bytes, answer: InferResponse | ImageResult) -> None:
-        """Keep an answer, and drop the least recently used ones where the cache is full.
+        """Cache a response, and drop the least recently used responses if the cache is full.
 
-        The answer is copied where it shares its memory; `owner` identifies the model.
+        Arrays that are views of larger arrays are copied. `owner` is the identity of the model.
         """
         began_ns = time.monotonic_ns()
         size = _size(answer)
@@ -111,7 +116,7 @@ class ResponseCache:
             self.statistics.insertions.add(time.monotonic_ns() - began_ns)
 
     def forget(self, owner: bytes) -> None:
-        """Drop all answers of a model that is no longer served."""
+        """Drop all responses of a model that is no longer served."""
         with self._lock:
             for key in [key for key, kept in self._answers.items() if kept.owner == owner]:
                 self.used -= self._answers.pop(key).size
@@ -137,9 +142,10 @@ def _bytes(array: Array) -> int:
 
 
 def _copy_answer(answer: InferResponse | ImageResult) -> InferResponse | ImageResult:
-    """Return an answer with memory of its own: a row must not keep its whole batch alive."""
+    """Return a response with its own memory, so that a row does not keep its whole batch alive."""
     if isinstance(answer, ImageResult):
-        # The results for an image are no views, and how it was requested is no part of them.
+        # Results of an image are not views. The times and the encoding belong to the first request
+        # only.
         return replace(answer, times=NO_TIMES, encoded=b"")
     outputs = [
         replace(tensor, array=tensor.array if tensor.array.base is None else tensor.array.copy())
@@ -149,9 +155,9 @@ def _copy_answer(answer: InferResponse | ImageResult) -> InferResponse | ImageRe
 
 
 class CachedScheduler(SchedulerWrapper):
-    """Answers repeated requests from the cache, until the model is loaded again.
+    """Responds to repeated requests from the cache, until the model is loaded again.
 
-    Requests that do not fit the contract skip the cache.
+    Models with sequence batching have no cache.
     """
 
     def __init__(
@@ -167,17 +173,17 @@ class CachedScheduler(SchedulerWrapper):
         self._statistics = statistics
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Answer a request from the cache, or run it and keep the answer."""
+        """Return the response from the cache, or run the request and cache its response."""
         with self.gate.open_for(request):
             return await self._answer(request)
 
     def close(self, timeout_s: float) -> None:
-        """Finish accepted requests, then stop."""
+        """Finish accepted requests, then drop the responses of this model from the cache."""
         super().close(timeout_s)
         self._cache.forget(self._model_io.identity)
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
-        """Answer images from the cache, and run the others and keep their answers."""
+        """Return the results of known images from the cache, and run and cache the others."""
         if request.keep_pixels:
             return await self._inside.predict(request)
         arrived_ns = time.monotonic_ns()
@@ -212,7 +218,7 @@ class CachedScheduler(SchedulerWrapper):
     def _look_up(
         self, key: bytes, arrived_ns: int
     ) -> tuple[InferResponse | ImageResult | None, int]:
-        """Return what is kept, and the time of looking it up."""
+        """Return the cached response, if any, and the nanoseconds that the lookup took."""
         looking_ns = time.monotonic_ns()
         found = self._cache.find(key)
         found_ns = time.monotonic_ns()
@@ -232,12 +238,12 @@ class CachedScheduler(SchedulerWrapper):
 async def _again(
     found: InferResponse | ImageResult | None, request: ImageRequest
 ) -> ImageResult | FoveaError | None:
-    """Return a kept answer as one of its own to this request."""
+    """Return a cached result in the form that this request asks for; None if there is none."""
     if not isinstance(found, ImageResult):
         return None
     answer = replace(found, times=NO_TIMES, batch=0)
     if request.encode is not None:
-        # Boxes are written in microseconds, and raw outputs of any size are not.
+        # Encoding boxes takes microseconds, but raw outputs may have any size.
         heavy = answer.tensors is not None
         encode = request.encode
         answer.encoded = await asyncio.to_thread(encode, answer) if heavy else encode(answer)
@@ -254,7 +260,8 @@ async def _image_digest(about: bytes, image: SentImage) -> bytes:
 
 
 def _image_key(about: bytes, image: SentImage) -> bytes:
-    # Requests for tensors begin with an identity too, but not with these.
+    # `person` separates these keys from the keys of tensor requests, which begin with the identity
+    # too.
     if isinstance(image, DecodedImage):
         digest = blake2b(about, digest_size=16, person=b"pixels")
         digest.update(repr(image.pixels.shape).encode())
@@ -270,7 +277,7 @@ def _key(identity: bytes, request: InferRequest) -> bytes:
     digest = blake2b(identity, digest_size=16)
     digest.update(repr(names).encode())
     for tensor in sorted(request.inputs, key=lambda tensor: tensor.name):
-        # Lengths precede contents, so that different requests cannot give the same digest input.
+        # Lengths precede contents, so that different requests cannot give equal digest inputs.
         digest.update(repr((tensor.name, tensor.datatype, tensor.shape)).encode())
         sent = tensor.data
         if isinstance(sent, memoryview):

@@ -1,8 +1,8 @@
-"""Models made of others: ensembles pass tensors between them, and pipelines crops of images.
+"""Schedulers of ensembles, which pass tensors between models, and of pipelines, which pass crops.
 
-An ensemble is `ensemble_scheduling` of config.pbtxt. Source: `ModelEnsembling` of
-model_config.proto; `EnsembleScheduler` of Triton's core. What a pipeline is, and what runs when,
-`fovea_server.pipelines` reads: the first model finds objects, and others look at these.
+Source of ensembles (`ensemble_scheduling` of config.pbtxt): `ModelEnsembling` of
+model_config.proto; `EnsembleScheduler` of Triton's core. `fovea_server.pipelines` defines
+pipelines: the first model finds objects, and other models get crops of these objects.
 """
 
 from __future__ import annotations
@@ -29,14 +29,19 @@ from fovea_server.tensors.messages import (
 )
 
 FindScheduler = Callable[[str, int | None], Scheduler]
-"""Looks up the scheduler of a model by name and version; None for the preferred version."""
+"""Looks up the scheduler of a model by name and version; a version of None is the preferred one."""
 Results = list[ImageResult | FoveaError]
 
 
 class EnsembleScheduler(Scheduler):
-    """Runs each step as soon as its inputs are there; independent steps run in parallel.
+    """Runs each step as soon as its inputs exist; independent steps run in parallel.
 
-    `inputs` are names, `steps` come in any order, and the models count their own statistics.
+    The composing models count their own statistics.
+
+    Args:
+        inputs: names of the ensemble's inputs.
+        steps: the steps, in any order.
+        find: looks up the schedulers of the composing models.
     """
 
     def __init__(
@@ -56,16 +61,16 @@ class EnsembleScheduler(Scheduler):
 
     @property
     def identity(self) -> bytes:
-        """Identify the loaded model."""
+        """Bytes that identify the ensemble and its composing models."""
         identities = [self._model_io.identity]
         for step in self._steps:
-            # Without one of the models nothing is answered, so no identity is needed.
+            # If one of the models is missing, no request succeeds, so its identity is not needed.
             with suppress(FoveaError):
                 identities.append(self._find(step.model_name, step.version).identity)
         return b"".join(identities)
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Answer a request by running all steps."""
+        """Run all steps for a request, and return the ensemble's outputs."""
         arrived_ns = time.monotonic_ns()
         with self.gate.open_for(request):
             checked = await self._model_io.check_request(request)
@@ -78,7 +83,7 @@ class EnsembleScheduler(Scheduler):
                 reason = FailureReason.OTHER if known else FailureReason.CANCELED
                 self._statistics.count_failure(time.monotonic_ns() - arrived_ns, reason)
                 raise
-        # The times of the models, without their queues, as in Triton's core.
+        # As in Triton's core, the queues of the composing models do not count.
         _, *stages = map(sum, zip(StageTimes(), *parts, strict=True))
         times = StageTimes(began_ns - arrived_ns, *stages)
         self._statistics.count_execution(checked.rows, times)
@@ -88,9 +93,9 @@ class EnsembleScheduler(Scheduler):
         return self._model_io.respond(request, outputs)
 
     async def _outputs(self, request: InferRequest) -> Outputs:
-        """Run all steps."""
+        """Run all steps, and return all tensors by name."""
         tensors = {tensor.name: tensor for tensor in request.inputs}
-        # Optional inputs that were not sent: no step waits for them.
+        # Optional inputs that the request does not have; no step waits for them.
         absent = self._inputs - tensors.keys()
         waiting = list(self._steps)
         running: set[asyncio.Task[list[InputTensor]]] = set()
@@ -105,7 +110,7 @@ class EnsembleScheduler(Scheduler):
                 if not running:
                     break
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                # asyncio would log errors that nobody retrieves.
+                # Every error is retrieved, because asyncio logs errors that nobody retrieves.
                 errors = [error for task in done if (error := task.exception()) is not None]
                 if errors:
                     raise errors[0]
@@ -123,7 +128,7 @@ class EnsembleScheduler(Scheduler):
     async def _run(
         self, step: EnsembleStep, request: InferRequest, tensors: Mapping[str, InputTensor]
     ) -> list[InputTensor]:
-        """Run one step; its outputs get the ensemble's names."""
+        """Run one step, and return its outputs under their names in the ensemble."""
         part = replace(
             request,
             model_name=step.model_name,
@@ -146,11 +151,11 @@ class EnsembleScheduler(Scheduler):
 
 
 class PipelineScheduler(Scheduler):
-    """Admits requests to a pipeline, and counts them. The models count their own work.
+    """Admits requests to a pipeline and counts them; its models count their own work.
 
     Args:
-        predict: has the models answer.
-        most: images accepted and not yet answered.
+        predict: runs the pipeline, and returns one result or error per image.
+        most: largest number of images accepted and not yet answered.
     """
 
     def __init__(
@@ -169,16 +174,16 @@ class PipelineScheduler(Scheduler):
 
     @property
     def identity(self) -> bytes:
-        """Identify the loaded model."""
+        """Bytes that identify the loaded pipeline."""
         return self._model_io.identity
 
     @property
     def accepted(self) -> int:
-        """Number of images not yet answered."""
+        """Number of accepted images without a result."""
         return self._inside
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Refuse tensors, which later stages could not be cut from."""
+        """Reject tensors: later stages need images to cut crops from."""
         name, [image, *_] = self._model_io.name, self._model_io.inputs
         for tensor in request.inputs:
             if tensor.name not in self._model_io.inputs:
@@ -192,7 +197,7 @@ class PipelineScheduler(Scheduler):
         )
 
     async def predict(self, request: ImageRequest) -> Results:
-        """Answer images."""
+        """Return one result or error per image; raise QueueFull if there are too many images."""
         arrived_ns, count = time.monotonic_ns(), len(request.images)
         with self.gate.open_for(request):
             if self._inside and self._inside + count > self._most:
@@ -216,7 +221,7 @@ class PipelineScheduler(Scheduler):
                 self._statistics.count_failure(total_ns, _reason(result))
                 continue
             stages = result.times
-            # The time of the other models counts as output.
+            # The time of the models after the first counts as output.
             output_ns = max(0, total_ns - stages.queue - stages.input - stages.infer)
             times = stages._replace(output=output_ns)
             self._statistics.count_execution(1, times)

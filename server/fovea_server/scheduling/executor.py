@@ -1,6 +1,6 @@
-"""Executes what waits in the queue of a model: takes a batch, runs it, finishes it.
+"""Executes the jobs in the queue of a model: takes a batch, runs it, and finishes it.
 
-Short batches run on the event loop, others in threads. All are finished on the event loop.
+Short batches run on the event loop, and longer ones in threads. All finish on the event loop.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ log = logging.getLogger(__name__)
 
 
 class Executor:
-    """Executes the jobs of a queue, and prepares them ahead where their source asks for that.
+    """Executes the jobs of a queue, and prepares jobs ahead if their source allows that.
 
-    On a CPU, a thread that has computed a batch finishes it before it takes the next one. An engine
-    on another device gets the next batch at once, from another thread. `start` starts the threads.
+    On a CPU, a thread computes a batch and finishes it before it takes the next one. An engine on
+    another device gets the next batch at once, from another thread. `start` starts the threads.
 
     Args:
-        name: of the model.
+        name: name of the model.
         executing: number of threads for executions.
         preparing: number of threads that prepare jobs.
-        offloads: as `Session.offloads`.
+        offloads: value of `Session.offloads`.
 
     Attributes:
         failure: the reason why nothing can be executed any more; None while it can.
@@ -77,7 +77,11 @@ class Executor:
         self._timer: asyncio.Handle | None = None
 
     def start(self) -> None:
-        """Start all threads; Unavailable: no more could be started, and the others have ended."""
+        """Start all threads; if one cannot start, end the others.
+
+        Raises:
+            Unavailable: a thread could not be started.
+        """
         started: list[threading.Thread] = []
         for thread in self._threads:
             try:
@@ -93,7 +97,7 @@ class Executor:
             started.append(thread)
 
     def close(self) -> None:
-        """End the threads, after what they do now; jobs that no thread has run fail."""
+        """End the threads after their present batch; jobs that no thread has run fail."""
         stopped = ShuttingDown("the server stopped before this request was done")
         self._fail(self._queue.clear(close=True), stopped)
         for _ in self._threads:
@@ -101,11 +105,11 @@ class Executor:
         for thread in self._threads:
             thread.join()
         if self._loop is not None:
-            # A step there may have taken a batch before the queue was closed.
+            # The event loop may have taken a batch just before the queue was closed.
             self._post(partial(self._fail_batches, stopped))
 
     def enter(self, jobs: Sequence[Job]) -> ModelQueuePolicy:
-        """Queue the jobs of one request; raises as `JobQueue.enter`."""
+        """Queue the jobs of one request; raise the errors of `JobQueue.enter`."""
         loop = self._loop = asyncio.get_running_loop()
         for job in jobs:
             job.future = loop.create_future()
@@ -118,7 +122,7 @@ class Executor:
             raise
 
     def step(self) -> None:
-        """Take a batch, run it, finish it, on the event loop; threads run the slower ones."""
+        """Run a short batch on the event loop, and hand longer batches to the threads."""
         assert self._loop is not None, "somebody has entered"
         if self._timer is not None:
             self._timer.cancel()
@@ -136,11 +140,11 @@ class Executor:
         self._queue.done()
         self._finish(batches, here=True)
         if self._queue:
-            # Other tasks of the event loop run before the next batch.
+            # Other tasks of the event loop get a turn before the next batch.
             self._timer = self._loop.call_soon(self.step)
 
     def run_at_once(self, job: Job) -> bool:
-        """Run a job that need not wait, and finish it; return False where a thread should."""
+        """Run and finish a job on the event loop; return False if it must go through the queue."""
         source = job.source
         if self._queue.accepted or source.batching.waits or not source.inline.takes((job,)):
             return False
@@ -148,7 +152,7 @@ class Executor:
         return True
 
     def _work(self) -> None:
-        """Take batches, and run each; in a thread."""
+        """Take and run batches until the executor closes; body of a thread."""
         jobs: list[Job] = []
         ran: list[Batch] = []
         try:
@@ -159,11 +163,12 @@ class Executor:
                     failed = any(batch.error is not None for batch in ran)
                     if not self._offloads and not failed:
                         jobs = self._next()
-                    # A request is answered when all of it is done: the event loop is woken once.
+                    # The batches of one request are posted together, so that the event loop wakes
+                    # up once.
                     if not jobs or jobs[0].request is not request:
                         self._post(partial(self._finish, ran))
                         ran = []
-                    # While it waits, this thread keeps no images.
+                    # A thread that waits must not keep the images of a request in memory.
                     del request
                     if not self._offloads and failed:
                         jobs = self._next()
@@ -172,23 +177,23 @@ class Executor:
             raise
 
     def _prepare(self) -> None:
-        """Prepare jobs ahead of the engine; in a thread."""
+        """Prepare jobs ahead of the engine until the queue closes; body of a thread."""
         while (job := self._queue.claim()) is not None:
             try:
                 error = prepare(self._name, job)
             except BaseException:
-                # The job is in the queue, and fails with all that are.
+                # The job is still in the queue, so it fails with all other queued jobs.
                 self._die(())
                 raise
             job.prepared = error is None
-            # Where it has left the queue meanwhile, somebody else answers it.
+            # A job that has left the queue meanwhile gets its response elsewhere.
             if error is not None and self._queue.withdraw(job):
                 self._fail([job], error)
             elif jobs := self._take():
                 self._batches.put(jobs)
 
     def _take(self) -> list[Job]:
-        """Take the next batch; where it waits for more jobs, the event loop takes it later."""
+        """Take the next batch; if it waits for more jobs, set a timer on the event loop."""
         jobs, wait_s = self._queue.next()
         if wait_s is not None:
             self._post(self.step)
@@ -213,35 +218,35 @@ class Executor:
             self._batches.put(jobs)
 
     def _die(self, jobs: Sequence[Job]) -> None:
-        """Fail all jobs, and these, which are in no queue any more."""
+        """Fail all queued jobs, and the given ones, which have left the queue already."""
         self.failure = "one of its threads has died; the server's log says why; restart it"
         log.critical("model %s: %s", self._name, self.failure)
         self._fail([*self._queue.clear(), *jobs], ModelNotReady(self.failure))
 
     def _fail(self, jobs: Sequence[Job], error: FoveaError) -> None:
-        """Answer jobs that are in no queue any more with an error; in any thread."""
+        """Fail jobs that have left the queue; callable from any thread."""
         for job in jobs:
             job.error = error
         if jobs:
             self._post(partial(self._finish, [Batch(jobs)]))
 
     def _fail_batches(self, error: FoveaError) -> None:
-        """Fail the jobs that no thread takes any more."""
+        """Fail the jobs of batches that no thread will take."""
         with suppress(Empty):
             while True:
                 self._fail(self._batches.get_nowait(), error)
 
     def _post(self, call: Callable[[], None]) -> None:
-        """Call on the event loop, from any thread."""
+        """Call a function on the event loop, from any thread."""
         assert self._loop is not None, "somebody has entered"
-        # On a loop that is closed, nobody waits for an answer any more.
+        # If the loop is closed, nobody waits for a response any more.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
 
     def _finish(self, batches: Iterable[Batch], *, here: bool = False) -> None:
-        """Count batches, learn how long they take, and answer their jobs; on the event loop.
+        """Count batches, record their times, and complete their jobs; on the event loop.
 
-        Those that have run `here` have run on the event loop.
+        With `here`, the batches ran on the event loop.
         """
         for batch in batches:
             if batch.ran and (here or batch.error is None):
@@ -253,7 +258,7 @@ class Executor:
                 self.answer(job)
 
     def answer(self, job: Job) -> None:
-        """Count a job that has its outcome, and tell who waits for it; on the event loop."""
+        """Count a finished job, and wake its caller; on the event loop."""
         job.answered = True
         if job.expiry is not None:
             job.expiry.cancel()
@@ -280,17 +285,17 @@ class Executor:
                 self._statistics.stages.observe(job.times)
 
     def count_joined(self, arrived_ns: int, times: StageTimes) -> None:
-        """Count an image whose parts are counted."""
+        """Count an image as a success after its parts were counted as inferences."""
         self._statistics.count_success(0, time.monotonic_ns() - arrived_ns, times)
         self._statistics.stages.observe(times)
 
     def count_failure(self, arrived_ns: int, reason: FailureReason) -> None:
-        """Count a request for tensors, or an image, that has no answer."""
+        """Count a tensor request or an image that failed."""
         self._statistics.count_failure(time.monotonic_ns() - arrived_ns, reason)
 
 
 def reason_of(error: FoveaError) -> FailureReason:
-    """Return the reason why a request that was accepted has no answer."""
+    """Return the reason under which the statistics count an error of an accepted request."""
     if isinstance(error, DeadlineExceeded):
         return FailureReason.REJECTED
     return FailureReason.BACKEND if isinstance(error, BackendError) else FailureReason.OTHER

@@ -1,4 +1,4 @@
-"""A piece of work in the queue of a model, and its two sources: tensors, and images."""
+"""Units of work in the queue of a model, and their two sources: tensors and images."""
 
 from __future__ import annotations
 
@@ -35,33 +35,34 @@ from fovea_server.scheduling.model_io import Outputs
 from fovea_server.tensors.check import CheckedRequest, request_prefix
 from fovea_server.tensors.messages import ImageRequest, ImageResult, InferRequest, Place, SentImage
 
-# Largest file whose header is read on the event loop; a larger one is no small image.
+# Largest file, in bytes, whose header is parsed on the event loop. A larger file is never an image
+# small enough to run there.
 _MAX_SCANNED = 16 << 10
 
 
 class Job:
-    """Rows of one request, from arrival to answer.
+    """Rows of one request, from arrival to response.
 
-    A job waits in the queue. Where its source prepares ahead, a thread claims it and prepares it
-    there. An execution takes prepared jobs out of the queue; then they are answered.
+    A job waits in the queue. If its source prepares ahead, a thread claims the job and prepares it
+    there. An execution takes prepared jobs out of the queue, and then completes them.
 
     Attributes:
-        rows: that it adds to a batch.
-        turn: in its level of the queue; the rows that its client was given before.
-        arrived_ns: `time.monotonic_ns` of its arrival.
-        place: of an image that is prepared in a thread of its own, ahead of an execution.
-        future: done when the job is answered; None for one that the event loop runs itself.
-        expiry: timer that ends its wait; None where it may wait for ever.
-        claimed: a thread has begun to prepare it.
-        prepared: an execution may take it.
-        error: the reason why it has no answer.
-        times: of its execution.
-        answered: it has its outcome.
-        given_up: done at the end of its execution, for a request that was cancelled meanwhile.
-        feeds: of tensors: an array for each input.
-        outputs: of tensors: its rows of every output, once it is answered.
-        batch: rows of the execution that answered it.
-        image: of an image: what is made of it.
+        rows: number of rows that the job adds to a batch.
+        turn: position in its priority level: the number of rows of its client before it.
+        arrived_ns: `time.monotonic_ns()` at arrival.
+        place: slot for a large image, which a separate thread prepares ahead; else None.
+        future: done when the job is complete; None for a job that the event loop runs at once.
+        expiry: timer that ends the wait in the queue; None without a timeout.
+        claimed: True after a thread has begun to prepare the job.
+        prepared: True if an execution may take the job.
+        error: the reason why the job failed; None if it has not.
+        times: durations of the execution's stages, in nanoseconds.
+        answered: True when the job is complete, with a result or an error.
+        given_up: done at the end of the execution, for a request that was cancelled before.
+        feeds: for tensors, an array for each input.
+        outputs: for tensors, the job's rows of every output, after the execution.
+        batch: number of rows of the execution that computed the job.
+        image: for images, the image and its intermediate results.
     """
 
     __slots__ = (
@@ -99,21 +100,21 @@ class Job:
 
     @property
     def ahead(self) -> bool:
-        """True if it is prepared before an execution takes it."""
+        """True if the job is prepared before an execution takes it."""
         return self.place is not None or self.source.ahead > 0
 
     @property
     def is_wanted(self) -> bool:
-        """True while somebody waits for its answer, and there can be one."""
+        """True while a caller waits for the job and it has not failed."""
         return self.error is None and (self.future is None or not self.future.done())
 
     @property
     def is_part(self) -> bool:
-        """True for a part of an image, such as a tile: it is counted as an inference alone."""
+        """True for a part of an image, such as a tile; it counts as an inference, not a request."""
         return isinstance(self.request, ImageRequest) and self.request.cut is not None
 
     def too_many_error(self, count: int, limit: int) -> InvalidRequest:
-        """Make the error for a request, or an image of parts, for which there never is room."""
+        """Make the error for a request, or an image in parts, larger than the whole queue."""
         text = f"the limit is {limit} (--max-queue, or max_queue_size in config.pbtxt)"
         request = self.request
         if not isinstance(request, ImageRequest) or request.cut is None:
@@ -128,7 +129,7 @@ class Job:
         )
 
     def queue_full_error(self, waiting: int, retry_after_s: float) -> QueueFull:
-        """Make the error for a request that finds no room behind `waiting` others."""
+        """Make the error for a request that finds the queue full of `waiting` jobs."""
         if isinstance(self.request, InferRequest):
             text = f"{request_prefix(self.request)}Exceeds maximum queue size"
         else:
@@ -140,7 +141,7 @@ class Job:
         return QueueFull(text, retry_after_s=retry_after_s)
 
     def expired_error(self) -> DeadlineExceeded:
-        """Make the error for a request that waited longer than its policy allows."""
+        """Make the error for a request that waited longer than its queue policy allows."""
         if isinstance(self.request, InferRequest):
             return DeadlineExceeded("Request timeout expired")
         return DeadlineExceeded(
@@ -150,17 +151,17 @@ class Job:
 
 
 class Source(ABC):
-    """Makes rows for a model of tensors, or of images, and answers of what the engine computes.
+    """Makes rows from tensors or images, and results from the outputs of the engine.
 
     Args:
         batching: decides which jobs form a batch, and when.
         inline: decides whether they may run on the event loop.
 
     Attributes:
-        ahead: most jobs that are prepared before an execution takes them; 0 where the execution
+        ahead: largest number of jobs prepared before an execution takes them; 0 if the execution
             prepares its jobs itself.
-        borrows: the arrays of jobs are memory of the client: cancelling waits until the engine has
-            read them.
+        borrows: True if the arrays of jobs are memory of the client. Cancelling a request then
+            waits until the engine has read them.
     """
 
     ahead = 0
@@ -172,7 +173,7 @@ class Source(ABC):
 
     @abstractmethod
     def nbytes(self, job: Job) -> int:
-        """Return the bytes of its inputs, or of its pixels."""
+        """Return the size of the job's inputs or pixels, in bytes."""
 
     @abstractmethod
     def fits(self, job: Job, other: Job) -> bool:
@@ -180,23 +181,32 @@ class Source(ABC):
 
     @abstractmethod
     def prepare(self, job: Job) -> None:
-        """Make the rows of a job; raises what is wrong with the request."""
+        """Make the rows of a job; raise an error if the request is invalid."""
 
     @abstractmethod
     def gather(self, jobs: Sequence[Job]) -> Callable[[bool], Outputs]:
-        """Make a batch of prepared jobs; return the call that runs it, with `alone`."""
+        """Join prepared jobs to a batch, and return a call that runs it.
+
+        The argument of the call is `alone` of `Session.infer`.
+        """
 
     @abstractmethod
     def finish(self, job: Job, outputs: Outputs, row: int) -> None:
-        """Keep the part of a job, from `row` on, of the outputs of its batch."""
+        """Store the job's part of the batch's outputs, which begins at `row`."""
 
     @abstractmethod
     def times(self, job: Job, began_ns: int, batch: StageTimes) -> StageTimes:
-        """Return the times of a job; the execution of its batch began then, and took these."""
+        """Return the stage times of a job.
+
+        Args:
+            job: a job of the batch, after `finish`.
+            began_ns: `time.monotonic_ns()` when the execution of its batch began.
+            batch: stage times of the batch, in nanoseconds.
+        """
 
 
 class TensorSource(Source):
-    """Tensors for one session: requests that fit its model."""
+    """Tensors for one session, from requests that fit its model."""
 
     borrows = True
 
@@ -205,30 +215,30 @@ class TensorSource(Source):
         self._session = session
 
     def job(self, request: InferRequest, checked: CheckedRequest, arrived_ns: int) -> Job:
-        """Make the job of a request."""
+        """Make the job of a checked request."""
         job = Job(self, request, checked.rows, arrived_ns)
         job.feeds = checked.feeds
         return job
 
     def nbytes(self, job: Job) -> int:
-        """Return the bytes of its inputs."""
+        """Return the size of the inputs, in bytes."""
         size = 0
         for array in job.feeds.values():
             size += array.nbytes
         return size
 
     def fits(self, job: Job, other: Job) -> bool:
-        """Return True for the same inputs and shapes, except the rows."""
+        """Return True if inputs and shapes are equal, except for the number of rows."""
         mine, others = job.feeds, other.feeds
         return mine.keys() == others.keys() and all(
             array.shape[1:] == others[name].shape[1:] for name, array in mine.items()
         )
 
     def prepare(self, job: Job) -> None:
-        """Do nothing: the request holds its rows."""
+        """Do nothing: the request holds its rows already."""
 
     def gather(self, jobs: Sequence[Job]) -> Callable[[bool], Outputs]:
-        """Join the rows of several jobs; a single one is read in place."""
+        """Join the rows of several jobs; the rows of a single job are not copied."""
         feeds = jobs[0].feeds
         if len(jobs) > 1:
             feeds = {name: np.concatenate([job.feeds[name] for job in jobs]) for name in feeds}
@@ -242,18 +252,18 @@ class TensorSource(Source):
         return infer
 
     def finish(self, job: Job, outputs: Outputs, row: int) -> None:
-        """Keep its rows of the outputs."""
+        """Store the job's rows of every output."""
         job.outputs = outputs
         if job.batch > job.rows:
             job.outputs = {name: array[row : row + job.rows] for name, array in outputs.items()}
 
     def times(self, job: Job, began_ns: int, batch: StageTimes) -> StageTimes:
-        """Return the times of the batch, and the wait for it."""
+        """Return the times of the batch, with the job's own wait as queue time."""
         return batch._replace(queue=began_ns - job.arrived_ns)
 
 
 def _check_rows(outputs: Outputs, rows: int) -> None:
-    """Check that the outputs of several requests can be taken apart."""
+    """Raise InferenceFailed if the outputs cannot be split among several requests."""
     for name, array in outputs.items():
         if array.ndim == 0 or len(array) != rows:
             raise InferenceFailed(
@@ -263,16 +273,16 @@ def _check_rows(outputs: Outputs, rows: int) -> None:
 
 
 class ImageWork:
-    """An image of a request, and what is made of it.
+    """An image of a request, with its intermediate results.
 
     Attributes:
-        sent: as it came.
-        engine: at the size that it is letterboxed to.
-        row: letterboxed, [1, ...]; None where the device letterboxes.
-        on_device: on such a device; None elsewhere.
-        back: leads from the pixels of the network to those of the image.
-        decode_ns, prepare_ns, output_ns: how long these stages took.
-        result: complete once the job is answered.
+        sent: encoded bytes, or pixels, as the client sent them.
+        engine: engine for the input size that the image is letterboxed to.
+        row: the letterboxed image, [1, ...]; None if the device letterboxes images.
+        on_device: the image on a device that letterboxes images; None on other devices.
+        back: maps pixel coordinates of the model's input to coordinates of the image.
+        decode_ns, prepare_ns, output_ns: durations of these stages, in nanoseconds.
+        result: the result; complete when the job is complete.
     """
 
     __slots__ = (
@@ -293,23 +303,23 @@ class ImageWork:
 
     @property
     def held(self) -> int:
-        """Bytes that a prepared image holds: its row, and pixels that are still needed."""
+        """Memory of a prepared image in bytes: its row, and pixels that are still needed."""
         on_device = None if self.on_device is None else self.on_device.pixels
         arrays = self.row, self.result.pixels, on_device
         return sum(array.nbytes for array in arrays if array is not None)
 
 
 class ImageSource(Source):
-    """Images for one engine: decoded, letterboxed, computed, and mapped back.
+    """Images for one engine: it decodes, letterboxes, and maps results back to the images.
 
-    On a CPU, an execution takes one image from its bytes to its answer. An engine on another device
+    On a CPU, one execution takes an image from its bytes to its result. An engine on another device
     runs batches, and images are decoded ahead of it.
 
     Args:
-        engine: stays open.
-        limits: on the encoded and the decoded image.
-        max_rows: most images of a batch, on another device.
-        delay_us: longest wait of a batch that is not full, microseconds.
+        engine: the engine, which stays open.
+        limits: limits on the encoded and the decoded image.
+        max_rows: largest batch size on another device; a CPU runs single images.
+        delay_us: longest wait of a batch that is not full, in microseconds.
     """
 
     def __init__(
@@ -317,14 +327,14 @@ class ImageSource(Source):
     ) -> None:
         session = engine.session
         rows = max_rows if session.offloads else 1
-        # A head of the user may take any time, or never end.
+        # A head in a file of the user may take any time, or never end.
         steady = session.steady and not isinstance(engine.head, FileHead)
         super().__init__(
             DynamicBatching(rows, delay_us=delay_us if rows > 1 else 0),
             InlineExecution(steady=steady, quick_ns=QUICK_IMAGE_NS),
         )
         if session.offloads:
-            # A batch at each execution, and one that waits for it.
+            # Enough for a running batch and a waiting batch in each parallel call.
             self.ahead = 2 * session.concurrency * rows
         self.engine = engine
         self.limits = limits
@@ -332,24 +342,27 @@ class ImageSource(Source):
         self._rows: SimpleQueue[Array] = SimpleQueue()
 
     def job(self, request: ImageRequest, sent: SentImage, arrived_ns: int) -> Job:
-        """Make the job of an image."""
+        """Make the job of one image of a request."""
         job = Job(self, request, 1, arrived_ns, request.place_of(sent))
         job.image = ImageWork(sent, self.engine)
         return job
 
     def nbytes(self, job: Job) -> int:
-        """Return the bytes of its pixels, as its header says; where that is not cheap, many."""
+        """Return the size of the decoded pixels, in bytes.
+
+        The size is `sys.maxsize` for files whose header is too costly to read here.
+        """
         sent = job.image.sent
         if isinstance(sent, DecodedImage):
             return sent.pixels.nbytes
         return sys.maxsize if len(sent) > _MAX_SCANNED else decoded_bytes(sent)
 
     def fits(self, job: Job, other: Job) -> bool:
-        """Return True for rows of the same size."""
+        """Return True if both images are letterboxed to the same input size."""
         return job.image.engine is other.image.engine
 
     def prepare(self, job: Job) -> None:
-        """Decode and letterbox the image; raises as `decode_image`."""
+        """Decode and letterbox the image; raise the errors of `decode_image`."""
         began, work = time.monotonic_ns(), job.image
         sent = work.sent
         image = sent if isinstance(sent, DecodedImage) else decode_image(sent, self.limits)
@@ -368,7 +381,7 @@ class ImageSource(Source):
         work.decode_ns, work.prepare_ns = decoded - began, time.monotonic_ns() - decoded
 
     def _take_row(self, spec: PreprocessSpec) -> Array:
-        """Take a buffer for the row of one image, [1, ...]."""
+        """Take a buffer for the row of one image, [1, ...], from the pool."""
         try:
             buffer = self._rows.get_nowait()
         except Empty:
@@ -378,12 +391,12 @@ class ImageSource(Source):
         return buffer[: prod(spec.row_shape)].reshape(1, *spec.row_shape)
 
     def _give_back(self, row: Array) -> None:
-        """Return a buffer, for another image."""
+        """Return a buffer to the pool."""
         assert row.base is not None, "a row is a part of its buffer"
         self._rows.put(row.base)
 
     def gather(self, jobs: Sequence[Job]) -> Callable[[bool], Outputs]:
-        """Join the rows of several images, unless the device letterboxes them."""
+        """Join the rows of several images, unless the device letterboxes the images itself."""
         images, device = [job.image for job in jobs], self.engine.images
         if device is not None:
             on_device = [image.on_device for image in images if image.on_device is not None]
@@ -395,14 +408,14 @@ class ImageSource(Source):
         return lambda alone: engine.infer(batch, request.options, alone=alone)
 
     def finish(self, job: Job, outputs: Outputs, row: int) -> None:
-        """Decode the head, and write the answer."""
+        """Decode the outputs with the head, map them to the image, and encode the result."""
         began, work, request = time.monotonic_ns(), job.image, job.request
         assert isinstance(request, ImageRequest), "it is a job of this source"
         result, engine = work.result, work.engine
         if work.row is not None:
             self._give_back(work.row)
         result.batch = job.batch
-        # A job that waits for others of its request must not hold pixels.
+        # A finished job may wait for other jobs of its request, and must not hold pixels then.
         work.sent, work.on_device, work.row = b"", None, None
         if engine.head is None:
             result.tensors = {
@@ -416,7 +429,7 @@ class ImageSource(Source):
         work.output_ns = time.monotonic_ns() - began
 
     def times(self, job: Job, began_ns: int, batch: StageTimes) -> StageTimes:
-        """Return its own times, but that of the engine, which is the batch's."""
+        """Return the image's own stage times, with the batch's time in the engine."""
         work, queue_ns = job.image, began_ns - job.arrived_ns
         if job.ahead:
             queue_ns = max(0, queue_ns - work.decode_ns - work.prepare_ns)

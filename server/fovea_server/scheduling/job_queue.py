@@ -1,6 +1,6 @@
-"""The queue of a model with its limits, and the executions that take from it; for any thread.
+"""The queue of a model, with its limits, and the number of its executions; thread-safe.
 
-Source of the levels: `ModelQueuePolicy` and `priority_levels` of model_config.proto;
+Source of the priority levels: `ModelQueuePolicy` and `priority_levels` of model_config.proto;
 `PriorityQueue` of Triton's core.
 """
 
@@ -18,32 +18,33 @@ from fovea_engines.repository.model_config_scheduling import ModelDynamicBatchin
 from fovea_preprocess.errors import ShuttingDown
 from fovea_server.scheduling.job import Job, Source
 
-# Weight of the newest answer in the mean interval: about the last twenty count.
+# Weight of the newest response in the mean interval between responses; about the last twenty
+# responses count.
 _SMOOTHING = 0.1
 
 
-# Clients whose turns are remembered before those that need not be are forgotten.
+# Number of clients at which the turns of clients without waiting jobs are forgotten.
 _REMEMBERED = 1024
 
 
 @dataclass(slots=True)
 class _Level:
-    """The jobs of a priority. Clients take turns, row by row; each one's jobs stay in order.
+    """The jobs of one priority level. Clients take turns by rows; a client's jobs keep their order.
 
-    This is start-time fair queueing (Goyal, Vin, Cheng 1996): a job's turn is the number of rows
-    before it of its client, who begins where the queue is now.
+    This is start-time fair queueing (Goyal, Vin, Cheng 1996). The turn of a job is the number of
+    rows of its client before it. A new client begins at the queue's present turn.
     """
 
     policy: ModelQueuePolicy
     jobs: deque[Job] = field(default_factory=deque)
     delayed: deque[Job] = field(default_factory=deque)
     now: int = 0
-    """The turn of the job that was run last."""
+    """Turn of the job that ran last."""
     next: dict[str, int] = field(default_factory=dict)
-    """The next turn of each client."""
+    """Next turn of each client."""
 
     def add(self, jobs: Sequence[Job]) -> None:
-        """Line the jobs of one request up."""
+        """Add the jobs of one request, in the order of their turns."""
         client = jobs[0].request.client
         turn = max(self.now, self.next.get(client, 0))
         for job in jobs:
@@ -59,15 +60,15 @@ class _Level:
 
 
 class JobQueue:
-    """Jobs that wait for one engine: by priority, then client by client, then by arrival.
+    """Jobs that wait for one engine, ordered by priority, then client turns, then arrival.
 
     Args:
-        batching: the priorities and their policies.
-        limit: most jobs accepted and not yet answered.
-        side_by_side: most executions at a time.
+        batching: the priority levels and their queue policies.
+        limit: largest number of accepted jobs without a response.
+        side_by_side: largest number of executions at a time.
 
     Attributes:
-        accepted: number of jobs accepted and not yet answered.
+        accepted: number of accepted jobs without a response.
         running: number of executions that keep the engine busy.
     """
 
@@ -89,11 +90,11 @@ class JobQueue:
         return self._size
 
     def enter(self, jobs: Sequence[Job]) -> ModelQueuePolicy:
-        """Accept the jobs of one request, all or none; return the policy for their wait.
+        """Accept all jobs of one request, or none; return the queue policy that limits their wait.
 
         Raises:
-            QueueFull: there is no room for them now.
-            InvalidRequest: there never is.
+            QueueFull: there is no room for the jobs now.
+            InvalidRequest: the request has more jobs than the queue can ever hold.
             ShuttingDown: the queue is closed.
         """
         count = len(jobs)
@@ -107,7 +108,7 @@ class JobQueue:
             if self.accepted + count > self._limit or 0 < most < waiting + count:
                 raise jobs[0].queue_full_error(self.accepted, self.accepted * self._interval_s)
             if not self.accepted:
-                # Idle time says nothing about speed.
+                # An idle period must not count as the interval between two responses.
                 self._last_answer = time.monotonic()
             level.add(jobs)
             self._size += count
@@ -117,11 +118,12 @@ class JobQueue:
         return level.policy
 
     def next(self) -> tuple[list[Job], float | None]:
-        """Take the next batch for an execution, which then runs until `done`.
+        """Take the next batch for an execution; call `done` after the engine has computed it.
 
         Returns:
-            The jobs, none where there is nothing to run now; and seconds until a batch is due that
-            still waits for more jobs, or None.
+            The jobs of the batch, empty if none can run now. If a batch waits for more jobs, also
+                the
+            seconds until it is due, otherwise None.
         """
         waits: list[float] = []
         seen: list[Source] = []
@@ -141,46 +143,49 @@ class JobQueue:
                         level.now = max(level.now, job.turn)
                     self.running += 1
                     return jobs, None
-                # A batch that waits for more jobs does not hold up jobs of another source.
+                # A batch that waits for more jobs does not delay jobs of another source.
                 seen.append(source)
                 if decision.wait_s is not None:
                     waits.append(decision.wait_s)
         return [], min(waits, default=None)
 
     def done(self) -> None:
-        """End an execution: the engine has computed."""
+        """Record the end of an execution: the engine has computed its batch."""
         with self._lock:
             self.running -= 1
 
     def count_answer(self, *, served: bool) -> None:
-        """Forget a job; one that is not `served` failed or was cancelled."""
+        """Count a completed job; a job that is not `served` failed or was cancelled."""
         now = time.monotonic()
         with self._lock:
             self.accepted -= 1
-            # The others took no time, and say nothing about speed.
+            # Failed and cancelled jobs take no time, so they do not count for the mean interval.
             if served:
                 weight = _SMOOTHING if self._interval_s else 1.0
                 self._interval_s += weight * (now - self._last_answer - self._interval_s)
                 self._last_answer = now
 
     def is_alone(self, jobs: Sequence[Job]) -> bool:
-        """Return True if nobody waits for other jobs than these."""
+        """Return True if no job outside this list has been accepted."""
         return self.accepted <= len(jobs)
 
     def withdraw(self, job: Job) -> bool:
-        """Take a job out; return False if it does not wait any more."""
+        """Remove a job from the queue; return False if it has left the queue already."""
         with self._lock:
             return self._remove(job)
 
     def delay(self, job: Job) -> None:
-        """Move a job that still waits behind all others of its priority."""
+        """Move a waiting job behind all other jobs of its priority level."""
         with self._lock, suppress(ValueError):
             level = self._level_of(job)
             level.jobs.remove(job)
             level.delayed.append(job)
 
     def clear(self, *, close: bool = False) -> list[Job]:
-        """Take every job out; a closed queue takes no other in, and ends the waits of `claim`."""
+        """Remove and return all jobs.
+
+        With `close`, also reject new jobs and end the waits of `claim`.
+        """
         with self._lock:
             jobs = list(self._waiting())
             for job in jobs:
@@ -191,7 +196,7 @@ class JobQueue:
             return jobs
 
     def claim(self) -> Job | None:
-        """Choose the first job that is to be prepared ahead; waits for one. None once closed."""
+        """Wait for a job to prepare ahead, mark it as claimed, and return it; None once closed."""
         with self._lock:
             while not self._closed:
                 for job in self._waiting():

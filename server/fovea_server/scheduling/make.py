@@ -1,4 +1,4 @@
-"""Builds the scheduler that a model's configuration asks for."""
+"""Builds the scheduler for the configuration of a model."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ def make_scheduler(
     cache: ResponseCache | None,
     find: FindScheduler,
 ) -> Scheduler:
-    """Build the scheduler of a model version, and start it.
+    """Build and start the scheduler of a model version.
 
     Args:
-        version: of the model.
-        config: complete.
-        session: None for an ensemble.
-        images: None for a model that takes no images.
-        max_queue: most jobs accepted and not yet answered.
-        decoders: threads that decode images ahead of a device; None for one a core.
-        statistics: counts the requests.
-        cache: None where the server has none.
+        version: version number of the model.
+        config: complete configuration.
+        session: session of the engine; None for an ensemble.
+        images: source of image jobs; None for a model that takes no images.
+        max_queue: largest number of accepted jobs without a response.
+        decoders: number of threads that decode images ahead of a device; by default one per core.
+        statistics: counters of the model version.
+        cache: the response cache; None if the server has none.
         find: looks up the schedulers of an ensemble's models.
 
     Raises:
-        UnsupportedModel: there is none for it.
-        Unavailable: its threads could not be started.
+        UnsupportedModel: no scheduler supports the configuration.
+        Unavailable: the threads could not be started.
     """
     specs = () if session is None else (*session.inputs, *session.outputs)
     scalars = {spec.name for spec in specs if not spec.shape}
@@ -67,16 +67,16 @@ def make_scheduler(
             statistics,
             tensors=TensorSource(session, _batching(config)),
             images=images,
-            # While one thread decodes the heads of a batch, another waits for the next batch.
+            # While one thread decodes the outputs of a batch, another waits for the next batch.
             executing=side_by_side * (2 if session.offloads else 1),
             preparing=(decoders or usable_cores()) if images is not None and images.ahead else 0,
             offloads=session.offloads,
         )
         made = _wrap(rows, config)
-    # The answers of a sequence depend on more than one request.
+    # Responses of a sequence depend on more than one request, so they are not cached.
     if cache is not None and config.response_cache.enable and config.sequence_batching is None:
         made = CachedScheduler(made, model_io, cache, statistics)
-    # Last: what fails above leaves no thread behind.
+    # Threads start last, so that an error above leaves no thread behind.
     if rows is not None:
         rows.start()
     return made
@@ -114,8 +114,8 @@ def _batching(config: ModelConfig) -> DynamicBatching:
 
 
 def _side_by_side(config: ModelConfig, session: Session) -> int:
-    """Count the executions at a time: enough for the instances, and to keep the device busy.
+    """Return the number of parallel executions: enough for the instances and for the device.
 
-    Engines have no state, so one instance (Triton's default too) may run several at a time.
+    Engines have no state, so a single instance (also Triton's default) may run several at a time.
     """
     return max(config.instances, session.concurrency)

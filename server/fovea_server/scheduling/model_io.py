@@ -1,4 +1,4 @@
-"""The contract of a model with its clients: the requests that fit, and the form of an answer."""
+"""The interface of a model with its clients: checks requests, and builds responses."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fovea_server.tensors.check import CheckedRequest, RequestCheck, reshape_dim
 from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
 from fovea_server.tensors.signature import ModelSignature, ModelTensor
 
-# Parsing this many bytes of strings takes about a millisecond.
+# Bytes of strings that take about a millisecond to parse.
 _MANY = 64 << 10
 _NUMBERS = count()
 
 Outputs = dict[str, Array]
-"""An array per output of the engine."""
+"""An array for each output of the engine, by name."""
 
 
 class ModelIO:
-    """One version of one model, as clients see it; each loading has another identity."""
+    """One loaded version of a model, as clients see it; each load gets a new identity."""
 
     def __init__(self, name: str, version: int, signature: ModelSignature) -> None:
         self.name = name
@@ -34,13 +34,17 @@ class ModelIO:
         self._batched = signature.max_batch_size > 0
 
     async def check_request(self, request: InferRequest) -> CheckedRequest:
-        """Check a request, in a thread if it holds many strings."""
+        """Check a request; use a thread if it holds many strings."""
         if self._has_strings and sum(tensor.data.nbytes for tensor in request.inputs) > _MANY:
             return await asyncio.to_thread(self.check, request)
         return self.check(request)
 
     def respond(self, request: InferRequest, outputs: Outputs) -> InferResponse:
-        """Build the answer: the requested outputs, in the order of the configuration."""
+        """Build the response with the requested outputs, in the order of the configuration.
+
+        Raises:
+            InferenceFailed: the engine lacks an output, or its shape does not fit `reshape`.
+        """
         wanted = self._outputs
         if request.outputs:
             requested = {output.name for output in request.outputs}

@@ -1,4 +1,4 @@
-"""The scheduler of one engine, for tensors and images alike: requests enter, and are answered."""
+"""The scheduler of one engine, for tensors and images."""
 
 from __future__ import annotations
 
@@ -28,13 +28,17 @@ from fovea_server.tensors.messages import (
 
 
 class QueueScheduler(Scheduler):
-    """Runs one queue in front of one engine, which stays open.
+    """Runs one queue in front of one engine; the engine stays open.
 
     Args:
-        tensors: makes the rows of tensors.
-        images: those of images; None for a model that takes none.
-        executing, preparing: threads for executions, and to prepare images ahead of the engine.
-        offloads: as `Session.offloads`.
+        model_io: checks requests and builds responses.
+        queue: the queue, which no other scheduler uses.
+        statistics: counters of the model version.
+        tensors: makes jobs from tensors.
+        images: makes jobs from images; None for a model that takes no images.
+        executing: number of threads for executions.
+        preparing: number of threads that prepare images ahead of the engine.
+        offloads: value of `Session.offloads`.
     """
 
     def __init__(
@@ -66,12 +70,12 @@ class QueueScheduler(Scheduler):
 
     @property
     def identity(self) -> bytes:
-        """Identify the loaded model."""
+        """Bytes that identify the loaded model."""
         return self.model_io.identity
 
     @property
     def failure(self) -> str | None:
-        """The reason why it can never answer again; None while it can."""
+        """The reason why the scheduler can never respond again; None while it can."""
         return self._executor.failure
 
     @property
@@ -85,16 +89,16 @@ class QueueScheduler(Scheduler):
         return self._queue.accepted
 
     def start(self) -> None:
-        """Start the threads, before the first request; Unavailable: there is no room for them."""
+        """Start the threads, before the first request; raise Unavailable if one cannot start."""
         self._executor.start()
 
     def close(self, timeout_s: float) -> None:
-        """Finish accepted requests, then stop."""
+        """Finish accepted requests within the timeout, then stop."""
         super().close(timeout_s)
         self._executor.close()
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Answer tensors."""
+        """Check a tensor request, run it, and return its response."""
         arrived_ns = time.monotonic_ns()
         with self.gate.open_for(request):
             checked = await self.model_io.check_request(request)
@@ -102,7 +106,7 @@ class QueueScheduler(Scheduler):
         return self.model_io.respond(request, outputs)
 
     async def run(self, request: InferRequest, checked: CheckedRequest, arrived_ns: int) -> Outputs:
-        """Run the engine for a request that fits the model; raises as `infer`."""
+        """Run the engine for a checked request; raise the errors of `infer`."""
         job = self._tensors.job(request, checked, arrived_ns)
         await self._run((job,), arrived_ns)
         if job.error is not None:
@@ -115,7 +119,7 @@ class QueueScheduler(Scheduler):
         return job.outputs
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
-        """Answer images."""
+        """Return one result or error for each image of the request."""
         arrived_ns = time.monotonic_ns()
         with self.gate.open_for(request):
             run = partial(self._predict, arrived_ns)
@@ -136,7 +140,7 @@ class QueueScheduler(Scheduler):
         answering: Awaitable[list[ImageResult | FoveaError]],
         arrived_ns: int,
     ) -> list[ImageResult | FoveaError]:
-        """Count images that are answered by their parts."""
+        """Count images whose parts are computed as separate jobs."""
         failed = FailureReason.CANCELED
         answers: list[ImageResult | FoveaError] = []
         try:
@@ -157,7 +161,7 @@ class QueueScheduler(Scheduler):
     async def _predict(
         self, arrived_ns: int, request: ImageRequest, images: Sequence[SentImage]
     ) -> list[ImageResult | FoveaError]:
-        """Answer images in place of those of a request, such as the tiles of one."""
+        """Return results for `images`, which replace the request's images, for example by tiles."""
         source = self._images
         assert source is not None, "only models that take images are asked"
         now_ns = time.monotonic_ns()
@@ -166,14 +170,14 @@ class QueueScheduler(Scheduler):
         return [job.image.result if job.error is None else job.error for job in jobs]
 
     async def _run(self, jobs: Sequence[Job], arrived_ns: int) -> None:
-        """Get jobs of one request, which arrived then, done: each has its outcome, or `error`."""
+        """Run the jobs of one request that arrived at `arrived_ns`, until each is complete."""
         if self.failure:
             raise ModelNotReady(self.failure)
         self.gate.check(jobs[0].request)
         if len(jobs) == 1 and self._executor.run_at_once(jobs[0]):
             return
         self._enter(jobs, arrived_ns)
-        # The event loop itself does not keep tasks alive.
+        # The event loop keeps only weak references to tasks, so `_apart` keeps them alive.
         apart = [
             asyncio.create_task(self._prepare_apart(job, job.place))
             for job in jobs
@@ -207,15 +211,15 @@ class QueueScheduler(Scheduler):
             self._executor.answer(job)
 
     async def _prepare_apart(self, job: Job, place: Place) -> None:
-        """Prepare a large image in a thread of its own, once it may be decoded."""
+        """Prepare a large image in a separate thread, as soon as memory for decoding is free."""
         async with place as turn:
             try:
                 error = await run_in_thread(partial(prepare, self.model_io.name, job))
-            except RuntimeError as fault:  # of Python, at a limit on threads
+            except RuntimeError as fault:  # Python's error at a limit on threads
                 error = Unavailable(f"no thread could be started ({fault}): send it again later")
             assert job.future is not None, "it has entered"
             if error is not None:
-                # Where it has left the queue meanwhile, it is answered.
+                # A job that has left the queue meanwhile has its outcome already.
                 if self._queue.withdraw(job):
                     job.error = error
                     self._executor.answer(job)
@@ -226,7 +230,7 @@ class QueueScheduler(Scheduler):
                 await asyncio.wait([job.future])
 
     async def _withdraw(self, jobs: Sequence[Job]) -> None:
-        """Take out jobs whose caller is gone."""
+        """Remove the jobs of a cancelled request, and wait until its inputs are no longer read."""
         for job in jobs:
             assert job.future is not None, "it has entered"
             job.future.cancel()
@@ -234,7 +238,7 @@ class QueueScheduler(Scheduler):
                 self._executor.answer(job)
         for job in jobs:
             while job.source.borrows and not job.answered:
-                # The engine still reads the inputs, however often the caller gives up.
+                # The engine still reads the inputs, so another cancellation does not end this wait.
                 job.given_up = asyncio.get_running_loop().create_future()
                 with suppress(asyncio.CancelledError):
                     await job.given_up

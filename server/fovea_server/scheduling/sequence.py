@@ -1,8 +1,8 @@
 """Sequences of requests (`sequence_batching`): in order, with control inputs and states.
 
-Engines have no memory between calls, so a sequence is not bound to a slot of an instance: "direct"
-and "oldest" differ only in the time that a batch waits. States (`state`) are kept here and passed
-to the engine as inputs.
+Engines keep no memory between calls, so a sequence is not bound to a slot of an instance. The
+strategies "direct" and "oldest" differ only in the time that a batch waits. The scheduler keeps
+the states (`state`), and passes them to the engine as inputs.
 
 Source: `ModelSequenceBatching` of model_config.proto; `SequenceBatchScheduler` of Triton's core.
 """
@@ -43,10 +43,10 @@ class _Sequence:
 
 
 class SequenceScheduler(SchedulerWrapper):
-    """Runs the requests of a sequence one after the other, in batches with other sequences.
+    """Runs the requests of a sequence one after the other, batched with other sequences.
 
     Raises:
-        UnsupportedModel: a control has no values, or a sequence begins with a state from a file.
+        UnsupportedModel: a control input has no values, or an initial state is in a file.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class SequenceScheduler(SchedulerWrapper):
         self._states = sequences.state
         self._initial = {state.input_name: _initial(state, batched) for state in sequences.state}
         self._idle_ns = 1000 * sequences.max_sequence_idle_microseconds
-        # The longest idle sequence comes first.
+        # Ordered by last use: the sequence that has been idle longest comes first.
         self._sequences: OrderedDict[int | str, _Sequence] = OrderedDict()
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Answer a request after those before it in its sequence."""
+        """Return the response to a request, after the earlier requests of its sequence."""
         arrived_ns = time.monotonic_ns()
         with self.gate.open_for(request):
             checked = await self._rows.model_io.check_request(request)
@@ -83,7 +83,7 @@ class SequenceScheduler(SchedulerWrapper):
 
     @property
     def pending(self) -> int:
-        """Number of requests that wait for earlier ones of their sequence, or for the engine."""
+        """Number of requests that wait for earlier ones in their sequence, or for the engine."""
         return self._waiting + super().pending
 
     @asynccontextmanager
@@ -165,7 +165,7 @@ def _maker(name: str, control: Control, shape: tuple[int, ...]) -> _Maker:
         return lambda request: yes if request.sequence_start else no
     if control.kind == "CONTROL_SEQUENCE_END":
         return lambda request: yes if request.sequence_end else no
-    # READY: there is a row only where there is a request.
+    # READY is always true: a batch has rows only for requests.
     return lambda request: yes
 
 
