@@ -1,1 +1,1 @@
-"""Who may do what: keys, the secrets of restricted APIs, and programs of this machine."""
+"""Authentication and authorization: API keys, tokens, restricted APIs and local clients."""

@@ -1,4 +1,4 @@
-"""Decides for every request whether its sender may do what it asks for."""
+"""Decides for every request whether its sender may make it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,26 @@ from fovea_server.traffic.principal import Principal, Scope
 if TYPE_CHECKING:
     from fovea_server.auth.key_authenticator import KeyAuthenticator
 
-# Probes have no keys; and there is nothing behind a method that does not exist.
+# Health probes have no keys. The empty name stands for a method that does not exist.
 _OPEN = frozenset(("health", ""))
 _FOR_ALL = _OPEN | {"inference"}
 _SCOPES: dict[str, Scope] = {"inference": "predict", "metrics": "metrics", "cameras": "cameras"}
 
 
 class Authenticator:
-    """Checks keys, the secrets of restricted APIs, and which machine a request comes from.
+    """Checks keys, secrets of restricted APIs, and whether a request comes from this machine.
 
     Args:
-        settings: of the server; InvalidOption where a restriction is none.
-        keys: of the file and of the provider; None where the server asks for none.
+        settings: settings of the server.
+        keys: keys of the file and of the identity provider; None if the server requires no keys.
 
     Attributes:
-        keys: as above.
-        http, grpc: the secrets of the operator.
+        keys: the keys, as given.
+        http: secrets of restricted APIs of HTTP.
+        grpc: secrets of restricted protocols of gRPC.
+
+    Raises:
+        InvalidOption: an option for restricted APIs is invalid.
     """
 
     def __init__(self, settings: Settings, keys: KeyAuthenticator | None) -> None:
@@ -44,18 +48,19 @@ class Authenticator:
         )
 
     def admit(self, call: Call, api: str, *, operation: str = "", control: str = "") -> None:
-        """Let a call use an API, whatever carries it; the log and the metrics learn the purpose.
+        """Check that a call may use an API, and record its purpose for the log and the metrics.
 
         Args:
-            call: of the request.
-            api: name of the API in `restrictions.APIS`, "metrics", or "cameras" for what cameras
-                see; "" for none.
-            operation: of a call that asks a model to infer, as `Call.operation`.
-            control: how the call changes the server, for the log; "" if it does not.
+            call: the request, over any transport.
+            api: name of the API in `restrictions.APIS`, "metrics", or "cameras" for camera images;
+                "" for a method that does not exist.
+            operation: value for `Call.operation` if the call runs a model; "" otherwise.
+            control: description for the log of how the call changes the server; "" if it does not.
 
         Raises:
-            Restricted: it lacks the secret of the API, or comes from another machine.
-            Unauthenticated, Forbidden: it has no key, or one that does not allow this.
+            Restricted: the call lacks the secret of the API, or comes from another machine.
+            Unauthenticated: the call has no valid key.
+            Forbidden: the key does not allow this call.
         """
         restrictions = self.grpc if call.is_rpc else self.http
         call.probe = api == "health"
@@ -74,7 +79,8 @@ class Authenticator:
             if needs_control and not call.model:
                 principal.check_whole()
         elif api == "health" and self.keys is not None and call.token is not None:
-            # A probe with a key gets more detail, and one without is answered all the same.
+            # A probe with a valid key gets a detailed response. A probe without one
+            # is still answered.
             with suppress(FoveaError):
                 call.principal = self.keys.principal(call.token)
         elif control or api not in _FOR_ALL:
@@ -86,14 +92,15 @@ class Authenticator:
                 "the header Authorization has no scheme that is known: write Authorization: Bearer "
                 "KEY, with the word Bearer, or X-API-Key: KEY without"
             )
-        # It is in the log also where it is refused.
+        # Set the principal before the check of its scope, so that the log of a
+        # rejected call names it.
         call.principal = principal = keys.principal(call.token)
         if scope is not None:
             principal.check_scope(scope)
         return principal
 
     def sees(self, model: str) -> bool:
-        """Return True if the client of the current request may know of a model of this name."""
+        """Return True if the current request may see the name of this model."""
         if (call := CALL.get()) is None:
             return True
         if call.principal is not None:
@@ -102,6 +109,6 @@ class Authenticator:
         return self.keys is None and restrictions.lets_all_in(call.client, call.header)
 
     def close(self) -> None:
-        """Stop following the keys, and write what is used of quotas."""
+        """Stop following the key file, and write the usage of the quotas."""
         if self.keys is not None:
             self.keys.close()

@@ -1,4 +1,4 @@
-"""A token bucket: how many images a key may still send."""
+"""A token bucket: how many images a key may send now."""
 
 from __future__ import annotations
 
@@ -11,24 +11,28 @@ from fovea_server.auth.key import Rate
 from fovea_server.auth.quota import Meter
 from fovea_server.traffic.principal import Principal
 
-# The longest queue of refused clients that a wait counts in.
+# Longest queue of rejected requests, in seconds, that the suggested wait takes into account.
 _MAX_BEHIND_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class LimitedPrincipal(Principal):
-    """A holder, and what is left of its limits.
+    """A principal with the remainder of its limits.
 
     Attributes:
-        bucket: of the rate; None without one.
-        meter: of the quota; None without one.
+        bucket: token bucket of the rate limit; None without a rate limit.
+        meter: counter of the quota; None without a quota.
     """
 
     bucket: TokenBucket | None = None
     meter: Meter | None = None
 
     def charge(self, images: int) -> None:
-        """Count images; RateLimited if the rate or the quota has no room for them."""
+        """Count images.
+
+        Raises:
+            RateLimited: the images exceed the rate limit or the quota.
+        """
         if self.bucket is not None:
             self.bucket.take(images)
         if self.meter is not None:
@@ -36,34 +40,39 @@ class LimitedPrincipal(Principal):
 
 
 class TokenBucket:
-    """Fills at a rate, up to its burst; on the event loop only.
+    """A token bucket that holds at most `rate.burst` tokens. Use it on the event loop only.
 
-    A request that costs more than the burst is taken from a full bucket, and the next ones wait
-    until what it owes is there again: else it could never be answered.
+    A request that costs more than the burst takes all tokens of a full bucket. It could never be
+    accepted otherwise.
     """
 
     def __init__(self, rate: Rate, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate = rate
         self._clock = clock
         self._left, self._at = rate.burst, clock()
-        # When the last one that was refused may come back.
+        # Time at which the last rejected request may be sent again, by `clock`.
         self._last = self._at
 
     @property
     def left(self) -> float:
-        """The images that it has room for now."""
+        """Return the number of images that may be sent now."""
         now = self._clock()
         self._left = min(self.rate.burst, self._left + (now - self._at) * self.rate.per_s)
         self._at = now
         return self._left
 
     def take(self, cost: int) -> None:
-        """Take the cost of a request; RateLimited says when there is room for it."""
+        """Take the cost of a request, at most the burst.
+
+        Raises:
+            RateLimited: the bucket has too few tokens. The error has the time to wait.
+        """
         needed = min(float(cost), self.rate.burst)
-        # Sums of floats may lack a billionth of what was waited for.
+        # Rounding errors may leave a billionth too little after the suggested wait.
         if (lacking := needed - self.left) > 1e-9:
             wait_s = lacking / self.rate.per_s
-            # Those that were refused before come first; who does not wait makes nobody wait long.
+            # Earlier rejected requests go first. A client that never retries delays others by at
+            # most `_MAX_BEHIND_S`.
             behind_s = self._last - self._at + needed / self.rate.per_s
             if behind_s < _MAX_BEHIND_S:
                 wait_s = max(wait_s, behind_s)

@@ -1,4 +1,4 @@
-"""A key: who has it, and what it lets them do."""
+"""API keys: the key file, its entries, and the formats of rates and times."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_server.auth.quota import Quota
 from fovea_server.traffic.principal import Scope
 
-# Readable by its owner alone: digests are no keys, and names and rates are nobody's business.
+# Only the owner may read the file. Digests are not keys, but names and rates are private.
 _MODE = 0o600
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
-# A prefix by which scanners of secrets find a key that was committed or logged.
+# Prefix that lets secret scanners detect a key in a commit or a log.
 _PREFIX = "fov_"
 _BYTES = 32
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATE = re.compile(r"(?P<count>[0-9.]+(?:e[0-9]+)?)/(?P<unit>s|m|h)")
 _MIN_PER_S = 1 / 3600
-# Some 270 years of days: dates end in the year 9999.
+# Largest number in a time. 100,000 days are about 270 years, and dates end in the year 9999.
 _MAX_UNITS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SPAN = re.compile(r"(?P<count>[0-9]+)(?P<unit>[smhd])")
 
 
 class Keys(BaseModel):
-    """The keys of a file; no two have one name."""
+    """The keys of a file; their names are unique."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -65,11 +65,11 @@ class Keys(BaseModel):
 
 
 def read_keys(file: Path) -> Keys:
-    """Read a file of keys.
+    """Read a key file.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it has no keys, or other things as well.
+        OSError: the file cannot be read.
+        ValueError: the content is invalid; the message names the field.
     """
     try:
         return Keys.model_validate_json(file.read_bytes())
@@ -81,7 +81,7 @@ def read_keys(file: Path) -> Keys:
 
 @contextmanager
 def _lock_file(file: Path) -> Iterator[None]:
-    """Let one program at a time change a file of keys."""
+    """Hold an exclusive lock, so that one program at a time changes a key file."""
     path = file.with_name(f".{file.name}.lock")
     try:
         try:
@@ -89,7 +89,7 @@ def _lock_file(file: Path) -> Iterator[None]:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            # Nobody can make a file here now, so that all lock the folder.
+            # The disk is full, so the lock file cannot be created. Lock the directory instead.
             lock = os.open(file.parent, os.O_RDONLY)
     except OSError as error:
         raise InvalidOption(
@@ -103,16 +103,16 @@ def _lock_file(file: Path) -> Iterator[None]:
 
 
 def change_keys(file: Path, change: Callable[[tuple[Key, ...]], tuple[Key, ...]]) -> None:
-    """Replace the keys of a file, which may be absent, by what `change` makes of them.
+    """Replace the keys of a file by the result of `change`; the file may be absent.
 
-    On a full disk a change that makes the file no longer, as one that removes a key, is written
-    over it.
+    On a full disk, a change that does not make the file longer, such as the removal of a key, is
+    written over the old content.
 
     Raises:
-        InvalidOption: what is there is no file of keys.
-        OSError: it cannot be written; it names the file, which is as it was.
+        InvalidOption: the file is not a key file, or its directory is not writable.
+        OSError: the file cannot be written and is unchanged.
     """
-    # A link stays one, and what it leads to is changed.
+    # Keep a symbolic link, and change its target.
     file = file.resolve()
     with _lock_file(file):
         before: tuple[Key, ...] = ()
@@ -132,8 +132,8 @@ def change_keys(file: Path, change: Callable[[tuple[Key, ...]], tuple[Key, ...]]
         try:
             with writing(file, len(after)):
                 _write_new(new, after, mode, owner, group)
-            # Who mounted the file alone, as a single secret, cannot replace it: that is an error
-            # here.
+            # If the file itself is a mount point, such as a single mounted secret, this
+            # call raises an error.
             new.replace(file)
         except OSError as error:
             new.unlink(missing_ok=True)
@@ -141,7 +141,7 @@ def change_keys(file: Path, change: Callable[[tuple[Key, ...]], tuple[Key, ...]]
                 raise
             if not file.exists() or len(after) > file.stat().st_size:
                 raise
-            # A key that is taken back must not wait for space.
+            # Revoking a key must not wait for free space.
             _write_over(file, after)
 
 
@@ -150,7 +150,8 @@ def _write_new(new: Path, content: bytes, mode: int, owner: int, group: int) -> 
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(content)
         stream.flush()
-        # Else the server might read it no longer, and would let in who is removed.
+        # The server must still be able to read the file. Otherwise it keeps the old keys, and a
+        # removed key stays valid.
         os.fchmod(descriptor, mode)
         if owner != -1 and os.geteuid() == 0:
             os.fchown(descriptor, owner, group)
@@ -158,9 +159,9 @@ def _write_new(new: Path, content: bytes, mode: int, owner: int, group: int) -> 
 
 
 def _write_over(file: Path, content: bytes) -> None:
-    """Write content over a file that is no shorter, in the space that the file has.
+    """Write content over a file that is at least as long, using only its allocated space.
 
-    Blanks fill the rest until it is cut off, so that the file can be read at any time.
+    Spaces pad the rest until the file is truncated, so the file is valid JSON at any time.
     """
     with file.open("r+b") as stream:
         stream.write(content.ljust(file.stat().st_size))
@@ -170,20 +171,26 @@ def _write_over(file: Path, content: bytes) -> None:
 
 
 def new_token() -> str:
-    """Make a key of 256 random bits, as it is shown once."""
+    """Return a new key with 256 random bits. It is shown to the user once and never stored."""
     return _PREFIX + secrets.token_urlsafe(_BYTES)
 
 
 def digest_of(token: str) -> str:
-    """Return what is kept of a key: its SHA-256, hexadecimal.
+    """Return the hexadecimal SHA-256 of a key, which the key file stores instead of the key.
 
-    A slow hash, as passwords need, would protect nothing: nobody guesses 256 random bits.
+    Passwords need a slow hash, but nobody can guess a key of 256 random bits.
     """
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class Rate(NamedTuple):
-    """So many images a second on average, and at most `burst` at once; `text` as it was written."""
+    """A rate limit: images per second on average, and at most `burst` images at once.
+
+    Attributes:
+        per_s: average number of images per second.
+        burst: largest number of images at once.
+        text: the rate as the operator wrote it.
+    """
 
     per_s: float
     burst: float
@@ -191,7 +198,11 @@ class Rate(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse "20/s", "600/m" or "1e4/h"; ValueError says how to write it."""
+        """Parse "20/s", "600/m" or "1e4/h".
+
+        Raises:
+            ValueError: the text has another form, or the rate is below 1/h.
+        """
         found = _RATE.fullmatch(text)
         count = float(found["count"]) if found and found["count"].count(".") < 2 else 0.0
         if found is None or not 0 < count < math.inf:
@@ -203,7 +214,11 @@ class Rate(NamedTuple):
 
 
 def parse_span(text: str, *, least: int = 1) -> timedelta:
-    """Parse "90d", "12h", "30m" or "10s", of at least so many; ValueError says how to write it."""
+    """Parse "90d", "12h", "30m" or "10s".
+
+    Raises:
+        ValueError: the text has another form, or its number is below `least` or above 100,000.
+    """
     found = _SPAN.fullmatch(text)
     if found is None or not least <= int(found["count"]) <= _MAX_UNITS:
         raise ValueError(f"a time is written as 90d, 12h, 30m or 10s, and not as {text!r}")
@@ -233,22 +248,25 @@ class _Entry(BaseModel):
 
 
 class Secret(_Entry):
-    """A digest of a key, which holds until a time; None for as long as the key does."""
+    """The digest of a key, and its time of expiry; None if it expires with the key."""
 
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     until: AwareDatetime | None = None
 
 
 class Key(_Entry):
-    """An entry of the file of keys.
+    """An entry of the key file.
 
     Attributes:
-        name: for the log and the metrics; it is no secret.
-        secrets: the newest first; those before a rotation hold for a grace time.
-        scopes: what it lets one do; what only informs takes any key.
-        models: patterns of names, as `cam-*`; none for every model.
-        rate: of images, as "20/s"; None for no limit.
-        quota: of images, as "1e6/day"; None for no limit.
+        name: name in the log and the metrics; it is not secret.
+        secrets: digests, the newest first. After a rotation the old ones stay
+            valid for a grace time.
+        scopes: what the key allows. Requests that only read information need a key but no scope.
+        models: patterns of model names such as `cam-*`; empty for every model.
+        rate: rate limit of images such as "20/s"; None for no limit.
+        quota: quota of images such as "1e6/day"; None for no limit.
+        created: time of creation.
+        expires: time from which the key is invalid; None for never.
     """
 
     name: Annotated[str, AfterValidator(_name)]
@@ -261,5 +279,5 @@ class Key(_Entry):
     expires: AwareDatetime | None = None
 
     def is_expired(self, now: datetime) -> bool:
-        """Return True if its time is over."""
+        """Return True if the key has expired at `now`."""
         return self.expires is not None and now >= self.expires

@@ -1,4 +1,4 @@
-"""Lets requests in by their keys, and follows the file of keys while the server runs."""
+"""Authenticates requests by their keys, and follows changes of the key file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# What is revoked is out within this time, and that of reading the file.
+# Seconds between two checks of the key file, so a revoked key stops working within this time.
 _LOOK_S = 0.5
-# What of a quota is lost if the server is killed.
+# Number of checks between two writes of the quota usage. Usage since the last write is lost if
+# the server is killed.
 _WRITE_EVERY = 4
 _LAST_S = 2.0
 
@@ -35,19 +36,19 @@ _HINT = (
 
 
 class KeyAuthenticator:
-    """Knows the keys of a file, and what they have used.
+    """Holds the keys of a file and the principals that own them.
 
-    The file is read again when it changes. What cannot be read, or is gone, changes nothing: the
-    keys from before hold, and the log has the reason.
+    The file is read again when it changes. If the new file is invalid or missing, the previous keys
+    stay valid and the server logs the reason.
 
     Args:
-        file: of the keys; None where only tokens of the provider let in.
-        usage: what is used of the quotas; default a file beside that of the keys.
-        provider: of tokens; None where there is none.
-        now: the clock.
+        file: path of the key file; None if only tokens of the identity provider are accepted.
+        usage: path of the quota usage; None for a file beside the key file.
+        provider: the identity provider; None if there is none.
+        now: clock that returns the time in UTC.
 
     Raises:
-        InvalidOption: the file cannot be read at the start.
+        InvalidOption: the key file cannot be read, or `usage` cannot be written.
     """
 
     def __init__(
@@ -86,17 +87,18 @@ class KeyAuthenticator:
         self._thread.start()
 
     def principal(self, token: str | None) -> Principal:
-        """Return the holder of a key.
+        """Return the principal of a key or token.
 
         Raises:
-            Unauthenticated: there is no key, or it does not hold.
-            KeysPending: it may be a token whose provider did not answer yet.
+            Unauthenticated: there is no token, or it is unknown, expired or replaced.
+            KeysPending: the keys of the identity provider are being fetched again.
         """
         if not token:
             raise Unauthenticated(f"this server asks for a key: {_HINT}")
         digest = digest_of(token)
         found, now = self._by_digest.get(digest), self._now()
-        # The time of a look-up tells of the digest alone, which nobody can choose by its bytes.
+        # The duration of the look-up depends only on the digest, and nobody can choose the
+        # bytes of a SHA-256.
         if found is not None and hmac.compare_digest(found[1].sha256, digest):
             principal, until = found[0], found[1].until
         elif self._provider is not None and self._provider.issues(token):
@@ -109,10 +111,10 @@ class KeyAuthenticator:
         return principal
 
     def close(self) -> None:
-        """Stop looking at the file, and write what is used of the quotas."""
+        """Stop following the file, and write the usage of the quotas."""
         self._stopped.set()
         if self._thread is not None:
-            # The file may be on a disk that does not answer.
+            # The file may be on a disk that does not respond.
             self._thread.join(_LAST_S)
             self._share()
         if self._provider is not None:
@@ -128,7 +130,8 @@ class KeyAuthenticator:
         principals = {
             key.name: _principal(key, self._principals.get(key.name)) for key in keys.keys
         }
-        # Replaced as a whole: the event loop sees the keys from before, or those from now on.
+        # The dictionary is replaced as a whole, so the event loop sees either the
+        # old or the new keys.
         self._by_digest = {
             secret.sha256: (principals[key.name], secret)
             for key in keys.keys
@@ -148,7 +151,7 @@ class KeyAuthenticator:
                     reported = ""
                     continue
                 self._take(read_keys(file))
-            # Whatever is wrong with the file: a thread that ends would revoke no key any more.
+            # Any error may come from the file. If this thread ended, revoked keys would stay valid.
             except Exception as error:  # noqa: BLE001
                 if reported != str(error):
                     reported = str(error)
@@ -160,13 +163,20 @@ class KeyAuthenticator:
 
 
 def _stamp_of(file: Path) -> tuple[int, ...]:
-    # A mounted secret or ConfigMap is a link whose target changes.
+    # A mounted secret or ConfigMap is a symbolic link whose target changes;
+    # `stat` follows the link.
     status = file.stat()
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
 
 
 def _principal(key: Key, before: LimitedPrincipal | None) -> LimitedPrincipal:
-    """Make the holder of a key; a change of something else fills no bucket, and no quota."""
+    """Make the principal of a key.
+
+    Args:
+        key: entry of the key file.
+        before: principal from before the change of the file; None for a new key. An unchanged rate
+            keeps its token bucket, and a quota with the same period keeps its count.
+    """
     bucket, meter = (None, None) if before is None else (before.bucket, before.meter)
     rate = None if key.rate is None else Rate.parse(key.rate)
     if bucket is None or bucket.rate != rate:

@@ -1,6 +1,7 @@
-"""Tokens of a company's own provider of identities (OpenID Connect), in the place of keys.
+"""Verifies tokens of an OpenID Connect identity provider, as an alternative to API keys.
 
-Sources: OpenID Connect Discovery 1.0; RFC 7519 (JWT), 7517 (JWK), 8725 (what to check), 9068.
+Sources: OpenID Connect Discovery 1.0; RFC 7519 (JWT), RFC 7517 (JWK), RFC 8725 (best practices for
+JWT), RFC 9068 (JWT access tokens).
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ from fovea_server.traffic.principal import Principal
 
 log = logging.getLogger(__name__)
 
-# Signatures by a key of the provider alone: those by a secret would let its readers sign.
+# Asymmetric signatures only: whoever can verify a signature with a shared secret can also sign.
 _ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA"),
 )
-# Clocks of two machines differ.
+# Allowed difference between the clocks of two machines, in seconds.
 _SKEW_S = 30
-# Providers announce a new key before they sign with it.
+# Seconds between two fetches of the keys. Providers publish a new key before they sign with it.
 _REFRESH_S = 300.0
-# Of a provider that does not answer, and of tokens that name a key which it has not published.
+# Seconds between two fetches while the provider is unreachable, and least age in seconds of the
+# keys before a token with an unknown key causes another fetch.
 _AGAIN_S = 5.0
 _TIMEOUT_S = 5.0
 _MAX_TOKENS = 4096
@@ -39,16 +41,16 @@ _UNUSUAL = re.compile(r"[^!-~]")
 
 
 class Provider:
-    """Checks tokens of one issuer for one audience; its keys are fetched again as they get old.
+    """Verifies tokens of one issuer for one audience, and refreshes the issuer's keys.
 
     Args:
-        issuer: as in the claim `iss`; its keys are found below it, by discovery.
-        audience: what must be in the claim `aud`.
-        claim: with the scopes; names of scopes in it may begin with "fovea:", and a dot leads
-            into an object (`realm_access.roles`).
+        issuer: value of the claim `iss`. OpenID Connect Discovery finds the keys below this URL.
+        audience: value that the claim `aud` must contain.
+        claim: name of the claim that lists the scopes, which may begin with "fovea:". A dot selects
+            a member of an object (`realm_access.roles`).
 
     Raises:
-        InvalidOption: the issuer's address is not one of https, and not on this machine.
+        InvalidOption: the URL of the issuer is neither HTTPS nor on this machine.
     """
 
     def __init__(self, issuer: str, audience: str, claim: str) -> None:
@@ -67,15 +69,15 @@ class Provider:
         threading.Thread(target=self._refresh, name="issuer", daemon=True).start()
 
     def issues(self, token: str) -> bool:
-        """Return True for what has the form of a token."""
+        """Return True if a text has the form of a JWT: three parts separated by dots."""
         return token.count(".") == 2
 
     def principal(self, token: str, digest: str) -> Principal:
-        """Return who holds a token; checked once, and known by its digest from then on.
+        """Return the principal of a token; valid tokens are cached by `digest`.
 
         Raises:
-            Unauthenticated: it does not hold.
-            KeysPending: it is signed with a key that the provider has not published yet.
+            Unauthenticated: the token is invalid.
+            KeysPending: the signing key is unknown, and the keys are being fetched again.
         """
         if (known := self._principals.get(digest)) is not None:
             return known
@@ -91,7 +93,7 @@ class Provider:
                 options={"require": ["exp", "iss", "aud"]},
             )
             found = self._principal(claims)
-        # Signed claims may be of any type.
+        # Signed claims may have any type.
         except (jwt.PyJWTError, TypeError, ValueError, OverflowError) as error:
             raise Unauthenticated(f"this token does not hold: {error}") from None
         if len(self._principals) >= _MAX_TOKENS:
@@ -100,7 +102,7 @@ class Provider:
         return found
 
     def close(self) -> None:
-        """Stop fetching the keys."""
+        """Stop the thread that fetches the keys."""
         self._closed = True
         self._wake.set()
 
@@ -122,7 +124,7 @@ class Provider:
             given = claims
             for part in self._claim.split("."):
                 given = given.get(part) if isinstance(given, dict) else None
-        # Of OAuth 2.0 one text, and of most providers a list.
+        # OAuth 2.0 uses one text with spaces; most providers use a list.
         listed = given if isinstance(given, list) else []
         listed = given.split() if isinstance(given, str) else listed
         names = {each.removeprefix("fovea:") for each in listed if isinstance(each, str)}
@@ -138,7 +140,7 @@ class Provider:
         while not self._closed:
             self._wake.wait(_REFRESH_S if self._keys else _AGAIN_S)
             self._wake.clear()
-            # Tokens may ask for it all the time.
+            # Clients can cause a wake-up with every token, so the number of fetches is limited.
             if not self._closed and time.monotonic() - self._fetched > _AGAIN_S / 2:
                 self._fetch()
 
@@ -157,13 +159,13 @@ class Provider:
             }
             if not keys:
                 raise ValueError("it has no keys that sign")
-        # Whatever it answers: a thread that ends would learn no new key any more.
+        # The provider can return anything. If this thread ended, the keys would never be refreshed.
         except Exception as error:  # noqa: BLE001
             log.error(
                 "tokens of %s: its keys cannot be fetched from %s: %s", self._issuer, url, error
             )
         else:
-            # What was checked by a key that is gone is checked again.
+            # Tokens signed with a removed key must be verified again.
             self._keys, self._principals = keys, {}
         finally:
             self._fetched = time.monotonic()

@@ -1,4 +1,4 @@
-"""A quota: how many images a key may send in an hour, a day or a month of UTC."""
+"""A quota: how many images a key may send per hour, day or month (UTC)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,18 @@ _ADD = (
 
 
 class Quota(NamedTuple):
-    """So many images in each period: an hour, a day or a month of the calendar."""
+    """A number of images per calendar period; `unit` is "hour", "day" or "month"."""
 
     images: int
     unit: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse "1e6/day", "5000/hour" or "2e7/month"; ValueError says how to write it."""
+        """Parse "1e6/day", "5000/hour" or "2e7/month".
+
+        Raises:
+            ValueError: the text has another form.
+        """
         found = _QUOTA.fullmatch(text)
         count = float(found["count"]) if found and found["count"].count(".") < 2 else 0.0
         if found is None or not 1 <= count < math.inf:
@@ -49,28 +53,32 @@ class Quota(NamedTuple):
         return cls(int(count), found["unit"])
 
     def begin(self, now: datetime) -> datetime:
-        """Return when the period of a time began."""
+        """Return the start of the period that contains `now`."""
         now = now.replace(minute=0, second=0, microsecond=0)
         if self.unit == "hour":
             return now
         return now.replace(hour=0) if self.unit == "day" else now.replace(hour=0, day=1)
 
     def end(self, now: datetime) -> datetime:
-        """Return when the next period begins."""
+        """Return the start of the next period."""
         return self.begin(self.begin(now) + _LONGEST[self.unit])
 
     def period(self, now: datetime) -> str:
-        """Return the name of the period of a time; names are in the order of time."""
+        """Return the name of the period that contains `now`. Names sort in the order of time."""
         return f"{self.begin(now):{_NAMES[self.unit]}}"
 
 
 class _Count:
-    """The images of one period; the event loop takes, and the thread of the file writes.
+    """The images of a key in one period.
+
+    The event loop changes `taken`; the thread that follows the key file changes
+    `written` and `others`.
 
     Attributes:
-        taken: by this server.
-        written: of those, to the file.
-        others: of other servers, and of this one before it was started.
+        period: name of the period.
+        taken: number of images that this server has counted.
+        written: the part of `taken` that is in the file.
+        others: number of images from other servers, and from this one before its start.
     """
 
     __slots__ = ("others", "period", "taken", "written")
@@ -95,18 +103,23 @@ class Meter:
 
     @property
     def left(self) -> int:
-        """The images that it has room for in this period."""
+        """Return the number of images that may still be sent in this period."""
         count = self._current_count()
         return max(0, self.quota.images - count.taken - count.others)
 
     @property
     def ends(self) -> datetime:
-        """The time at which the next period begins."""
+        """Return the start of the next period."""
         self._current_count()
         return self._ends
 
     def take(self, images: int) -> None:
-        """Take images; RateLimited says when the next period begins."""
+        """Count images.
+
+        Raises:
+            RateLimited: the quota has too few images left. The error has the start
+                of the next period.
+        """
         if images > (left := self.left):
             most, unit = self.quota
             raise RateLimited(
@@ -125,12 +138,12 @@ class Meter:
 
 
 def usage_of(keys: Path) -> Path:
-    """Return where the used part of quotas lies, unless the operator says otherwise."""
+    """Return the default path of the quota usage for a key file."""
     return keys.with_name(f"{keys.name}.used")
 
 
 def used_now(file: Path, name: str, quota: Quota) -> int | None:
-    """Read what a key has used in this period; None where the file does not say."""
+    """Read how many images a key has sent in this period; None if the file cannot be read."""
     period = quota.period(datetime.now(UTC))
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
@@ -142,26 +155,26 @@ def used_now(file: Path, name: str, quota: Quota) -> int | None:
 
 
 class UsageFile:
-    """The used part of quotas: a file of SQLite, which several servers may share.
+    """Usage of the quotas in an SQLite file, which several servers may share.
 
-    All of it belongs to one thread. Where the file cannot be written, each server counts alone
-    and from nothing; the log says so once.
+    Use it from one thread at a time. If the file cannot be written, each server counts only its own
+    images since its start, and logs the error once.
     """
 
     def __init__(self, file: Path) -> None:
         self._file, self._failed = file, ""
 
     def share(self, meters: Iterable[tuple[str, Meter]]) -> bool:
-        """Add what was taken since the last time, and learn what others took.
+        """Add the images counted since the last call, and read the counts of other servers.
 
         Returns:
-            False where the file cannot be written.
+            False if the file cannot be written.
         """
         counts = [(name, meter.count) for name, meter in meters]
         if not counts:
             return True
         try:
-            # Names and numbers are nobody's business.
+            # Restrict the file to its owner: names of keys and their usage are private.
             os.close(os.open(self._file, os.O_CREAT | os.O_RDWR, 0o600))
             with closing(sqlite3.connect(self._file, timeout=1)) as database, database:
                 self._share(database, counts)
@@ -182,13 +195,13 @@ class UsageFile:
         new = [(name, count, count.taken) for name, count in counts if count.taken > count.written]
         rows = [(name, count.period, taken - count.written) for name, count, taken in new]
         database.executemany(_ADD, rows)
-        # Periods are in the order of their names.
+        # Names of periods sort in the order of time, so earlier periods can be deleted.
         over = [(name, count.period) for name, count, _ in new if not count.written]
         database.executemany("DELETE FROM used WHERE key = ? AND period < ?", over)
         database.commit()
         for _, count, taken in new:
             count.written = taken
-        # What another program has put there may be no number.
+        # Another program may have stored values that are not numbers.
         found = database.execute("SELECT * FROM used WHERE typeof(images) = 'integer'")
         stored = {row[:2]: row[2] for row in found}
         for name, count in counts:

@@ -25,16 +25,16 @@ APIS = (
     "trace",
     "logging",
 )
-"""The parts that can be restricted; Triton's words."""
+"""Names of the APIs that can be restricted; Triton defines them."""
 
-# The secret, or the file that has it. A key has none of the two characters.
+# KEY=VALUE for a secret, or KEY@FILE for a file that contains it. KEY contains neither "=" nor "@".
 _SECRET = re.compile(r"(?P<key>[^=@]*)(?P<kind>[=@])(?P<value>.*)", re.DOTALL)
 _KEY = re.compile(r"[A-Za-z0-9_.-]+")
-# Headers are not longer, and a device has no end.
+# Largest secret file in bytes. Headers are not longer, and a device such as /dev/zero never ends.
 _LONGEST_FILE = 65_536
 
-# A proxy adds one of these; its own address says nothing about the client. A mesh's, which lies
-# beside each pod and connects from loopback, may add the protocol alone.
+# Headers that proxies add. The address of a proxy does not identify the client. The sidecar of a
+# service mesh connects from loopback and may add only x-forwarded-proto.
 _OF_PROXIES = (
     *("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
     *("x-forwarded-prefix", "x-real-ip"),
@@ -42,7 +42,7 @@ _OF_PROXIES = (
 
 
 def is_loopback(address: str | None) -> bool:
-    """Return True for an address, or the name, by which only this machine is reached."""
+    """Return True for a loopback address or the name "localhost"."""
     try:
         ip = ip_address((address or "").partition("%")[0])
     except ValueError:
@@ -52,11 +52,11 @@ def is_loopback(address: str | None) -> bool:
 
 
 class Restrictions:
-    """The secrets, (key, value), that parts of the protocol require in a header.
+    """The secrets, as (key, value), that APIs require in a request header.
 
-    Parts that have none, beside inference and health, are for clients on this machine, unless
-    `for_all` lets everybody use them. The names of headers begin with `prefix`; `noun` is what
-    Triton calls such a part in its answers.
+    Except for inference and health, an API without a secret is open only to clients on this
+    machine, unless `for_all` is True. `prefix` precedes the key in the name of the header. `noun`
+    is Triton's word for an API in error messages.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Restrictions:
         """Parse the operator's options, each ``API[,API...]:KEY=VALUE`` or ``...:KEY@FILE``.
 
         Raises:
-            InvalidOption: one has another form, names an unknown API or one twice, or a file that
-                cannot be read.
+            InvalidOption: an option is malformed, names an unknown API, names an API a second time,
+                or names a file that cannot be read.
         """
         secrets: dict[str, tuple[str, str]] = {}
         for given in values:
@@ -100,7 +100,7 @@ class Restrictions:
             key, value = found["key"].strip(), found["value"].strip()
             if found["kind"] == "@":
                 value = _read(names, Path(value))
-            # The characters that headers of HTTP and of gRPC can carry.
+            # Headers of both HTTP and gRPC can carry these characters.
             if not (_KEY.fullmatch(key) and value.isascii() and value.isprintable()):
                 raise InvalidOption(
                     f"the secret of '{names}' cannot be sent as a header: make its key of letters, "
@@ -119,29 +119,38 @@ class Restrictions:
         return cls(secrets, for_all=for_all, prefix=prefix, noun=noun)
 
     def secret(self, api: str) -> tuple[str, str] | None:
-        """Look up the key and value that an API requires; None if it is open."""
+        """Return the (key, value) that an API requires; None if the API is not restricted."""
         return self._secrets.get(api)
 
     def check(self, api: str, header: Callable[[str], str | None]) -> None:
-        """Raise Restricted if a request lacks the secret of an API in its headers."""
+        """Raise Restricted if the headers of a request lack the secret of an API."""
         key = self.missing(api, header)
         if key is not None:
             expected = f"expecting header '{self._prefix}{key}'"
             raise Restricted(f"This {self._noun} is restricted, {expected}")
 
     def missing(self, api: str, header: Callable[[str], str | None]) -> str | None:
-        """Find the key of the secret that a request lacks in its headers; None if it is allowed."""
+        """Return the key of the secret that a request lacks; None if the request is allowed."""
         if api not in self._secrets:
             return None
         key, value = self._secrets[api]
         given = header(f"{self._prefix}{key}") or ""
-        # In constant time, so that the time does not reveal parts of the secret.
+        # The comparison takes constant time, so that its duration reveals nothing about the secret.
         return None if hmac.compare_digest(given.encode(), value.encode()) else key
 
     def check_local(
         self, api: str, client: str | None, header: Callable[[str], str | None]
     ) -> None:
-        """Raise Restricted if a client, by its address, may not use an API that has no secret."""
+        """Check that a client may use an API that has no secret.
+
+        Args:
+            api: name of the API.
+            client: address of the client; None if unknown.
+            header: returns the value of a request header by its name, or None.
+
+        Raises:
+            Restricted: the client is on another machine, and the server is not open to all.
+        """
         if api not in self._secrets and not self.lets_all_in(client, header):
             raise Restricted(
                 "this request is for programs of the server's machine alone, as the server asks "
@@ -151,12 +160,12 @@ class Restrictions:
             )
 
     def lets_all_in(self, client: str | None, header: Callable[[str], str | None]) -> bool:
-        """Return True for a client on this machine, not a proxy of others, or where all may in."""
+        """Return True if the server is open to all, or the client is local and not a proxy."""
         return self._for_all or (is_loopback(client) and not any(map(header, _OF_PROXIES)))
 
 
 def _read(names: str, file: Path) -> str:
-    """Read a secret; the end of its line is not part of it."""
+    """Read a secret from a file, without surrounding white space."""
     advice = f"the secret of '{names}' cannot be read from {file}"
     try:
         with file.open("rb") as stream:
