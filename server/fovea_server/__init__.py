@@ -1,10 +1,10 @@
-"""Serves engines over HTTP and gRPC: image in, boxes out."""
+"""Serves engines over HTTP and gRPC: image in, predictions out."""
 
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-# The wheel has fovea_client in a folder that a .pth file adds to the path. Python reads such files
-# in site-packages only, not where `pip install --target` or PYTHONPATH put the server.
+# The wheel installs fovea_client in a directory that a .pth file adds to the path. Python reads
+# .pth files only in site-packages, not in a directory of `pip install --target` or PYTHONPATH.
 if find_spec("fovea_client") is None:
     sys.path.append(str(Path(__file__).with_name("bundled")))

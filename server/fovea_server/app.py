@@ -1,7 +1,7 @@
-"""Makes every object of a running server, in order, and gives each what it needs.
+"""Creates every object of a running server, in order, and passes each object what it needs.
 
-What a request may reach is in the signature of a constructor that is called here. Imports inside
-functions are of features that the operator has to ask for.
+The signature of a constructor called here lists everything that the object can use. Imports inside
+functions belong to features that the operator has to enable.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class App:
     """The objects of a running server.
 
     Attributes:
-        registry: of its models; it has to be started.
-        service: answers over any transport.
-        sources: fetch the images that requests name by address.
-        features: routes, metrics and work beside the data plane.
+        registry: the models; the server must start it.
+        service: answers requests over any transport.
+        sources: fetches the images that requests name by URL.
+        features: routes, metrics and background work beside the data plane.
     """
 
     registry: Registry
@@ -66,7 +66,7 @@ class App:
     features: Sequence[Feature]
 
     def close(self) -> None:
-        """Unload the models, where no server has done it as it ended, and close the service."""
+        """Unload the models if no server has unloaded them on exit, and close the service."""
         self.registry.close()
         self.service.close()
 
@@ -74,16 +74,18 @@ class App:
 def build_app(
     settings: Settings, *, only: Collection[str] | None = None, described: bool = False
 ) -> App:
-    """Make a server that has loaded nothing yet.
+    """Create the objects of a server, and load no model yet.
 
     Args:
-        settings: of the operator.
-        only: names of the models that exist for it; None for all of the repositories.
-        described: engines stay closed: it knows the models, and computes nothing.
+        settings: settings of the operator.
+        only: names of the models that this server may load; None for all models
+            of the repositories.
+        described: True to keep engines closed. The server then describes its models and runs none.
 
     Raises:
-        InvalidOption: a setting is wrong, or takes packages that are not installed.
-        NotFound, Unavailable: a repository, or an address to listen at, cannot be had.
+        InvalidOption: a setting is invalid, or needs packages that are not installed.
+        NotFound: a model repository does not exist.
+        Unavailable: a model repository cannot be reached.
     """
     apis = parse_apis(settings.api)
     authenticator = Authenticator(settings, _open_keys(settings))

@@ -1,4 +1,4 @@
-"""Limits the bytes that are held for all clients at once, and how slowly they may arrive."""
+"""Limits the memory that requests of all clients take together, and rejects slow uploads."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from collections.abc import Callable
 from fovea_preprocess.errors import BodyTimeout, QueueFull
 from fovea_preprocess.text import size_text
 
-# Bytes a second of a body that may take longer than its time limit. Poor lines of phones have more.
+# Lowest upload rate in bytes per second for a body that exceeds its timeout. Slow mobile
+# connections reach this rate.
 SLOWEST = 8192
-# Memory of bodies of this size may stay with the allocator: see `Trimmer`.
+# Size in bytes of a large body. The allocator may keep the memory of such a body; see `Trimmer`.
 _LARGE = 1 << 20
-# Less is worth no trimming, and is soon used again.
+# Least number of freed bytes that is worth trimming. Smaller amounts are soon used again.
 _ENOUGH = 64 << 20
-# Time from the last large body until memory is trimmed, and from one trimming to the next.
+# Seconds after the last large body until the heaps are trimmed, and seconds between two trims.
 _CALM_S = 1.0
 _PAUSE_S = 10.0
-# Time that an answer waits for room, where its request sets none.
+# Seconds that a response waits for memory if its request sets no timeout.
 _PATIENCE_S = 30.0
 
 
 def too_slow(timeout_s: float, what: str = "body") -> BodyTimeout:
-    """Make the error for a body that is not there after `timeout_s`, and slower than `SLOWEST`."""
+    """Make the error for a body slower than `SLOWEST` that exceeded its timeout of `timeout_s`."""
     return BodyTimeout(
         f"the {what} did not arrive within {timeout_s:g} s, nor with {SLOWEST // 1024} KiB/s: send "
         "less, or raise the server's --body-timeout-s"
@@ -32,15 +33,15 @@ def too_slow(timeout_s: float, what: str = "body") -> BodyTimeout:
 
 
 class ByteBudget:
-    """Counts the bytes of all requests and unsent answers; on the event loop only.
+    """Counts the bytes of all requests and unsent responses. Use it on the event loop only.
 
     Attributes:
-        limit: most bytes, but for a single larger body or answer.
-        held: bytes that are held now; any thread may read it.
-        answers: the bytes among them that answers take.
-        pixels: bytes that images take while they are decoded. They wait for room beside what is
-            held, and refuse nothing else.
-        freed: bytes that were given back so far, and may stay with the allocator.
+        limit: largest number of bytes. A single body or response may be larger.
+        held: number of bytes in use; any thread may read it.
+        answers: the part of `held` that responses use.
+        pixels: bytes of images that are being decoded. They are not part of `held`: decoding waits
+            for memory, and never causes the rejection of another request.
+        freed: number of bytes released so far, which the allocator may keep.
     """
 
     def __init__(self, limit: int) -> None:
@@ -50,35 +51,40 @@ class ByteBudget:
         self._room = asyncio.Event()
 
     def take(self, size: int) -> None:
-        """Count `size` more bytes as held; QueueFull if that and other bytes exceed the limit."""
-        # A single body may exceed the limit: it could never be accepted otherwise.
+        """Reserve `size` more bytes.
+
+        Raises:
+            QueueFull: other bytes are in use, and the total would exceed the limit.
+        """
+        # A single body may exceed the limit, because it could never be accepted otherwise.
         if self.held and self.held + size > self.limit:
             raise self.full_error()
         self.held += size
 
     def give_back(self, size: int) -> None:
-        """Count `size` bytes as no longer held."""
+        """Release `size` bytes."""
         self.held -= size
         if size >= _LARGE:
             self.freed += size
         self._room.set()
 
     def gave_much_back(self) -> None:
-        """Have memory trimmed that was never counted, and is free now."""
+        """Request a trim after memory was freed that this budget did not count."""
         self.freed += _ENOUGH
 
     def has_room(self, size: int, mine: int = 0) -> bool:
-        """Return True if an answer may hold `size` more bytes; it has `mine` already."""
-        # A single answer may exceed the limit: only answers free what requests hold.
+        """Return True if a response that already uses `mine` bytes may use `size` more bytes."""
+        # A single response may exceed the limit. The memory of requests is released only after
+        # their responses are computed, so waiting for them would never end.
         return self.answers == mine or self.held + size <= self.limit
 
     async def wait_for_room(self, size: int, timeout_s: float) -> None:
-        """Wait until an answer of `size` bytes has room, by turns, and count it.
+        """Wait in order of arrival until a response of `size` bytes fits, and reserve the bytes.
 
         Raises:
-            QueueFull: it took longer.
+            QueueFull: there was no room within `timeout_s`.
         """
-        # Small ones do not wait behind a large one that has no room.
+        # Small responses do not wait behind a large one that has no room.
         if self.has_room(size) and (size <= _LARGE or not self._turn.locked()):
             self.count_answer(size)
             return
@@ -92,14 +98,14 @@ class ByteBudget:
             raise self.full_error() from None
 
     def count_answer(self, more: int) -> None:
-        """Count bytes of answers, or a negative number of them."""
+        """Add `more` bytes to the count of responses; a negative number releases bytes."""
         self.held += more
         self.answers += more
         if more < 0:
             self._room.set()
 
     def full_error(self) -> QueueFull:
-        """Make the error for bytes that have no room."""
+        """Make the error for a request or response that does not fit into the budget."""
         return QueueFull(
             f"{size_text(self.held)} of requests and answers are held already, of at most "
             f"{size_text(self.limit)}: send again later, or raise --max-inflight-mb",
@@ -107,12 +113,15 @@ class ByteBudget:
         )
 
     def body(self) -> HeldBody:
-        """Make the count of one body."""
+        """Return a context manager that counts the bytes of one body."""
         return HeldBody(self)
 
 
 class HeldBody:
-    """Counts one body in a budget, during a block: call what the block gets for each piece."""
+    """Counts one body in a budget.
+
+    The `with` block calls the returned function with the size of each piece.
+    """
 
     __slots__ = ("_budget", "_size")
 
@@ -120,11 +129,11 @@ class HeldBody:
         self._budget, self._size = budget, 0
 
     def __enter__(self) -> Callable[[int], None]:
-        """Begin with nothing."""
+        """Return the function that reserves bytes; it raises QueueFull if they exceed the limit."""
         return self._take
 
     def __exit__(self, *error: object) -> None:
-        """Count its bytes as no longer held."""
+        """Release all bytes of the body."""
         self._budget.give_back(self._size)
 
     def _take(self, size: int) -> None:
@@ -133,9 +142,10 @@ class HeldBody:
 
 
 class Trimmer:
-    """Trims glibc's heaps when large bodies have gone; other allocators do that themselves.
+    """Returns unused memory of glibc's heaps to the system after large bodies have been freed.
 
-    glibc keeps what a thread has freed in the heap of that thread, which no other thread uses.
+    glibc keeps freed memory in the heap of the thread that freed it, and other threads cannot use
+    it. Other allocators need no trimming.
     """
 
     def __init__(self, budget: ByteBudget) -> None:
@@ -146,13 +156,13 @@ class Trimmer:
         self._running: asyncio.Future[int] | None = None
 
     def look(self) -> None:
-        """Start trimming if it is due; on the event loop, some times a second."""
+        """Start trimming if it is due. Call it on the event loop several times a second."""
         freed, now = self._budget.freed, time.monotonic()
         if freed != self._seen:
             self._seen, self._seen_at = freed, now
         if self._trim is None or freed - self._trimmed < _ENOUGH:
             return
-        # Where large bodies never end, it is trimmed all the same.
+        # A trim is due after this pause even if large bodies keep arriving.
         last = self._trimmed_at + _PAUSE_S
         if now < last or (now < self._seen_at + _CALM_S and now < last + _PAUSE_S):
             return
@@ -161,10 +171,10 @@ class Trimmer:
 
 
 class Reservation:
-    """The bytes of answers in a budget, from before they are computed until they are written.
+    """The bytes of a response, reserved before it is computed and released after it is written.
 
     Attributes:
-        size: bytes that are counted now.
+        size: number of bytes reserved now.
     """
 
     __slots__ = ("_budget", "size")
@@ -174,11 +184,11 @@ class Reservation:
         self.size = 0
 
     async def reserve(self, size: int, timeout_s: float = 0.0) -> None:
-        """Count an answer that is about to be computed, as soon as there is room for it.
+        """Wait until there is room for a response, and reserve its bytes.
 
         Args:
-            size: expected bytes.
-            timeout_s: longest wait; 0 for the usual one.
+            size: expected size in bytes.
+            timeout_s: longest wait in seconds; 0 for the default of 30 s.
 
         Raises:
             QueueFull: there was no room in time.
@@ -187,7 +197,11 @@ class Reservation:
         self.size += size
 
     def resize(self, size: int) -> None:
-        """Correct the size, now that it is known; QueueFull if more bytes exceed the limit."""
+        """Replace the expected size by the actual size in bytes.
+
+        Raises:
+            QueueFull: the additional bytes exceed the limit.
+        """
         more = size - self.size
         if more > 0 and not self._budget.has_room(more, self.size):
             raise self._budget.full_error()
@@ -195,6 +209,6 @@ class Reservation:
         self.size = size
 
     def release(self) -> None:
-        """Count the answers as no longer held."""
+        """Release all reserved bytes."""
         if self.size:
             self.resize(0)

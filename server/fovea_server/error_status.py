@@ -1,11 +1,11 @@
-"""The status that each transport answers an error with."""
+"""Maps errors to the status codes of each transport."""
 
 from __future__ import annotations
 
 from fovea_preprocess.errors import FoveaError
 
-# Code of an error: (its status in /v1, Triton's own name for it, of `TRITONSERVER_Error_Code`).
-# Errors that are not listed are the server's fault.
+# Error code: (HTTP status in /v1, Triton's name from `TRITONSERVER_Error_Code`). An error that is
+# not listed here is an internal error.
 _STATUSES = {
     "invalid_request": (400, "INVALID_ARG"),
     "invalid_image": (400, "INVALID_ARG"),
@@ -14,11 +14,11 @@ _STATUSES = {
     "method_not_allowed": (405, "INTERNAL"),
     "body_too_large": (413, "INVALID_ARG"),
     "answer_too_large": (413, "TOO_LARGE"),
-    # Not 408: after that, Chromium sends the body again by itself, for ever.
+    # Chromium repeats the request forever after a 408.
     "body_timeout": (400, "INVALID_ARG"),
     "fetch_refused": (400, "INVALID_ARG"),
     "upgrade_required": (426, "INVALID_ARG"),
-    # Triton has no code for this: it answers before there is an error.
+    # Triton has no code for restricted APIs: it rejects the request before it creates an error.
     "restricted": (403, "RESTRICTED"),
     "foreign_request": (403, "RESTRICTED"),
     "unauthenticated": (401, "UNAUTHENTICATED"),
@@ -38,7 +38,8 @@ _STATUSES = {
 }
 _INTERNAL = (500, "INTERNAL")
 
-# Triton's name: (its status in /v2, its `grpc.StatusCode`); http_server.cc and grpc_utils.cc.
+# Triton's name: (HTTP status in /v2, name of the `grpc.StatusCode`). Sources: http_server.cc and
+# grpc_utils.cc of Triton.
 _TRITON = {
     "INVALID_ARG": (400, "INVALID_ARGUMENT"),
     "ALREADY_EXISTS": (400, "ALREADY_EXISTS"),
@@ -47,7 +48,7 @@ _TRITON = {
     "INTERNAL": (500, "INTERNAL"),
     "UNSUPPORTED": (501, "UNIMPLEMENTED"),
     "UNAVAILABLE": (503, "UNAVAILABLE"),
-    # Not of Triton, which has neither such a limit, nor streams of frames, nor keys.
+    # The five names below are Fovea's. Triton has no such limit, no streams of frames and no keys.
     "TOO_LARGE": (413, "RESOURCE_EXHAUSTED"),
     "UNAUTHENTICATED": (401, "UNAUTHENTICATED"),
     "FORBIDDEN": (403, "PERMISSION_DENIED"),
@@ -57,15 +58,15 @@ _TRITON = {
 
 
 def http_status(error: FoveaError) -> int:
-    """Look up the status of /v1."""
+    """Return the HTTP status of an error for the routes of /v1."""
     return _STATUSES.get(error.code, _INTERNAL)[0]
 
 
 def v2_http_status(error: FoveaError) -> int:
-    """Look up the status of /v2, as Triton's clients expect it."""
+    """Return the HTTP status of an error for the routes of /v2, as Triton's clients expect it."""
     return _TRITON[_STATUSES.get(error.code, _INTERNAL)[1]][0]
 
 
 def grpc_status(error: FoveaError) -> str:
-    """Look up the name of the `grpc.StatusCode`."""
+    """Return the name of the `grpc.StatusCode` of an error."""
     return _TRITON[_STATUSES.get(error.code, _INTERNAL)[1]][1]

@@ -1,4 +1,4 @@
-"""What a running server has beside its data plane: routes, metrics, and work of its own."""
+"""The base class of features: routes, metrics and background work beside the data plane."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ if TYPE_CHECKING:
 
 
 class Feature:
-    """A part of a running server; `app.py` makes all of them. Each method may be left as it is."""
+    """A feature of a running server; `app.py` creates all features.
+
+    Subclasses override the methods that they need.
+    """
 
     def router(self) -> APIRouter | None:
-        """Make its routes, once; None without any."""
+        """Return the routes of the feature, or None. The server calls this method once."""
         return None
 
     def families(self) -> Iterable[Family]:
-        """Return the metrics."""
+        """Return the metrics of the feature."""
         return ()
 
     async def start(self) -> None:
-        """Begin, before the first request."""
+        """Start background work; the server calls this method before the first request."""
 
     async def stop(self) -> None:
-        """End, after the last request."""
+        """Stop background work; the server calls this method after the last request."""

@@ -1,7 +1,7 @@
-"""Weighs JSON before it is parsed, and parses large documents without holding others up.
+"""Limits the weight of JSON documents, and parses large documents without blocking other requests.
 
-Parsing holds the interpreter's lock: nothing else runs meanwhile, in any thread. So a document may
-have so many values and no more, and large ones are parsed one after the other, in one thread.
+Parsing holds the GIL, so no other thread runs meanwhile. A document may therefore contain a limited
+number of values, and large documents are parsed one after the other in one thread.
 """
 
 from __future__ import annotations
@@ -19,41 +19,45 @@ from fovea_server.byte_budget import ByteBudget
 T = TypeVar("T")
 
 MAX_WEIGHT = 1 << 20
-"""Weight of a document; see `weight`."""
+"""Largest weight of a document; `weight` defines the unit."""
 MAX_OF_TENSORS = 4 << 20
-"""Weight of a document with tensors: four million numbers."""
+"""Largest weight of a document that contains tensors: four million numbers."""
 MAX_OF_STRANGERS = 1 << 14
-"""Weight of a document whose sender has shown no key yet."""
+"""Largest weight of a document from a client that has not authenticated yet."""
 LARGE = 262_144
-"""Bytes of JSON that take longer to parse than the event loop should stand still."""
+"""Largest size in bytes of a document that the event loop parses itself."""
 
-# The time and the memory of each, in those of a number: a list, an object, a key.
+# Weights of values (by their commas), lists, objects and keys. One unit is the time and memory
+# that a number takes.
 _WEIGHTS = ((b",", 1), (b"[", 6), (b"{", 6), (b":", 10))
 _HEAVIEST = 10
-# Bytes that a number takes in memory, and its place in the tree that orjson reads first. Beside
-# that tree it keeps a copy of the text.
+# Memory in bytes that orjson takes for a number: the Python object and its node in the parsed tree.
+# orjson also copies the text, which is counted separately.
 _NUMBER = 48
-# Others run between two windows.
+# Number of bytes counted at once. Other threads can run between two windows.
 _WINDOW = 1 << 20
 
 
 class JsonThread:
-    """The thread in which large documents are parsed; `budget` counts what they take."""
+    """The thread that parses large documents. `budget` counts the memory that parsing takes."""
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
         self._turn = asyncio.Semaphore(1)
-        # One thread also where a client has left: what it sent is parsed to the end.
+        # A single thread is enough to keep the order: if a client disconnects, its document is
+        # still parsed to the end before the next one.
         self._thread = ThreadPoolExecutor(1, "json")
 
     async def run(
         self, text: bytes | bytearray, work: Callable[[], T], most: int = MAX_WEIGHT
     ) -> T:
-        """Await `work`, which parses `text`; a short one is parsed here and now.
+        """Return the result of `work`, which parses `text`.
+
+        A text of at most `LARGE` bytes is parsed on the event loop, a larger one in the thread.
 
         Raises:
             BodyTooLarge: the document weighs more than `most`.
-            QueueFull: there is no memory for it.
+            QueueFull: the budget has no memory for parsing.
         """
         if len(text) <= LARGE:
             check_weight(text, most)
@@ -66,12 +70,15 @@ class JsonThread:
                 return await loop.run_in_executor(self._thread, work)
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread, and cancel documents that wait for it."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def weight(text: bytes | bytearray) -> int:
-    """Count values, lists, objects and keys by what they cost; commas in strings count, too."""
+    """Return the weight of a document.
+
+    The characters `,`, `[`, `{` and `:` are counted inside strings, too.
+    """
     return sum(
         each * text.count(mark, at, at + _WINDOW)
         for at in range(0, len(text), _WINDOW)
@@ -80,10 +87,10 @@ def weight(text: bytes | bytearray) -> int:
 
 
 def check_weight(text: bytes | bytearray, most: int = MAX_WEIGHT) -> int:
-    """Return the weight of a document, before it is parsed.
+    """Return the weight of a document, or an upper bound of it for a short document.
 
     Raises:
-        BodyTooLarge: it is over `most`.
+        BodyTooLarge: the weight exceeds `most`.
     """
     if (greatest := len(text) * _HEAVIEST) <= most:
         return greatest
@@ -98,13 +105,11 @@ def check_weight(text: bytes | bytearray, most: int = MAX_WEIGHT) -> int:
 
 
 def parse_json(text: bytes | bytearray, most: int = MAX_WEIGHT) -> Any:
-    """Parse a document that weighs at most `most`.
-
-    orjson itself refuses what is nested deeper than 1024.
+    """Parse a JSON document that weighs at most `most`.
 
     Raises:
-        BodyTooLarge: it weighs more.
-        orjson.JSONDecodeError: it is no JSON.
+        BodyTooLarge: the document weighs more.
+        orjson.JSONDecodeError: the text is not JSON, or is nested deeper than 1024 levels.
     """
     check_weight(text, most)
     return orjson.loads(text)

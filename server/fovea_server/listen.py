@@ -9,22 +9,25 @@ import socket
 from fovea_preprocess.errors import Unavailable
 from fovea_server.settings import Settings
 
-# A server with one model and no connection has about 40.
+# Least number of file descriptors. A server with one model and no connection uses about 40.
 _MIN_DESCRIPTORS = 64
 _RAISE = "(`ulimit -n`, LimitNOFILE of systemd, `--ulimit nofile` of Docker)"
-# With these errors the port is at fault; with all others, the address.
+# Errors caused by the port. All other errors are caused by the address.
 _OF_THE_PORT = (errno.EADDRINUSE, errno.EACCES)
 
 HTTP_SHARE, METRICS_SHARE = 0.5, 0.05
-"""The shares of the file descriptors of this process that the connections of a port may take."""
+"""Fractions of the process's file descriptors that the connections of each port may use."""
 
 
 def bind_all(settings: Settings) -> list[socket.socket]:
-    """Open the listener for HTTP, if that is served, and check that the other servers can listen.
+    """Bind the socket for HTTP if HTTP is enabled, and check that all other servers can listen.
+
+    Returns:
+        The bound socket for HTTP; an empty list if HTTP is disabled.
 
     Raises:
-        Unavailable: a port is taken, or an address is not this machine's; it names all of them. Or
-            the process may have too few files open.
+        Unavailable: ports are in use or addresses do not belong to this machine (the message lists
+            all of them), or the limit of open files is below 64.
     """
     if _most_descriptors() < _MIN_DESCRIPTORS:
         raise Unavailable(
@@ -43,7 +46,7 @@ def bind_all(settings: Settings) -> list[socket.socket]:
 
 
 def share_of_descriptors(share: float) -> int:
-    """Return a share of the files that this process may have open, but at least 16."""
+    """Return a fraction of the process's limit of open files, but at least 16."""
     return max(16, int(share * _most_descriptors()))
 
 
@@ -62,14 +65,20 @@ def _bind(settings: Settings, name: str) -> socket.socket:
 def bind(
     host: str, port: int, host_flag: str = "--host", port_flag: str = "--port"
 ) -> socket.socket:
-    """Bind a socket to a port, 0 for any free one; messages name the flags.
+    """Bind a TCP socket.
+
+    Args:
+        host: IPv4 or IPv6 address.
+        port: port number; 0 for any free port.
+        host_flag: command-line flag of the address, for the error message.
+        port_flag: command-line flag of the port, for the error message.
 
     Raises:
-        Unavailable: the port is taken, or the address is not this machine's.
+        Unavailable: the port is in use, or the address does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    # Connections of a server that has just stopped must not prevent the next one's start.
+    # Connections of a server that has just stopped must not prevent a new server from binding.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

@@ -1,4 +1,4 @@
-"""The format of log lines: text, or one JSON object a line."""
+"""Formats log records as lines of text, or as one JSON object per line."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ import orjson
 LogFormat = Literal["default", "ISO8601", "json"]
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
-"""The request that is being answered; records that are logged meanwhile carry it."""
+"""ID of the current request. Records logged during the request contain it."""
 
-# Attributes of every record; all others are extra fields of one record.
+# Attributes that every log record has. A record's other attributes are its extra fields.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-# uvicorn repeats the message in colour, Ray adds its own time; the others are Fovea's own fields.
+# uvicorn adds a coloured copy of the message, and Ray adds a timestamp. The last three names are
+# fields that Fovea writes itself.
 _LEFT_OUT = _STANDARD | {"color_message", "_ray_timestamp_ns", "time", "level", "logger"}
 _LONGEST_MESSAGE = 8192
-# A name from a client may be as long as its message.
+# Longest name from a client in a log line, in characters. A client could send a name as long
+# as a whole message.
 LONGEST_NAME = 1024
-# A name that a client gave must not begin a line of its own, nor steer a terminal.
+# Control characters and line separators. They are escaped so that a name from a client cannot start
+# a new log line or control a terminal.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def cut(text: str, length: int = LONGEST_NAME) -> str:
-    """Cut off a long text, with dots in place of the rest."""
+    """Shorten a text to `length` characters followed by "...", if it is longer."""
     return text if len(text) <= length else f"{text[:length]}..."
 
 
@@ -38,12 +41,12 @@ def _escape(text: str) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """Formats records as lines, in the format chosen at that time."""
+    """Formats log records in the format that `chosen` returns at that moment."""
 
     def __init__(self, chosen: Callable[[], LogFormat]) -> None:
         super().__init__()
         self._chosen = chosen
-        # The latest second with its text: most lines share it.
+        # The last second with its formatted text, because most lines share a second.
         self._second: tuple[int, LogFormat, str] = (0, "default", "")
 
     @property
@@ -52,10 +55,11 @@ class LineFormatter(logging.Formatter):
         return self._chosen() == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record as a line; as text, with its traceback below it, indented."""
-        # The operator chose Fovea, and need not know which HTTP server is inside.
+        """Format a record as one line. In text formats an indented traceback follows the line."""
+        # uvicorn is an implementation detail, so its records carry the name of
+        # Fovea's HTTP package.
         name = "fovea_server.http" if record.name.startswith("uvicorn") else record.name
-        # uvicorn ends some with a line break.
+        # Some messages of uvicorn end with a line break.
         message = cut(record.getMessage().rstrip("\n"), _LONGEST_MESSAGE)
         exception = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         fields = {k: v for k, v in vars(record).items() if k not in _LEFT_OUT}
@@ -71,13 +75,13 @@ class LineFormatter(logging.Formatter):
         return "\n  ".join((line, *map(_escape, below)))
 
     def text_line(self, created: float, level: str, logger: str, message: str) -> str:
-        """Format a line of text."""
+        """Format a line of text; `created` is in seconds since the epoch."""
         return f"{self._time(created)} {level:<7} {logger}: {message}"
 
     def json_line(
         self, created: float, level: str, logger: str, message: str, fields: Mapping[str, Any]
     ) -> str:
-        """Format a line of JSON."""
+        """Format a JSON object with `fields` as its additional members."""
         value = {
             "time": self._time(created),
             "level": level,
@@ -88,7 +92,7 @@ class LineFormatter(logging.Formatter):
         try:
             return orjson.dumps(value, default=str).decode()
         except TypeError:
-            # orjson refuses lone surrogates, which a quoted path may hold.
+            # orjson rejects lone surrogates, which a quoted path can contain.
             return json.dumps(value, default=str)
 
     def _time(self, created: float) -> str:

@@ -1,6 +1,6 @@
-"""The log of the server: one line for each event, on stderr or in a file.
+"""The log of the server: one line per event, on stderr or in a file.
 
-Severities and format can change while the server runs (the logging extension).
+The logging extension can change severities and format while the server runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fovea_server.log_lines import LineFormatter, LogFormat
 FORMATS: dict[str, LogFormat] = {name: name for name in get_args(LogFormat)}
 
 CONTROL = "fovea_server.control"
-"""Logger of what changes the server: always written, as whoever changes the log is in it too."""
+"""Logger of changes to the server. Its records are written even if a client turns the log off."""
 
 _PACKAGES = frozenset(("fovea_preprocess", "fovea_engines", "fovea_server"))
 SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
@@ -29,28 +29,29 @@ log = logging.getLogger(__name__)
 
 _STDERR = 2
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-# Lines are written together: one by one they would cost several times as much.
+# Seconds between two writes. Lines are written in batches, because single writes cost
+# several times as much.
 _INTERVAL_S = 0.05
 _RETRY_S = 1.0
-# Bytes of lines that wait while the log is not read; further lines are dropped, and counted.
+# Largest number of bytes that wait to be written. Further lines are dropped and counted.
 _MAX_WAITING = 8 << 20
-# How long the end of the process waits for the log.
+# Seconds that the process waits on exit until the log is written.
 _PATIENCE_S = 2.0
 
 
 def _format(lines: Callable[[], str]) -> bytes:
     try:
         return lines().encode(errors="backslashreplace")
-    except Exception:  # the thread must live: nobody else writes the log
+    except Exception:  # this thread must survive any error: no other thread writes the log
         log.exception("a line cannot be formatted")
         return b""
 
 
 class _Writer:
-    """Writes lines in its own thread, so that nobody waits for a log that is not read.
+    """Writes lines in its own thread, so that a slow reader of the log blocks no other thread.
 
-    The thread is a daemon, and writes to the descriptor itself: no lock is held meanwhile that
-    the interpreter needs for its exit.
+    The thread is a daemon and writes to the file descriptor itself. It therefore holds no lock that
+    the interpreter needs on exit.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -62,19 +63,23 @@ class _Writer:
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
     def reopen(self) -> None:
-        """Write to the file that has the path now, a new one if it was moved; raises OSError."""
+        """Open the path again, and create the file if it was moved.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
         if self._file is not None:
             descriptor = os.open(self._file, _FLAGS, 0o666)
-            # In one step, whatever the thread is writing.
+            # dup2 replaces the descriptor atomically, so the thread can write meanwhile.
             os.dup2(descriptor, self._descriptor, inheritable=False)
             os.close(descriptor)
 
     def write(self, text: str) -> None:
-        """Take lines, as `logging` hands them over."""
+        """Add formatted lines; `logging.StreamHandler` calls this method."""
         self.add(lambda: text, len(text.encode(errors="backslashreplace")))
 
     def add(self, lines: Callable[[], str], size: int) -> None:
-        """Take lines of about `size` bytes, which the thread will format; never blocks."""
+        """Queue lines of about `size` bytes, which the thread formats; never blocks."""
         with self._changed:
             if self._held + size > _MAX_WAITING:
                 self._dropped += 1
@@ -84,7 +89,7 @@ class _Writer:
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait until all is written, for a limited time."""
+        """Wait until all lines are written, for at most 2 s."""
         with self._changed:
             self._changed.wait_for(lambda: not (self._held or self._dropped), _PATIENCE_S)
 
@@ -92,7 +97,8 @@ class _Writer:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting)
-                # Nothing is held but what waits: the batch before has been written.
+                # `_held` counts only waiting lines here, because the previous
+                # batch has been written.
                 batch, self._waiting, size = self._waiting, [], self._held
             self._write_out(b"".join(map(_format, batch)))
             with self._changed:
@@ -124,9 +130,11 @@ class ServerLog(logging.Filter):
     """The log of this process.
 
     Attributes:
-        file: its path; None for stderr.
-        severities: those that are logged, of INFO, WARNING and ERROR.
-        verbose: above 0, DEBUG is logged too: health probes, scrapes, details.
+        file: path of the log file; None for stderr.
+        severities: the levels that are logged: a subset of INFO, WARNING and ERROR.
+        verbose: above 0, DEBUG records are logged too: health probes, metrics scrapes, details.
+        format: format of the lines.
+        lines: the formatter.
     """
 
     def __init__(self) -> None:
@@ -140,7 +148,11 @@ class ServerLog(logging.Filter):
         self._writer: _Writer | None = None
 
     def open(self, file: Path | None) -> None:
-        """Write to this file from now on, or to stderr; InvalidOption: it cannot be written."""
+        """Write to a file from now on, or to stderr if `file` is None.
+
+        Raises:
+            InvalidOption: the file cannot be written.
+        """
         try:
             self._writer = _Writer(file)
         except OSError as error:
@@ -156,7 +168,7 @@ class ServerLog(logging.Filter):
         self.file, self._handler = file, handler
 
     def reopen(self) -> None:
-        """Write to a new file if the log was moved away, as programs that rotate it do."""
+        """Open the log file again after log rotation has moved it."""
         if self._writer is not None:
             try:
                 self._writer.reopen()
@@ -164,7 +176,7 @@ class ServerLog(logging.Filter):
                 log.error("the log cannot be written to %s anew: %s", self.file, error.strerror)
 
     def set_severities(self, severities: frozenset[int], verbose: int) -> None:
-        """Log these severities from now on; see `verbose`."""
+        """Set the levels to log; `ServerLog` explains `verbose`."""
         self.severities, self.verbose = severities, verbose
         logging.getLogger().setLevel(min(severities, default=logging.CRITICAL + 1))
         logging.getLogger(CONTROL).setLevel(logging.INFO)
@@ -172,28 +184,28 @@ class ServerLog(logging.Filter):
             logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.NOTSET)
 
     def add(self, lines: Callable[[], str], size: int) -> None:
-        """Write lines of about `size` bytes after all others; they are formatted by then."""
+        """Queue lines of about `size` bytes behind all others; the writer's thread formats them."""
         if self._writer is not None:
             self._writer.add(lines, size)
 
     def close(self) -> None:
-        """Wait until all is written, for a limited time."""
+        """Wait until all lines are written, for at most 2 s."""
         if self._writer is not None:
             self._writer.wait()
 
     def takes(self, logger: logging.Logger, level: int) -> bool:
-        """Return True if a record of this logger would be logged; `level` is INFO or DEBUG."""
+        """Return True if a record of this logger would be written; `level` is INFO or DEBUG."""
         return logger.isEnabledFor(level) and (level < logging.INFO or level in self.severities)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if a record is logged."""
+        """Return True if the severity of a record is enabled. Records of `CONTROL` always are."""
         if record.levelno < logging.INFO or record.name == CONTROL:
             return True
         return max(level for level in SEVERITIES if level <= record.levelno) in self.severities
 
 
 SERVER_LOG = ServerLog()
-"""The only one, because a process has one log."""
+"""The log of this process; there is only one."""
 
 
 def set_up_logging(
@@ -204,15 +216,23 @@ def set_up_logging(
     line_format: LogFormat = "default",
     off: Collection[int] = (),
 ) -> None:
-    """Open the log in `file` or stderr, from a level on: debug, info, warning or error.
+    """Open the log and choose the severities to write.
 
-    Severities in `off` are not logged.
+    Args:
+        level: lowest severity to log: debug, info, warning or error.
+        file: path of the log file; None for stderr.
+        verbose: above 0, DEBUG records are logged too.
+        line_format: format of the lines.
+        off: severities that are not logged although they are above `level`.
+
+    Raises:
+        InvalidOption: the file cannot be written.
     """
     SERVER_LOG.open(file)
     SERVER_LOG.format = line_format
     least = logging.getLevelNamesMapping()[level.upper()]
     severities = frozenset(severity for severity in SEVERITIES if severity >= least) - {*off}
     SERVER_LOG.set_severities(severities, verbose or int(least < logging.INFO))
-    # They log their own steps and every request, which Fovea logs already.
+    # These libraries log every request, and Fovea logs requests itself.
     for library in ("aiobotocore", "azure", "botocore", "httpx", "httpx2", "uvicorn"):
         logging.getLogger(library).setLevel(logging.WARNING)

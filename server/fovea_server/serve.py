@@ -40,25 +40,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Clients reuse connections; one that is closed as a request is sent is an error for them.
+# Seconds that an idle connection stays open. Clients reuse connections, and a request fails if the
+# server closes the connection while the client sends it.
 KEEP_ALIVE_S = 75
-# uvicorn looks after its server so often.
+# Calls of `on_tick` per second.
 _TICKS_OF_A_SECOND = 10
-# Time between two looks at a second Ctrl-C.
+# Seconds between two checks for a second Ctrl-C during the shutdown.
 _LOOK_S = 0.1
 
 
 class _Descriptors:
-    """Says when the process runs out of file descriptors.
+    """Logs when the process runs out of file descriptors.
 
-    The event loop then closes new connections without a word.
+    The event loop closes new connections without a log line in that case.
     """
 
     def __init__(self) -> None:
         self._out = False
 
     def look(self) -> None:
-        """Log that there is none left, or that there is one again."""
+        """Log once that no file descriptor is left, and once that some are free again."""
         try:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as error:
@@ -78,7 +79,7 @@ class _Descriptors:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which also starts and stops the others, and closes the service."""
+    """uvicorn's server, which also starts and stops the other servers and closes the service."""
 
     def __init__(
         self,
@@ -95,11 +96,15 @@ class Server(uvicorn.Server):
         self._service = service
         self._others = others
         self._drained_at: float | None = None
-        """On the monotonic clock, once it drains."""
+        """Monotonic time in seconds at which draining ends; None before the stop signal."""
         self._reload_requested = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start all servers; Unavailable: another server cannot listen."""
+        """Start all servers.
+
+        Raises:
+            Unavailable: another server cannot listen.
+        """
         try:
             for other in self._others:
                 await other.start()
@@ -128,7 +133,10 @@ class Server(uvicorn.Server):
             log.warning("--cors-origin is *: pages of every site may use this server")
 
     async def on_tick(self, counter: int) -> bool:
-        """Return True when it is time to stop: `drain_secs` after the signal."""
+        """Run periodic checks, and return True when the server has to stop.
+
+        The server stops `drain_secs` after the stop signal, or at once on a forced exit.
+        """
         self._trimmer.look()
         if self._reload_requested:
             self._reload_requested = False
@@ -146,7 +154,10 @@ class Server(uvicorn.Server):
         return self.force_exit or time.monotonic() >= self._drained_at
 
     def ask_to_reload(self) -> None:
-        """Reopen the log file and read the certificates again, soon; a signal may ask."""
+        """Reopen the log file and reload the certificates at the next tick.
+
+        Signal handlers may call this method.
+        """
         self._reload_requested = True
 
     def _reload(self) -> None:
@@ -154,7 +165,7 @@ class Server(uvicorn.Server):
         try:
             files = https_files(self._service.settings)
             if files is not None and self.config.ssl is not None:
-                # The context stays: new connections get the certificate that it has then.
+                # The context object stays in place, and new connections use its new certificate.
                 self.config.ssl.load_cert_chain(*files)
             for other in self._others:
                 other.reload()
@@ -164,9 +175,9 @@ class Server(uvicorn.Server):
             log.info("SIGHUP: the log file and the certificates were opened anew")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop all servers concurrently: they share the time to exit."""
+        """Stop all servers concurrently, because they share one timeout for the exit."""
         log.info("stopping")
-        # Loads that are under way would outlast the requests.
+        # Loading a model could take longer than the remaining requests.
         self._service.models.stop()
         timeout_s = self._service.settings.exit_timeout_secs
         others = asyncio.create_task(self._stop_others(timeout_s))
@@ -176,7 +187,8 @@ class Server(uvicorn.Server):
                 await self._stop_others(0)
         await others
         if self.force_exit:
-            # uvicorn leaves it to be cancelled, with a traceback.
+            # On a forced exit uvicorn skips this call. The task of the lifespan would then be
+            # cancelled, which logs a traceback.
             await self.lifespan.shutdown()
         await asyncio.to_thread(self._service.models.close)
         self._service.close()
@@ -188,10 +200,10 @@ class Server(uvicorn.Server):
         await asyncio.gather(*(other.stop(grace_s) for other in self._others))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop; the second SIGINT waits neither for load balancers nor for answers.
+        """Stop the server; a second SIGINT skips the wait for load balancers and for responses.
 
-        uvicorn's own raises the signal again after shutting down: that would kill the process, and
-        orchestrators would report a failed stop.
+        uvicorn's own handler raises the signal again after the shutdown. The signal would kill the
+        process, and orchestrators would report a failed stop.
         """
         self._signalled()
         if self.should_exit and sig == signal.SIGINT:
@@ -207,14 +219,15 @@ def make_server(
     behind: Callable[[ASGIApp], ASGIApp] = lambda application: application,
     grpc_server: GrpcServer | None = None,
 ) -> Server:
-    """Build the servers of all protocols; start them with `run()`. Signals call `signalled`, too.
+    """Build the servers of all protocols; start them with `run()`.
 
     Args:
-        app: the objects that answer.
-        signalled: called by each signal, before the servers stop.
-        before: routes that may take a request first.
-        behind: wraps the application, as one that gets requests from the fronts of a cluster alone.
-        grpc_server: in place of the usual one.
+        app: the objects that answer requests.
+        signalled: function that every stop signal calls before the servers stop.
+        before: routes that are tried before all others.
+        behind: function that wraps the ASGI application. A replica of a cluster uses it to accept
+            requests only from the proxies.
+        grpc_server: server that replaces the usual gRPC server.
     """
     service, settings = app.service, app.service.settings
     certificate, key = https_files(settings) or (None, None)
@@ -224,7 +237,7 @@ def make_server(
         service.budget,
         lambda: service.models.draining,
     )
-    # uvicorn calls it like a class.
+    # uvicorn calls this object like a class.
     connection = cast(
         "type[asyncio.Protocol]", partial(Connection, traffic=service.traffic, bounds=bounds)
     )
@@ -240,7 +253,7 @@ def make_server(
             ws_per_message_deflate=False,
             lifespan="on",
             access_log=False,
-            # The log names the peer of the connection, not an address in a header.
+            # The log must show the peer of the connection, not an address from a header.
             proxy_headers=False,
             log_config=None,
             server_header=False,
@@ -257,7 +270,7 @@ def make_server(
 
 
 def _sockets(service: Service) -> type[asyncio.Protocol] | Literal["none"]:
-    """Return what makes the protocol of a WebSocket; without the package there are none."""
+    """Return a factory of WebSocket protocols, or "none" if `websockets` is not installed."""
     if find_spec("websockets") is None:
         return "none"
     limits = SocketLimits(service.budget, service.settings.body_timeout_s)
@@ -271,7 +284,7 @@ def _sockets(service: Service) -> type[asyncio.Protocol] | Literal["none"]:
 
 
 def _others(app: App, grpc_server: GrpcServer | None) -> list[GrpcServer | MetricsServer]:
-    """Build the enabled servers; their imports cost tenths of a second."""
+    """Build the enabled servers for gRPC and metrics; their imports take tenths of a second."""
     service = app.service
     others: list[GrpcServer | MetricsServer] = []
     if grpc_server is not None:

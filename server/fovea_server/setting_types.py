@@ -1,4 +1,4 @@
-"""Types of settings that are more than a number or a text, and variables that are no settings."""
+"""Types and validators of settings, and a check for variables that Kubernetes sets."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pydantic_settings import NoDecode
 
 from fovea_server.stores.address import Address, parse_address
 
-# Kubernetes adds these to every pod for a Service that is called fovea, or fovea-something.
+# Variables that Kubernetes adds to every pod for a Service called fovea or fovea-*.
 _OF_KUBERNETES = re.compile(
     r"FOVEA_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
 _HOST = re.compile(r"\*|[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 ROOT_PATH = re.compile(r"(?:/[A-Za-z0-9_.~-]+){1,20}/?")
-"""The path below which a proxy serves this server."""
+"""Path prefix under which a proxy serves this server."""
 _ORIGIN = re.compile(r"\*|(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://[a-z0-9.:\[\]_-]+")
 
 
 def _several(value: object) -> object:
-    """Take one value, as the environment has it, for a tuple of one."""
+    """Wrap a single value, such as one from the environment, in a tuple."""
     return (value,) if isinstance(value, str | Path | Address) else value
 
 
@@ -31,7 +31,7 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_several), NoDecode]
 
 
 def _place(value: object) -> object:
-    """Tell the address of a store from the path of a folder."""
+    """Parse the URL of a remote store; return a local path unchanged."""
     return (parse_address(value) or value) if isinstance(value, str) else value
 
 
@@ -40,7 +40,7 @@ Places = Annotated[tuple[Place, ...], BeforeValidator(_several), NoDecode]
 
 
 def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse what no browser sends: capitals, a path, the port that the scheme has anyway."""
+    """Reject origins that no browser sends: capitals, a path, or the default port of the scheme."""
     for origin in origins:
         if not _ORIGIN.fullmatch(origin):
             like = "http://localhost:5173 or https://example.com, or give * for every page"
@@ -52,7 +52,7 @@ Origins = Annotated[Texts, AfterValidator(_check_origins)]
 
 
 def _check_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse what is more or less than a name: a scheme, a port, a part of a name."""
+    """Return host names in lower case; reject schemes, ports and partial names."""
     for name in names:
         if not _HOST.fullmatch(name):
             raise ValueError(
@@ -66,7 +66,7 @@ HostNames = Annotated[Texts, AfterValidator(_check_names)]
 
 
 def _check_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
-    """Refuse what is neither a name, nor an address, nor a network."""
+    """Return host names, IP addresses and networks in lower case; reject other values."""
     for host in hosts:
         try:
             ip_network(host, strict=False)
@@ -92,6 +92,6 @@ RootPath = Annotated[str, AfterValidator(_check_path)]
 
 
 def links_a_service(name: str, value: str) -> bool:
-    """Return True if Kubernetes made a variable, for a Service called fovea or fovea-something."""
+    """Return True if Kubernetes set this variable for a Service called fovea or fovea-*."""
     linked = name.upper().endswith("_PORT") and "://" in value
     return linked or _OF_KUBERNETES.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""The settings of the operator. No other module of the project reads the environment."""
+"""The operator's settings. No other module of the project reads the environment."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ OTHER_NAMES = {
     "keys_file": ("keys",),
     "max_inflight_mb": ("max_held_mb",),
 }
-"""Second names of settings, as flags and as variables."""
+"""Alternative names of settings, as flags and as environment variables."""
 
-# The key and the server of clients, and what docker-compose.yml reads.
+# Variables that clients (API key, URL) and docker-compose.yml read.
 _OF_OTHERS = frozenset(("FOVEA_API_KEY", "FOVEA_URL", "FOVEA_BIND", "FOVEA_EXTRAS"))
 
 
 class ModelControlMode(StrEnum):
-    """The choice of the models that are loaded; Triton's words."""
+    """Choice of the models that the server loads; the values are Triton's."""
 
     NONE = "none"
     POLL = "poll"
@@ -56,17 +56,17 @@ class ModelControlMode(StrEnum):
 
 
 def flag(name: str) -> str:
-    """Format the flag of a setting: --http-port for http_port."""
+    """Return the command-line flag of a setting: --http-port for http_port."""
     return "--" + name.replace("_", "-")
 
 
 def _port_above(port: int, by: int) -> int:
-    """Return a port above another one; 0, any free one, has none above it."""
+    """Return a port number above another one; 0 (any free port) stays 0."""
     return port + by if port else 0
 
 
 class _Environment(EnvSettingsSource):
-    """Reads FOVEA_HTTP_PORT, and FOVEA_PORT where that is not set."""
+    """Reads the environment, with alternative names such as FOVEA_PORT for FOVEA_HTTP_PORT."""
 
     def __call__(self) -> dict[str, object]:
         found = {
@@ -80,13 +80,17 @@ class _Environment(EnvSettingsSource):
 
 
 class Listening(BaseSettings):
-    """The settings of HTTP and gRPC, which `fovea health` needs to reach the server."""
+    """The settings of HTTP and gRPC that `fovea health` needs to reach the server."""
 
     model_config = SettingsConfigDict(env_prefix="FOVEA_", extra="forbid", frozen=True)
 
     @classmethod
     def from_flags(cls, given: dict[str, Any]) -> Self:
-        """Make settings of flags; InvalidOption names a wrong one. Others are the environment's."""
+        """Create settings from flags; the environment supplies the settings that flags omit.
+
+        Raises:
+            InvalidOption: a setting is invalid; the message names it.
+        """
         try:
             return cls(**given)
         except ValidationError as error:
@@ -180,18 +184,18 @@ class Listening(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Prefer what was given to the environment; there are no other sources."""
+        """Prefer flags over the environment, and read no other source."""
         return init_settings, _Environment(settings_cls)
 
 
 class Settings(Listening):
-    """Server settings; each can be given as FOVEA_<NAME> in the environment or as a flag.
+    """Settings of the server. Each one is a flag and an environment variable FOVEA_<NAME>.
 
-    The names are Triton's, where it has the setting too.
+    Settings that Triton has too carry Triton's names.
     """
 
     model_repository: Places = Field(
-        # DEFAULT_REPOSITORY of the engines, whose imports `fovea health` cannot wait for.
+        # Equals DEFAULT_REPOSITORY of fovea_engines, whose import is too slow for `fovea health`.
         (Path("repository"),),
         min_length=1,
         description="folder of models, or the URL of a store (s3://BUCKET/PREFIX, gs://, az://, "
@@ -327,7 +331,7 @@ class Settings(Listening):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="lowest level to log; debug includes health probes and scrapes"
     )
-    # An int32 in Triton.
+    # Triton stores this setting as an int32.
     log_verbose: int = Field(0, ge=0, lt=2**31, description="above 0: as --log-level=debug")
     log_info: bool = Field(True, description="log events, not only warnings and errors")
     log_warning: bool = Field(True, description="log warnings")
@@ -415,7 +419,7 @@ class Settings(Listening):
             port = getattr(self, f"{one}_port")
             addresses = {getattr(self, f"{name}_address") for name in (one, other)}
             overlap = len(addresses) == 1 or not addresses.isdisjoint(_EVERY_ADDRESS)
-            # Port 0 means another port for each server.
+            # Port 0 gives each server a free port of its own.
             if overlap and port == getattr(self, f"{other}_port") != 0:
                 raise ValueError(
                     f"--{one}-port and --{other}-port are both {port}: give one of them another "
@@ -425,48 +429,49 @@ class Settings(Listening):
 
     @property
     def max_inflight_bytes(self) -> int:
-        """`max_inflight_mb` in bytes."""
+        """Return `max_inflight_mb` in bytes."""
         return int(self.max_inflight_mb * 2**20)
 
     @property
     def max_image_bytes(self) -> int:
-        """`max_image_mb` in bytes."""
+        """Return `max_image_mb` in bytes."""
         return int(self.max_image_mb * 2**20)
 
     @property
     def listening(self) -> list[str]:
-        """Names of the servers to start, of "http", "grpc" and "metrics"."""
+        """Return the names of the enabled servers: any of "http", "grpc" and "metrics"."""
         return [name for name in ("http", "grpc", "metrics") if getattr(self, f"allow_{name}")]
 
 
 def _sentence(error: ErrorDetails) -> str:
-    """Say which setting is wrong and why, or why several do not go together."""
+    """Return a message that names the invalid setting and the reason, or settings that conflict."""
     if error["type"] == "value_error":
         reason = str(error["ctx"]["error"])
         return f"{flag(str(error['loc'][0]))}: {reason}" if error["loc"] else reason
-    # Without pydantic's account of how it read the text.
+    # Omit pydantic's explanation of how it parsed the text.
     must = error["msg"].partition(", unable")[0].replace("Input should", "it must")
     return f"{flag(str(error['loc'][0]))} is '{error['input']}'; {must}"
 
 
 def ignored_variables() -> Iterator[tuple[str, bool]]:
-    """Find the variables that begin with FOVEA_ and are not read.
+    """Find environment variables that begin with FOVEA_ but have no effect.
 
-    With each comes True for a setting that Kubernetes set to the address of a Service, and False
-    for a name that is no setting.
+    Yields:
+        (name, linked). `linked` is True if the name is a setting but Kubernetes set the variable to
+        the address of a Service, and False if no setting has this name.
     """
     known = {*Settings.model_fields, *(other for each in OTHER_NAMES.values() for other in each)}
     for name, value in sorted(os.environ.items()):
         if name.upper().startswith("FOVEA_") and name not in _OF_OTHERS:
             setting, linked = name.lower().removeprefix("fovea_"), links_a_service(name, value)
-            # Any Service that is called fovea sets FOVEA_PORT.
+            # Kubernetes sets FOVEA_PORT for every Service called fovea.
             if setting in Settings.model_fields if linked else setting not in known:
                 yield name, linked
 
 
 def silence_grpc() -> None:
-    """Keep gRPC's own lines off stderr, unless the operator's environment asks for them.
+    """Disable gRPC's own log lines on stderr, unless the environment enables them.
 
-    Call it before gRPC is imported, which reads the environment only.
+    Call this function before the import of gRPC, which reads only the environment.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

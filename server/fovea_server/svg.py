@@ -9,7 +9,14 @@ _STYLE = "text{font:13px system-ui,sans-serif;fill:#333}.title{font-size:16px;fo
 
 
 def document(title: str, width: int, height: int, parts: Iterable[str]) -> str:
-    """Return an SVG document of elements, on white; the title is for those who cannot see it."""
+    """Return an SVG document with a white background.
+
+    Args:
+        title: description of the drawing for screen readers.
+        width: width in pixels.
+        height: height in pixels.
+        parts: SVG elements, in drawing order.
+    """
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -23,5 +30,5 @@ def document(title: str, width: int, height: int, parts: Iterable[str]) -> str:
 
 
 def text(left: float, top: float, words: str, attributes: str = "") -> str:
-    """Return words whose line stands at `top`."""
+    """Return an SVG text element; `top` is the y coordinate of the baseline in pixels."""
     return f'<text x="{left:g}" y="{top:g}" {attributes}>{escape(words)}</text>'

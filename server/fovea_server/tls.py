@@ -1,4 +1,4 @@
-"""Checks certificates and keys before they are used; InvalidOption names what is wrong."""
+"""Checks certificates and private keys before the servers use them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from fovea_server.settings import Settings
 
 
 def https_files(settings: Settings) -> tuple[Path, Path] | None:
-    """Find and check the certificate and its key; None where HTTP is served without TLS."""
+    """Return the checked paths of the certificate and its private key for HTTPS.
+
+    Returns:
+        None if HTTP is served without TLS.
+
+    Raises:
+        InvalidOption: only one of the two is set, or they cannot be used; the
+            message names the files.
+    """
     certificate, key = settings.http_server_cert, settings.http_server_key
     if certificate is None and key is None:
         return None
@@ -22,7 +30,11 @@ def https_files(settings: Settings) -> tuple[Path, Path] | None:
 
 
 def check_grpc_files(settings: Settings) -> None:
-    """Check the files for gRPC over TLS, if the settings ask for it."""
+    """Check the files for gRPC over TLS if the settings enable it.
+
+    Raises:
+        InvalidOption: a file is not set or cannot be used; the message names it.
+    """
     mutual = settings.grpc_use_ssl_mutual
     if not (settings.grpc_use_ssl or mutual):
         return
@@ -30,7 +42,7 @@ def check_grpc_files(settings: Settings) -> None:
     certificate = _require_path("--grpc-server-cert", settings.grpc_server_cert)
     if mutual:
         _require_path("--grpc-root-cert", settings.grpc_root_cert)
-    # gRPC itself would only report that it cannot listen.
+    # gRPC itself would report only that it cannot listen.
     _check_pair("TLS for gRPC", certificate, key)
     if (root := settings.grpc_root_cert) is not None:
         try:
@@ -49,7 +61,7 @@ def _require_path(flag: str, path: Path | None) -> Path:
 
 def _check_pair(what: str, certificate: Path, key: Path) -> None:
     try:
-        # Without a password here, OpenSSL would ask for one on the terminal.
+        # Without this password, OpenSSL would prompt for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except OSError as error:
         raise InvalidOption(
