@@ -31,7 +31,7 @@ def workplace(shared, tmp_path_factory) -> Iterator[Place]:
     for model in ("yolov8n-seg-320", "mobilenetv2"):
         shutil.copy(shared / "models" / f"{model}.onnx", folder)
     detector = set_size(onnx.load(shared / "models" / "yolov8n.onnx"), (SIZE, SIZE)).model
-    for copy in ("yolov8n", "ported", "yolov8n-new"):
+    for copy in ("yolov8n", "ported"):
         onnx.save(detector, folder / f"{copy}.onnx")
     shutil.copy(shared / "data" / "bus.jpg", folder)
     coco = shared / "data" / "coco64"
