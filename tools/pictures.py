@@ -9,10 +9,12 @@
     python -m tools.pictures attributes ../shared/models ../shared/data/video/VIDEO
     python -m tools.pictures drift
     python -m tools.pictures shadow RETRAINED
+    python -m tools.pictures notebook http://127.0.0.1:8000
 
 PHOTOGRAPHS is the folder `skimage/data` of scikit-image, whose pictures are in the public domain.
 `build` shows the speed of this machine: run it where nothing else does. `page` takes a server with
 yolov8n-pose and yolov8n-seg-320. docs/tutorials/retraining.md trains RETRAINED, an ONNX file.
+`notebook` runs docs/tutorials/notebook.ipynb against `make run`, and keeps the outputs.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ from fovea_server.monitoring.drift import DriftReport
 from fovea_server.monitoring.drift_chart import draw as draw_drift
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
+NOTEBOOK = IMAGES.parent / "tutorials" / "notebook.ipynb"
 DEMO = Path(__file__).parents[1] / "server" / "fovea_server" / "demo"
 FONT = ImageFont.load_default(20)
 WIDTH = 110
@@ -296,6 +299,18 @@ def shadow(retrained: Path) -> None:
     _save("shadow.jpg", decode_image(jpeg).pixels, 80)
 
 
+def notebook(url: str) -> None:
+    """Run the cells of the notebook, and keep their outputs."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    os.environ["FOVEA_URL"] = url
+    document = nbformat.read(NOTEBOOK, as_version=4)
+    folder = {"metadata": {"path": str(NOTEBOOK.parent)}}
+    NotebookClient(document, record_timing=False, resources=folder).execute()
+    nbformat.write(document, NOTEBOOK)
+
+
 @contextmanager
 def _served(folder: Path) -> Iterator[None]:
     """Serve the repository in a folder, once it is ready, at `SERVER`."""
@@ -351,6 +366,8 @@ if __name__ == "__main__":
             attributes(Path(models), Path(video))
         case ["drift"]:
             drift()
+        case ["notebook", url]:
+            notebook(url)
         case ["shadow", retrained]:
             shadow(Path(retrained))
         case _:
