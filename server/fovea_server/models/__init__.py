@@ -1,1 +1,1 @@
-"""Models from a folder of the repository to versions that answer."""
+"""Loads models from the directories of the repository and serves their versions."""

@@ -1,4 +1,4 @@
-"""Files beside the versions of a model: pipeline.toml, its reference, and fovea.toml."""
+"""Files that all versions of a model share, such as fovea.toml, and the path of one version."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fovea_server.pipelines.reference import REFERENCE_FILE
 
 
 def find_faults(folder: Path, labels: Sequence[str] | None) -> Iterator[str]:
-    """Yield what is wrong with fovea.toml and reference.json; the model is served all the same.
+    """Yield the faults of fovea.toml and reference.json; the model is served in spite of them.
 
     Args:
-        folder: of the model.
-        labels: class names by id, where they are known.
+        folder: directory of the model.
+        labels: class names by id; None if they are not known.
     """
     try:
         if (folder / SETTINGS_FILE).is_file():
@@ -32,9 +32,15 @@ def find_faults(folder: Path, labels: Sequence[str] | None) -> Iterator[str]:
 
 
 def version_folder(path: Path, version: int | None = None) -> Path:
-    """Return the folder of a model's version, by default of the latest.
+    """Return the directory of a model's version, by default of the latest version.
 
-    `path` is the model's folder, or that of a version.
+    Args:
+        path: directory of the model, or of one version.
+        version: number of the version.
+
+    Raises:
+        InvalidOption: `path` is a file, or the model is a pipeline, which has no engine.
+        NotFound: the version does not exist.
     """
     if not path.is_dir():
         raise InvalidOption(f"{path} is a file: `fovea build` it, and give the model's name")

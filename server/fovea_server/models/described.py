@@ -1,7 +1,7 @@
-"""Models that are described, and not loaded, because other processes answer for them.
+"""Describes models without loading them, for servers whose models run in other processes.
 
-A model's description comes from its card and its configuration, by the code that describes a
-model that is loaded.
+The description comes from the card and the configuration of a model. The code that describes
+loaded models makes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fovea_server.settings import Settings
 
 
 class CardSession(Closing):
-    """The tensors of an engine that stays closed."""
+    """Session of an engine that stays closed; it has tensor specifications only."""
 
     concurrency = 1
     steady = offloads = False
@@ -31,19 +31,19 @@ class CardSession(Closing):
         self.inputs, self.outputs, self.max_batch = card.inputs, card.outputs, card.max_batch
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
-        """Refuse: another process has the engine."""
+        """Raise ModelNotReady: the engine runs in another process."""
         raise ModelNotReady("the model is only described here; another process answers")
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: no engine is open."""
 
 
 def describe_engine(
     folder: Path, config: ModelConfig, settings: Settings, progress: Progress
 ) -> tuple[Engine, ModelConfig]:
-    """Describe a version as `open_engine` would, from its card; raises as that.
+    """Describe a version from its card, in the form of `open_engine`; raise the same errors.
 
-    An engine without a card is opened for a moment, because only it knows its tensors.
+    An engine without a card is opened for a moment, because only the engine knows its tensors.
     """
     if (folder / CARD_FILE).exists():
         card = EngineCard.read(folder / CARD_FILE)

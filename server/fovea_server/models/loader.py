@@ -1,4 +1,4 @@
-"""Loads and unloads models, in the order of their dependencies."""
+"""Loads and unloads models in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ from fovea_server.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# One of a level runs one of the level below: each takes several calls of the stack.
+# Largest depth of ensembles that run one another; each level takes several stack frames.
 _DEEPEST = 32
 
-# A folder that answers slowly holds up one of these, and the models in no other.
+# Number of threads that read model directories. A directory on a slow file system holds up one
+# thread, and the models in other directories are read meanwhile.
 _READERS = 8
 
 
 class StartedLoads:
-    """Models that `Loader.begin` has read: they are loaded by the threads of a pool.
+    """Models that `Loader.begin` has read and that the threads of a pool load.
 
     Attributes:
-        tried: their names.
-        ensembles: are loaded last, by `Loader.finish`.
+        tried: names of the models.
+        ensembles: ensembles and pipelines, which `Loader.finish` loads last.
     """
 
     def __init__(self, pool: ThreadPoolExecutor) -> None:
@@ -49,7 +50,7 @@ class StartedLoads:
         self._pool, self._loads = pool, list[Future[None]]()
 
     def add(self, slot: ModelSlot, source: Source) -> None:
-        """Load a model that was begun; any thread may call it."""
+        """Load a model whose slot has begun its load; callable from any thread."""
         self.tried.add(slot.name)
         if source.config.composing:
             self.ensembles.append((slot, source))
@@ -57,7 +58,7 @@ class StartedLoads:
             self._loads.append(self._pool.submit(_finish, slot, source))
 
     def wait(self) -> None:
-        """Wait until all are loaded, and sort the ensembles by name."""
+        """Wait until all models are loaded, and sort the ensembles by name."""
         with self._pool:
             for load in self._loads:
                 load.result()
@@ -70,10 +71,13 @@ def _finish(slot: ModelSlot, source: Source) -> None:
 
 
 class Loader:
-    """Loads and unloads models, from any number of threads; each model waits for itself only.
+    """Loads and unloads models; thread-safe, and different models load in parallel.
 
     An ensemble is loaded after the models that it runs, and again when one of them changes.
-    `closing` is set once no model is loaded any more.
+
+    Attributes:
+        slots: a slot for each model, by name.
+        closing: set after the server has begun to stop; no model is loaded any more.
     """
 
     def __init__(
@@ -93,7 +97,7 @@ class Loader:
         self._open_engine = open_engine
 
     def slot(self, name: str) -> ModelSlot:
-        """Return the slot of a model, a new one where it has none."""
+        """Return the slot of a model, and make it if it does not exist."""
         new = ModelSlot(name, self._make, self._settings.exit_timeout_secs, self.closing)
         return self.slots.setdefault(name, new)
 
@@ -103,18 +107,22 @@ class Loader:
         return ServedModel(*arguments, self._find, self._cache, self._open_engine)
 
     def read(self, name: str, config: str | None = None) -> Source:
-        """Read a model's folder as it is now; raises as `Source.read`."""
+        """Read the present state of a model's directory; raise the errors of `Source.read`."""
         return Source.read(self._repositories.folder(name), name, self._settings, config)
 
     def load(
         self, name: str, source: Source, *, wanted: bool = True, above: tuple[str, ...] = ()
     ) -> None:
-        """Load a model after those that it runs, and then the ensembles that run it.
+        """Load a model after the models that it runs, then reload the ensembles that run it.
 
-        It is `wanted` if a name requested it, and not the ensembles `above`, which need it.
+        Args:
+            name: name of the model.
+            source: its configuration and files.
+            wanted: True if the model was requested by name, False if an ensemble needs it.
+            above: names of the ensembles that are being loaded and need this model.
 
         Raises:
-            InvalidModel: it cannot be loaded; versions that were served stay in service.
+            InvalidModel: the model cannot be loaded; the versions before stay in service.
             ShuttingDown: the server is stopping.
         """
         slot = self.slot(name)
@@ -136,10 +144,15 @@ class Loader:
             raise InvalidModel(fault)
 
     def follow(self, name: str, beside: int | None = None) -> bool:
-        """Take over what has happened in a model's history; one that is not served is let be.
+        """Apply a model's promotion history; do nothing if the model is not loaded.
 
-        Its configuration stays as it was loaded. A version `beside` is loaded, too, and stays so
-        until the next call. Returns True if the model is served; raises as `load`, and as `read`.
+        The loaded configuration stays. The version `beside` is also loaded, until the next call.
+
+        Returns:
+            True if the model is loaded.
+
+        Raises:
+            The errors of `load` and `read`.
         """
         slot = self.slots.get(name)
         if slot is None or slot.tried is None:
@@ -152,12 +165,12 @@ class Loader:
         return True
 
     def load_version(self, name: str, version: int) -> None:
-        """Load a version beside those that are served, until the model is unloaded.
+        """Load a version in addition to the served versions, until the model is unloaded.
 
         Raises:
-            NotFound: there is no such version, or the model is not loaded.
-            InvalidRequest: its files came with a request, so that it has no others.
-            InvalidModel: it cannot be loaded; what was served stays in service.
+            NotFound: the version does not exist, or the model is not loaded.
+            InvalidRequest: the files of the model came with a request, so it has no other versions.
+            InvalidModel: the version cannot be loaded; the present versions stay in service.
         """
         slot = self.slots.get(name)
         if slot is None or slot.tried is None:
@@ -178,9 +191,9 @@ class Loader:
         """Unload a version that `load_version` has loaded, after its accepted requests.
 
         Raises:
-            NotFound: it is not loaded.
-            InvalidRequest: it is also served for another reason, and stays.
-            InvalidModel: the others cannot be read; all stays as it was.
+            NotFound: the version is not loaded.
+            InvalidRequest: the version is also served for another reason, so it stays.
+            InvalidModel: the model's directory cannot be read; nothing has changed.
         """
         slot = self.slots.get(name)
         if slot is None or version not in slot.ready:
@@ -202,10 +215,14 @@ class Loader:
     def _read_beside(
         self, slot: ModelSlot, version: int | None, *, without: int | None = None
     ) -> Source | None:
-        """Read a model of which the same versions stay in service, beside another, `without` one.
+        """Read a model's directory, and keep its present configuration and versions.
 
-        What was built since the model was loaded waits for the next start, or for a poll. None: its
-        files came with a request.
+        `version` is added to the present versions, and `without` is removed. Versions built since
+        the
+        model was loaded are left out: the next start or poll loads them.
+
+        Returns:
+            The source, or None if the model's files came with a request.
         """
         source, now = self.read(slot.name), slot.source
         if now is None:
@@ -221,17 +238,17 @@ class Loader:
         return replace(source, config=now.config, versions=versions, history=history)
 
     def refuse(self, name: str, error: Exception, source: Source | None = None) -> None:
-        """Keep and log the reason why a model cannot be loaded."""
+        """Log the reason why a model cannot be loaded, and store it in the model's slot."""
         log.error("model %s failed to load: %s", name, error)
         self.slot(name).refuse(str(error), source)
 
     def begin(
         self, names: Iterable[str], *, required: bool = False, changed: bool = False
     ) -> StartedLoads:
-        """Read models of the repository, several at once; faults are logged and kept.
+        """Read models of the repository in parallel; faults are logged and stored in their slots.
 
-        Each is loaded as soon as it was read, except ensembles: `finish` waits for the former and
-        loads the latter. With `changed`, models are left out that are as they were last tried.
+        A model is loaded as soon as it was read. `finish` waits for these loads, and then loads the
+        ensembles. With `changed`, models that are unchanged since the last attempt are skipped.
         """
         slots = [self.slot(name) for name in names]
         started = StartedLoads(ThreadPoolExecutor(self._settings.model_load_thread_count, "load"))
@@ -255,24 +272,24 @@ class Loader:
         return started
 
     def finish(self, started: StartedLoads) -> None:
-        """Wait until models are loaded, then load ensembles, then rebuild engines, one by one."""
+        """Wait until models are loaded, then load ensembles, then rebuild engines one by one."""
         started.wait()
         for slot, source in started.ensembles:
             self._try(slot, source)
         for name in started.tried:
             self._refresh(name, but=started.tried)
-        # Last: it may take minutes, and no other model should wait for it.
+        # Rebuilds come last, because they may take minutes and no other model should wait.
         for slot in list(self.slots.values()):
             if slot.rebuild():
                 self._refresh(slot.name)
 
     def _try(self, slot: ModelSlot, source: Source) -> None:
-        # The slot has the fault.
+        # The slot stores the fault.
         with suppress(InvalidModel, ShuttingDown):
             self.load(slot.name, source, wanted=False)
 
     def _load_composing(self, name: str, source: Source, above: tuple[str, ...]) -> None:
-        """Load the models of an ensemble that are not ready, and compare its tensors."""
+        """Load the models of an ensemble that are not ready, and check the tensors of its steps."""
         composing, missing = source.config.composing, []
         for other in composing:
             if other in (name, *above) or name in self._composing_of(other):
@@ -345,12 +362,16 @@ class Loader:
         return set(slot.composing).union(*map(self._composing_of, slot.composing))
 
     def ready(self, name: str) -> tuple[int, ...]:
-        """List the versions of a model that can answer, ascending."""
+        """Return the versions of a model that can respond, ascending."""
         slot = self.slots.get(name)
         return slot.ready if slot is not None else ()
 
     def _refresh(self, name: str, *, but: Collection[str] = ()) -> None:
-        """Reload the ensembles that run a changed model, or waited for it and are not in `but`."""
+        """Reload the ensembles that run a model which has changed.
+
+        Ensembles that failed to load without the model are tried again, except those named in
+        `but`.
+        """
         for slot in list(self.slots.values()):
             if name not in slot.composing:
                 continue
@@ -360,7 +381,10 @@ class Loader:
                 self._try(slot, source)
 
     def _bind(self, slot: ModelSlot) -> None:
-        """Bind an ensemble to its models as they are now; it is closed if they do not fit."""
+        """Load an ensemble again with the present versions of its models.
+
+        Close it if they do not fit.
+        """
         assert slot.source is not None, "it is served"
         try:
             self.load(slot.name, slot.source, wanted=False)
@@ -372,10 +396,11 @@ class Loader:
                 self._bind(above)
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Unload a model, if it is loaded, after its accepted requests; ensembles of it first.
+        """Unload a model after its accepted requests; do nothing if it is not loaded.
 
-        With `dependents`, the models of an ensemble follow that were not requested by name and
-        that no other ensemble runs.
+        Ensembles that run the model are unloaded first. With `dependents`, the models of an
+        ensemble
+        are unloaded too, unless they were requested by name or another ensemble runs them.
         """
         slot = self.slots.get(name)
         if slot is None:
@@ -401,13 +426,13 @@ class Loader:
         return [slot for slot in list(self.slots.values()) if slot.ready and name in slot.composing]
 
     def stop(self) -> None:
-        """Stop loading models, and cancel the rebuild that is under way."""
+        """Stop loading models, and cancel a rebuild that is in progress."""
         self.closing.set()
         for slot in list(self.slots.values()):
             slot.cancel()
 
     def close(self) -> None:
-        """Unload everything, ensembles before their models."""
+        """Unload all models, ensembles before the models that they run."""
         slots = list(self.slots.values())
         ensembles = [slot for slot in slots if slot.composing]
         with ThreadPoolExecutor(8) as pool:
@@ -416,13 +441,13 @@ class Loader:
 
 
 class Attempts:
-    """Reads the repositories again and again; a fault is logged when it comes and when it goes."""
+    """Reads the repositories repeatedly; logs a fault when it begins and when it ends."""
 
     def __init__(self) -> None:
         self._fault = ""
 
     def __call__(self, read: Callable[[], None]) -> None:
-        """Read and load once."""
+        """Call `read` once, and log its fault if it differs from the last one."""
         fault = ""
         try:
             read()

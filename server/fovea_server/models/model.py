@@ -1,4 +1,4 @@
-"""One version of one model, from folder to ready."""
+"""One version of one model, from its directory to READY."""
 
 from __future__ import annotations
 
@@ -40,10 +40,14 @@ from fovea_server.tensors.signature import AnswerSize, ModelSignature
 log = logging.getLogger(__name__)
 
 FindModel = Callable[[str, int | None], "ServedModel"]
-"""Looks up a model that can answer now, by name and version; None for the current one."""
+"""Looks up a model that can respond now, by name and version.
+
+A version of None is the current one.
+"""
 
 
-# Ensembles that run two of the level below double them with each level.
+# Largest number of model executions per request. If each ensemble runs two ensembles of the level
+# below, the number doubles with each level.
 _MAX_EXECUTIONS = 256
 
 
@@ -57,14 +61,15 @@ class State(StrEnum):
 
 
 class ServedModel:
-    """A model version. It is loaded once, and then it fails or is closed.
+    """A model version; it is loaded once, and later it fails or is closed.
 
     Attributes:
-        folder: of the version, in that of the model.
-        config: complete from READY on.
-        engine: None for an ensemble, and until it is loaded; of a pipeline, its first model's.
-        fault: the reason why another process, which answers for it, cannot; empty while it can.
-        executions: how often a request runs it and, if it is an ensemble, those that it runs.
+        folder: directory of the version, inside the directory of the model.
+        config: the configuration; complete from READY on.
+        engine: the engine; None for an ensemble, and before it is loaded. A pipeline has the engine
+            of its first model.
+        fault: the reason why the process that runs the model cannot respond; empty while it can.
+        executions: number of executions per request, including all models that an ensemble runs.
     """
 
     def __init__(
@@ -101,62 +106,62 @@ class ServedModel:
 
     @cached_property
     def config_json(self) -> bytes:
-        """The configuration of a version that is READY, as Triton's HTTP endpoint writes it."""
+        """The configuration of a READY version, in the JSON form of Triton's HTTP endpoint."""
         return config_json(self.config)
 
     @property
     def failure(self) -> str | None:
-        """The reason why a version that was ready can never answer again; None while it can."""
+        """The reason why a version that was ready can never respond again; None while it can."""
         scheduler = self._scheduler
         return None if scheduler is None else scheduler.failure
 
     @property
     def state(self) -> State:
-        """The present state; a version that died, or has a fault, is UNAVAILABLE."""
+        """The present state; a version with a failure or a fault is UNAVAILABLE."""
         if self._state is State.READY and (self.failure or self.fault):
             return State.UNAVAILABLE
         return self._state
 
     @property
     def reason(self) -> str:
-        """The reason why it is not ready, in one sentence; empty when it is."""
+        """The reason why the version is not ready, in one sentence; empty if it is ready."""
         return self.failure or self.fault or self._reason
 
     @property
     def is_live(self) -> bool:
-        """True if it holds an engine, or may come to hold one."""
+        """True if the version has an engine, or is about to load one."""
         return self._state is not State.UNAVAILABLE
 
     @property
     def unserved(self) -> str:
-        """The reason why it is not served although it should be; otherwise empty."""
+        """The reason why the version is not served although it should be; otherwise empty."""
         if self._retired or self.state is State.READY:
             return ""
         return self.reason
 
     @property
     def takes_images(self) -> bool:
-        """True if it answers images."""
-        # Read once: another thread may be unloading it.
+        """True if the model accepts images."""
+        # Read `engine` only once: another thread may unload the model in between.
         engine = self.engine
         return engine is not None and engine.preprocessor is not None
 
     @property
     def task(self) -> str:
-        """The task, e.g. "detect"; "tensors" where outputs are not decoded."""
+        """The task, for example "detect"; "tensors" if the outputs are not decoded."""
         engine = self.engine
         return engine.card.task if engine is not None and engine.head else "tensors"
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler that answers requests; raises as `check_ready`."""
+        """The scheduler of the version; raises the errors of `check_ready`."""
         scheduler = self._scheduler
         if self.state is not State.READY or scheduler is None:
             raise self._not_ready
         return scheduler
 
     def check_ready(self) -> None:
-        """Raise ModelNotReady, or ModelLoading, while the version cannot answer."""
+        """Raise ModelLoading or ModelNotReady if the version cannot respond."""
         if self.state is not State.READY:
             raise self._not_ready
 
@@ -166,19 +171,22 @@ class ServedModel:
         return error(f"model '{self.name}' version {self.version}: {self.reason}")
 
     def expected_bytes(self, inputs: Sequence[InputTensor]) -> int:
-        """Return the bytes that all outputs will have; of an ensemble, also those between steps."""
+        """Return the expected size of all outputs in bytes.
+
+        For an ensemble, also between its steps.
+        """
         expected = self.answer_size.expected(inputs)
         if self._members:
             return max(expected, sum(member.expected_bytes(inputs) for member in self._members))
         return expected
 
     def labels_of(self, output: str) -> tuple[str, ...] | None:
-        """Look up the class names of an output, by index."""
+        """Return the class names of an output, by index; None if it has none."""
         return self._labels.get(output)
 
     @property
     def outdated(self) -> bool:
-        """True if a model of this ensemble has been loaded again, or is gone."""
+        """True if a model of this ensemble was loaded again, or is gone."""
         try:
             return self._found_members() != self._members
         except (NotFound, ModelNotReady):
@@ -196,17 +204,17 @@ class ServedModel:
         return labels
 
     def load(self, *, rebuild: bool) -> None:
-        """Open the engine, warm it up, start the stages. Never raises: see `state`.
+        """Open the engine, warm it up, and start the scheduler; never raises (see `state`).
 
-        An engine that has to be rebuilt, where settings allow it, takes minutes; without `rebuild`
-        it stays LOADING.
+        If the engine must be rebuilt, and the settings allow that, the call takes minutes. Without
+        `rebuild`, such a version stays LOADING.
         """
         if self._state is not State.LOADING:
             return
         try:
             if self._settings.rebuild and (self.folder / CARD_FILE).exists():
                 card = EngineCard.read(self.folder / CARD_FILE)
-                # Only engines of a GPU keep what they are built again from.
+                # Only GPU engines keep the file from which they are rebuilt.
                 kept = get_backend(card.backend).kept_file
                 if kept and (reason := mismatch(card)) is not None:
                     self._reason = f"it is being rebuilt: {reason}"
@@ -234,13 +242,13 @@ class ServedModel:
             self._reason,
             sum(card.build_seconds.values()),
         )
-        # Here, because it imports onnx, which takes 0.3 s.
+        # Imported here, because it imports onnx, which takes 0.3 s.
         from fovea_engines.build.rebuild import rebuild
 
         rebuild(self.folder, self._progress, allow_code=self._settings.allow_code)
 
     def open(self) -> None:
-        """Open the engine and start the stages; raises as `open_engine` and `make_scheduler`."""
+        """Open the engine and start the scheduler; raise the errors of both."""
         started = time.monotonic()
         if self.config.composing:
             self._members = self._found_members()
@@ -301,7 +309,7 @@ class ServedModel:
         return PipelineScheduler(model_io, predict, self.statistics, most)
 
     async def _ask(self, name: str, request: ImageRequest) -> tuple[Engine, Results]:
-        """Have a model of this pipeline answer, as it is served now."""
+        """Return the results of a model of this pipeline, from its current version."""
         model = self._find(name, None)
         scheduler, engine = model.scheduler, model.engine
         assert engine is not None, "models of a pipeline take images"
@@ -317,27 +325,27 @@ class ServedModel:
         return f"{card.backend} {card.precision}, head {head}"
 
     def _fail_to_load(self, reason: str) -> None:
-        # Clients read this, and need not know where the repository lies.
+        # Clients read the reason, and need not know the path of the repository.
         reason = reason.replace(f"{self.folder.parents[1]}/", "")
         self.fail(reason)
         log.error("model %s version %d failed to load: %s", self.name, self.version, reason)
 
     def fail(self, reason: str) -> None:
-        """Give up loading it, for this reason."""
+        """Stop loading the version, for the given reason."""
         self._free(0)
         self._state, self._reason = State.UNAVAILABLE, reason
 
     def cancel(self) -> None:
-        """Stop its warm-up or a rebuild, now or as soon as that begins."""
+        """Stop the warm-up or rebuild, now or as soon as it begins."""
         self._progress.cancelled = True
 
     def retire(self) -> None:
-        """Refuse new requests; `close` does the rest."""
+        """Reject new requests; `close` frees the engine."""
         self._retired = True
         self._state, self._reason = State.UNLOADING, "it is being unloaded"
 
     def close(self, timeout_s: float, reason: str = "unloaded") -> None:
-        """Finish accepted requests, then free the engine."""
+        """Finish accepted requests within the timeout, then free the engine."""
         self.retire()
         self._free(timeout_s)
         self._state, self._reason = State.UNAVAILABLE, reason

@@ -1,6 +1,6 @@
-"""Opens the engine of a version, checks that it fits the configuration, and warms it up.
+"""Opens the engine of a version, checks it against the configuration, and warms it up.
 
-No request then pays for a runtime's one-time work.
+After the warm-up, no request has to wait for a runtime's one-time work.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 OpenEngine: TypeAlias = Callable[
     [Path, ModelConfig, Settings, Progress], tuple[Engine, ModelConfig]
 ]
-"""Opens the engine of a version folder; returns it with its full configuration."""
+"""Opens the engine of a version's directory; returns it with the complete configuration."""
 
 _SAMPLES = "warmup"
 _SEED = 1
@@ -49,13 +49,13 @@ _SEED = 1
 def open_engine(
     folder: Path, config: ModelConfig, settings: Settings, progress: Progress
 ) -> tuple[Engine, ModelConfig]:
-    """Open a version folder's engine, ready to answer; return it with its full configuration.
+    """Open the engine of a version's directory, and return it with the complete configuration.
 
     Raises:
-        ShuttingDown: it was cancelled.
-        NotFound, InvalidModel, InvalidOption, BackendUnavailable: as `Engine.open`.
-        InvalidModel: the configuration does not fit it, or a warm-up sample cannot be made.
-        InferenceFailed: it refuses the warm-up, or breaks.
+        ShuttingDown: the load was cancelled.
+        NotFound, InvalidModel, InvalidOption, BackendUnavailable: `Engine.open` raised them.
+        InvalidModel: the configuration does not fit the engine, or a warm-up sample is invalid.
+        InferenceFailed: the engine rejected a warm-up input or failed.
     """
     check_amounts(config)
     file = _file(config)
@@ -81,7 +81,7 @@ def open_engine(
 
 
 def images_of(engine: Engine, config: ModelConfig, settings: Settings) -> ImageSource | None:
-    """Describe the work on images of an engine; None if it takes none."""
+    """Return the source of image jobs for an engine; None if the engine takes no images."""
     if engine.preprocessor is None:
         return None
     batching = config.dynamic_batching or ModelDynamicBatching()
@@ -101,7 +101,7 @@ def image_limits(settings: Settings) -> ImageLimits:
 
 
 def _file(config: ModelConfig) -> str:
-    """Choose the engine file that the configuration names for this machine, if any."""
+    """Return the engine file that the configuration names for this machine; "" if it names none."""
     gpu = gpu_here() if config.cc_model_filenames else None
     if gpu is not None:
         dotted = f"{gpu.capability[:-1]}.{gpu.capability[-1]}"
@@ -111,22 +111,22 @@ def _file(config: ModelConfig) -> str:
 
 
 def _max_batch(config: ModelConfig, file: str, settings: Settings) -> int:
-    """Choose the batch size of an engine without a card: as configured, or Triton's default."""
+    """Return the batch size for an engine without a card: as configured, or Triton's default."""
     configured = config.max_batch_size
     if configured or config.has_tensors or settings.disable_auto_complete_config:
         return configured
     name = config.backend
     chosen = (one for one in BACKENDS.values() if name == one.name or file.endswith(one.suffixes))
-    # They take the batches that they were built for.
+    # These backends accept only the batch sizes that their engines were built for.
     built = any(one.takes_builder for one in chosen)
     return 1 if built else settings.default_max_batch_size
 
 
 def _adapt_to_version(card: EngineCard, config: ModelConfig, folder: Path) -> ModelConfig:
-    """Return the configuration of a version, where a build wrote it for another one.
+    """Return the configuration of a version, even if a build wrote it for another version.
 
-    A model has one config.pbtxt, and each build writes it: an older version may take smaller
-    batches, or images of another size, and must load when it is gone back to.
+    Each build writes the only config.pbtxt of its model. An older version may take smaller batches
+    or other image sizes, and must still load after a rollback.
     """
 
     def fits(other: EngineCard) -> bool:
@@ -151,7 +151,7 @@ def _adapt_to_version(card: EngineCard, config: ModelConfig, folder: Path) -> Mo
 
 def _check_batch(engine: Engine, configured: int) -> None:
     rows, built = engine.session.max_batch, engine.card.created is not None
-    # Buffers for images hold whole batches.
+    # Buffers for images hold whole batches, so their size is limited.
     if (rows > MAX_BATCH and engine.preprocessor is not None) or (built and rows < 1):
         raise InvalidModel(
             f"its max_batch is {rows}, and must be from 1 to {MAX_BATCH}: build the engine again, "
@@ -165,7 +165,7 @@ def _check_batch(engine: Engine, configured: int) -> None:
 
 
 def warm_up_images(engine: Engine) -> None:
-    """Run an empty image through all stages, alone and in a batch."""
+    """Run an empty image through all stages, alone and not alone."""
     assert engine.preprocessor is not None, "the model takes images"
     image = engine.session.inputs[0]
     feeds = {spec.name: _zero(spec) for spec in _size_inputs(engine.session.inputs, 1)}
@@ -186,17 +186,17 @@ def warm_up_images(engine: Engine) -> None:
 def run_samples(
     engine: Engine, config: ModelConfig, folder: Path, most_bytes: int, progress: Progress
 ) -> None:
-    """Run the samples of `model_warmup`, whose files are in the model's folder `warmup`."""
+    """Run the samples of `model_warmup`, whose files are in the model's directory `warmup`."""
     for sample in config.model_warmup:
         if sample.batch_size > max(1, config.max_batch_size):
             raise InvalidModel(
                 f"warmup sample '{sample.name}': batch_size {sample.batch_size} is over "
                 f"max_batch_size {config.max_batch_size}"
             )
-        # Inputs that the sample does not set, such as the flags of sequences, are zero.
+        # Inputs that the sample does not set are zero, for example the flags of sequences.
         specs = {spec.name: spec for spec in _size_inputs(engine.session.inputs, sample.batch_size)}
         specs |= {name: _spec(config, sample, name) for name in sample.inputs}
-        # Random numbers have eight bytes before they are converted.
+        # Random numbers take eight bytes each before they are converted.
         size = sum(prod(spec.shape) * max(8, spec.numpy_dtype.itemsize) for spec in specs.values())
         if size > most_bytes:
             raise InvalidModel(
@@ -230,7 +230,7 @@ def _about(sample: ModelWarmup, name: str) -> str:
 
 
 def _spec(config: ModelConfig, sample: ModelWarmup, name: str) -> TensorSpec:
-    """Find the type and the shape of an input that a sample sets."""
+    """Return the type and shape of an input that a sample sets."""
     given, about = sample.inputs[name], _about(sample, name)
     tensor = next((tensor for tensor in config.input if tensor.name == name), None)
     if tensor is None:

@@ -1,4 +1,4 @@
-"""The models that are being served."""
+"""All models of a server: lookup, loading and unloading."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ log = logging.getLogger(__name__)
 
 
 def freeze_heap() -> None:
-    """Return freed memory to the system, and leave all objects of now out of later collections.
+    """Collect garbage, exclude all living objects from later collections, and trim the heap.
 
-    What imports and loads have made lives as long as the process.
+    Objects that imports and loads have made live as long as the process.
     """
     gc.collect()
     gc.freeze()
@@ -49,11 +49,11 @@ def freeze_heap() -> None:
 
 
 def make_settings(folder: Path, *, allow_code: bool | None = None) -> Settings:
-    """Make the settings of a command that loads models by name from around one model's folder.
+    """Make the settings of a command that loads models from the parent directory of `folder`.
 
-    Without `allow_code`, the environment has it. The log of loads is quiet from then on.
+    If `allow_code` is None, the environment decides. Load errors are no longer printed by default.
     """
-    # What loads log is raised, too.
+    # The command also gets load errors as exceptions, so the log need not print them to stderr.
     logging.getLogger(__package__).addHandler(logging.NullHandler())
     mode = ModelControlMode.EXPLICIT
     given: dict[str, Any] = {} if allow_code is None else {"allow_code": allow_code}
@@ -63,20 +63,21 @@ def make_settings(folder: Path, *, allow_code: bool | None = None) -> Settings:
 class Registry:
     """The models of the repositories: looks them up, and decides when they are loaded.
 
-    `model_control_mode` says when, as in Triton. It has `started` once every model was tried.
+    `model_control_mode` decides when, as in Triton. `started` is True after the server has tried to
+    load every model once.
 
     Args:
-        settings: of the server.
-        sees: returns whether the client of the current request may know of a model.
-        only: names of the models of the repositories that exist for it; None for all.
-        described: engines stay closed, and of stores no more is pulled than describes the models.
+        settings: settings of the server.
+        sees: returns True if the client of the current request may see the model of this name.
+        only: names of the models that the registry serves; None for all.
+        described: True to keep engines closed, and to pull only descriptions from remote stores.
 
     Raises:
-        NotFound, Unavailable: a repository is no folder, or in a store that cannot be read now.
-        InvalidOption: the setting of the cache is invalid.
+        NotFound, Unavailable: a repository is not a directory, or its store cannot be read now.
+        InvalidOption: the cache setting is invalid.
 
     Attributes:
-        settings, sees: what it was made with.
+        settings, sees: the arguments.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Registry:
         self._thread = threading.Thread(target=self._run, name="load")
 
     def start(self) -> None:
-        """Begin to load the models of the start, and return at once."""
+        """Begin to load the models in a thread, and return at once."""
         self._remotes.start()
         self._thread.start()
 
@@ -140,7 +141,7 @@ class Registry:
             log.info("%s ready", counted(ready, "model"))
 
     def _poll(self) -> None:
-        """Unload what has left the repositories, and load what is new or has changed."""
+        """Unload models that have left the repositories, and load new and changed models."""
         there = self._repositories.models()
         self._refuse_unpulled()
         for slot in list(self._slots.values()):
@@ -150,7 +151,7 @@ class Registry:
         self._loader.finish(self._loader.begin(there, changed=True))
 
     def _refuse_unpulled(self) -> None:
-        """Give models of stores that were never pulled the reason, where others have theirs."""
+        """Record why models could not be pulled from a store, if no earlier version exists."""
         for name, reason in self._remotes.refused.items():
             self._loader.slot(name).refuse(reason, None)
 
@@ -165,12 +166,13 @@ class Registry:
                     yield model
 
     def get(self, name: str, version: int | None = None) -> ServedModel:
-        """Look a model up; for a version of None, the current one, or else the newest.
+        """Look up a model; a version of None means the current version, or else the newest.
 
         Raises:
-            NotFound: there is no such model or version; the message lists those that exist.
-            ModelNotReady: the model exists, but none of its versions could be read; or nothing was
-                read yet.
+            NotFound: the model or version does not exist; the message lists the existing ones.
+            ModelNotReady: the model exists but none of its versions could be read, or the
+                repositories
+                were not read yet.
         """
         scanned, slot = self._scanned, self._slots.get(name)
         if slot is None or not (slot.versions or slot.fault):
@@ -179,7 +181,7 @@ class Registry:
             known = list(filter(self.sees, ready))
             close = get_close_matches(name, known, 1)
             meant = f"did you mean '{close[0]}'? " if close else ""
-            # What the client may not know of is not even counted.
+            # A client must not learn even the number of models that it may not see.
             served = ", ".join(known) or ("" if ready else "none")
             listed = f"; {meant}served models: {served}" if served else ""
             raise NotFound(f"there is no model '{name}'{listed}")
@@ -199,11 +201,11 @@ class Registry:
         return slot.versions[version]
 
     def find(self, name: str, version: int | None = None) -> ServedModel:
-        """Look a model up that can answer now, with Triton's messages.
+        """Look up a model that can respond now, with Triton's messages.
 
         Raises:
-            NotFound: there is no such model or version, or no version can answer.
-            ModelNotReady: that version cannot answer now, or nothing was read yet.
+            NotFound: the model or version does not exist, or no version can respond.
+            ModelNotReady: the version cannot respond now, or the repositories were not read yet.
         """
         scanned, slot = self._scanned, self._slots.get(name)
         if slot is None or not (slot.versions or slot.fault):
@@ -222,9 +224,9 @@ class Registry:
         return model
 
     def of_sequence(self, model: ServedModel, sequence: int | str) -> ServedModel:
-        """Return the version that a sequence began with, which a promotion does not end.
+        """Return the version in which a sequence began; a promotion does not move sequences.
 
-        `model` where there is none.
+        Returns `model` if the sequence has not begun in any version.
         """
         if model.config.sequence_batching is None or model.name not in self._slots:
             return model
@@ -233,24 +235,24 @@ class Registry:
         return next((one for one in ready if one.scheduler.holds(sequence)), model)
 
     def _check_scanned(self, name: str, scanned: bool) -> None:
-        """Raise ModelNotReady while nobody knows what there is: a proxy asks another server.
+        """Raise ModelNotReady before the first scan, so that a proxy tries another server.
 
-        `scanned` is of before the model was looked up: the scan may find it right after.
+        `scanned` is the state before the lookup, because the scan may find the model just after it.
         """
         if not scanned:
             raise ModelNotReady(f"model '{name}': {self._not_scanned}")
 
     def promoted_version(self, name: str) -> int | None:
-        """Return the version of a model that was promoted; None where its newest one answers."""
+        """Return the promoted version of a model; None if its newest version is the current one."""
         slot = self._slots.get(name)
         return None if slot is None else slot.promoted
 
     def folder(self, name: str) -> Path:
-        """Return the folder of a model, to write its history.
+        """Return the directory of a model, to write its history.
 
         Raises:
-            NotFound: there is none.
-            Unavailable: it is a copy of what a store has.
+            NotFound: the model does not exist.
+            Unavailable: the directory is a copy of a remote store.
         """
         if name[:1] == "." or not (folder := self._repositories.folder(name)).is_dir():
             raise NotFound(f"there is no model '{name}' in the repository")
@@ -262,11 +264,11 @@ class Registry:
         return folder
 
     def follow(self, name: str, beside: int | None = None) -> bool:
-        """Take over what has happened in a model's history, as `Loader.follow`; blocks."""
+        """Apply a model's promotion history; see `Loader.follow`. Blocks."""
         return self._loader.follow(name, beside)
 
     def list_unloaded(self, name: str) -> list[int]:
-        """List the versions in the folder of a model that are not loaded, ascending."""
+        """List the versions in the directory of a model that are not loaded, ascending."""
         slot = self._slots.get(name)
         if slot is None or slot.tried is None:
             return []
@@ -278,19 +280,19 @@ class Registry:
         return [version for version in there if version not in loaded]
 
     def load_version(self, name: str, version: int) -> None:
-        """Load a version beside those that are served, as `Loader.load_version`; blocks."""
+        """Load a version in addition to the served versions; see `Loader.load_version`. Blocks."""
         self._loader.load_version(name, version)
 
     def unload_version(self, name: str, version: int) -> None:
-        """Unload a version that was loaded beside others, as `Loader.unload_version`; blocks."""
+        """Unload a version that was loaded by number; see `Loader.unload_version`. Blocks."""
         self._loader.unload_version(name, version)
 
     def versions(self, name: str) -> tuple[int, ...]:
-        """List the versions of a model that can answer, ascending."""
+        """Return the versions of a model that can respond, ascending."""
         return self._loader.ready(name)
 
     def index(self, ready: bool = False) -> list[IndexEntry]:
-        """List every model of the repository, or every version that can answer, by name."""
+        """List every model of the repository, or every version that can respond, sorted by name."""
         names = set(self._slots) if ready else self._repositories.folders().union(self._slots)
         return [entry for name in sorted(names) for entry in self.entries(name, ready)]
 
@@ -300,11 +302,14 @@ class Registry:
         return [IndexEntry(name)] if slot is None else list(slot.entries(ready))
 
     def availability(self) -> dict[str, bool]:
-        """Tell by name whether each model can answer; one that has left is forgotten."""
+        """Return by name whether each model can respond.
+
+        Models that left the repository are omitted.
+        """
         try:
             folders = self._repositories.folders()
         except (FoveaError, OSError):
-            # Nothing has left a repository only because it cannot be read now.
+            # A repository that cannot be read now still has its models.
             folders = set(self._slots)
         return {
             name: bool(slot.ready)
@@ -314,12 +319,12 @@ class Registry:
 
     @property
     def ready(self) -> bool:
-        """True if all models of the start are ready, and none has died."""
+        """True if all models of the start are ready and none has died."""
         return not self.reason
 
     @property
     def reason(self) -> str:
-        """The reason why the server is not ready, in a sentence; empty when it is."""
+        """The reason why the server is not ready, in one sentence; empty if it is ready."""
         if not self._scanned:
             return self._not_scanned
         if not self.settings.strict_readiness:
@@ -342,11 +347,11 @@ class Registry:
 
     @property
     def unserved(self) -> list[str]:
-        """Models that the start could not load, and those that have died, each with its reason."""
+        """Models that the start could not load, and models that have died, each with its reason."""
         return [text for _, text in self._list_unserved()]
 
     def _list_unserved(self) -> list[tuple[str, str]]:
-        """List the names of `unserved`, each with its text; "" for what a store does not have."""
+        """List the models of `unserved` as (name, text); the name is "" for models of a store."""
         died = [(m.name, f"{m.name}: {m.reason}") for m in self if m.state is State.UNAVAILABLE]
         slots = [(n, text) for n, slot in sorted(self._slots.items()) for text in slot.unserved()]
         stores = [("", text) for text in self._remotes.unserved]
@@ -355,15 +360,17 @@ class Registry:
     def load(
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
     ) -> None:
-        """Load a model, or reload it if something has changed; blocks.
+        """Load a model, or reload it if it has changed; blocks.
 
-        `config` is JSON that replaces config.pbtxt until the next load. `files` replace the folder:
-        path below it -> content.
+        Args:
+            name: name of the model.
+            config: JSON that replaces config.pbtxt until the next load.
+            files: content by path; replaces the model's directory.
 
         Raises:
-            Unavailable: not in this mode; or the server is stopping.
-            LoadFailed: there is no such model, or its configuration or files cannot be used.
-            InvalidRequest: the model cannot be served; versions that were served stay in service.
+            Unavailable: the control mode does not allow it, or the server is stopping.
+            LoadFailed: the model does not exist, or its configuration or files cannot be used.
+            InvalidRequest: the model cannot be served; the versions before stay in service.
         """
         self._check_mode(f"load model {name!r}")
         check_name(name)
@@ -400,13 +407,13 @@ class Registry:
         return source
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Unload a model, as `Loader.unload`; blocks. Raises Unavailable as `load`."""
+        """Unload a model; see `Loader.unload`. Blocks; raises Unavailable like `load`."""
         self._check_mode(f"unload model {name!r}")
         self._loader.unload(name, dependents=dependents)
 
     def _check_mode(self, action: str) -> None:
         if self._mode is not ModelControlMode.EXPLICIT:
-            # Triton's answer in every mode, which clients look for, and then what to do.
+            # Clients match Triton's text, which is the same in every mode; the advice follows it.
             log.warning(
                 "a request to %s was refused: requests may load and unload models only with "
                 "--model-control-mode=explicit, and it is %s",
@@ -421,12 +428,12 @@ class Registry:
             raise ShuttingDown("the server is stopping")
 
     def stop(self) -> None:
-        """Load no model any more, and give up loading those that are under way."""
+        """Load no more models, and cancel the loads in progress."""
         self._loader.stop()
         self._remotes.stop()
 
     def close(self) -> None:
-        """Drain and unload everything; models that are not loaded yet never will be."""
+        """Finish accepted requests and unload all models; pending loads never happen."""
         self.stop()
         if self._thread.ident is not None:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""The repositories of a server that are in stores."""
+"""Repositories of a server that are in remote stores."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 
 
 class Remotes:
-    """Follows every repository that is in a store.
+    """Follows every repository that is in a remote store.
 
     Args:
-        only: names of the models that are pulled; None for all.
-        described: of a version with a card nothing else is pulled.
+        settings: settings of the server.
+        only: names of the models to pull; None for all.
+        described: True to pull only the card of a version that has one.
 
     Attributes:
-        folders: of all repositories, those of this machine as they were given.
+        folders: directories of all repositories; local repositories are unchanged.
 
     Raises:
         NotFound, Unavailable: a store cannot be read, and nothing was pulled from it before.
-        InvalidOption: it takes packages that are not installed, or the cache cannot be written.
+        InvalidOption: the store needs packages that are not installed, or the cache directory
+            cannot be written.
     """
 
     def __init__(
@@ -45,27 +47,27 @@ class Remotes:
         self.folders = tuple(folders)
 
     def start(self) -> None:
-        """Begin to pull, and return at once."""
+        """Begin to pull in threads, and return at once."""
         for follower in self._followers:
             follower.start()
 
     def has(self, folder: Path) -> bool:
-        """Return True for the folder of a model that was pulled."""
+        """Return True if the directory of a model was pulled from a store."""
         return any(folder.parent == each.folder for each in self._followers)
 
     def wait(self) -> None:
-        """Wait until every store was pulled once, or can be served as it was pulled before."""
+        """Wait until every store was pulled once, or can be served from an earlier pull."""
         for follower in self._followers:
             follower.started.wait()
 
     def pull(self) -> None:
-        """Pull everything that has changed now; faults are logged."""
+        """Pull all changes now; faults are logged."""
         for follower in self._followers:
             follower.pull()
 
     @property
     def reason(self) -> str:
-        """The reason why there is nothing to serve yet, which names no address; else empty."""
+        """The reason why there is no model to serve yet, without URLs; otherwise empty."""
         waiting = [each for each in self._followers if not each.started.is_set()]
         if any(follower.fault for follower in waiting):
             return "the repository could not be pulled so far: the server's log says why"
@@ -73,19 +75,19 @@ class Remotes:
 
     @property
     def unserved(self) -> list[str]:
-        """List the models that the first pull refused and that are refused still, with reasons."""
+        """Models that the first pull rejected and that are still rejected, with reasons."""
         return [each for follower in self._followers for each in follower.unserved]
 
     @property
     def refused(self) -> dict[str, str]:
-        """The models that were never pulled, with the reason why they are refused."""
+        """Models that were never pulled, with the reason why they are rejected."""
         found: dict[str, str] = {}
         for follower in self._followers:
             found |= follower.refused_new
         return found
 
     def faults(self) -> int:
-        """Count the stores that could not be pulled last time, and the models that are refused."""
+        """Count the stores whose last pull failed, and the models that are rejected."""
         return sum(bool(each.fault) + len(each.refused) for each in self._followers)
 
     def stop(self) -> None:
@@ -97,7 +99,7 @@ class Remotes:
 def _follower(
     address: Address, settings: Settings, only: Collection[str] | None, described: bool
 ) -> MirrorFollower:
-    # httpx takes a tenth of a second to import.
+    # Imported here, because httpx takes 0.1 s to import.
     from fovea_server.stores.follower import MirrorFollower
     from fovea_server.stores.mirror import Mirror
 

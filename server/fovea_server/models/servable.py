@@ -1,4 +1,4 @@
-"""Checks, before a version is published, that a server can load it."""
+"""Checks that a server can load a version, before the version is published."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from fovea_server.settings import Settings
 
 
 def check_servable(folder: Path, version: int) -> None:
-    """Load a version of a model's folder as a server does, and close it again.
+    """Load a version from a model's directory as a server does, and close it again.
 
-    An engine for another machine stays closed, and its card is compared with the configuration.
+    An engine for another machine stays closed; only its card is compared with the configuration.
 
     Raises:
-        InvalidModel: it cannot be loaded; the message has the server's reason.
+        InvalidModel: the version cannot be loaded; the message has the server's reason.
     """
-    # The defaults alone: the environment of a build need not be that of its server.
-    # The build has run the code of a head already, which its user has named.
+    # Use default settings, because the environment of a build may differ from the server's. The
+    # build
+    # has already run the code of the head, which the user chose.
     settings = Settings.model_construct(allow_code=True)
     try:
         source = Source.read(folder, folder.name, settings)
         card = EngineCard.read(folder / str(version) / CARD_FILE)
-        # With a judge, the build could not open it either: its GPU is not here.
+        # `judge` is set if the build could not run the engine, because its GPU is in another
+        # machine.
         away = card.judge is not None or mismatch(card) is not None
         opening = describe_engine if away else open_engine
         model = ServedModel(
@@ -45,7 +47,7 @@ def check_servable(folder: Path, version: int) -> None:
         finally:
             model.close(0)
     except FoveaError as error:
-        # The folder is a temporary one.
+        # The directory is temporary, so its path means nothing to the user.
         raise InvalidModel(str(error).replace(f"{folder.parent}/", "")) from error
 
 

@@ -1,4 +1,4 @@
-"""One model with all its versions, and their replacement by new ones."""
+"""One model with all its versions, and their replacement by new versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from fovea_server.models.source import Source
 
 log = logging.getLogger(__name__)
 
-# A request may have looked an old version up and not have entered its queue yet.
+# Seconds between a replacement and closing the old versions. A request may have looked up an old
+# version and not have entered its queue yet.
 _GRACE_S = 0.05
 
 
@@ -24,7 +25,12 @@ _GRACE_S = 0.05
 class IndexEntry:
     """A version of a model in the repository's index; None for unknown fields.
 
-    It is `current` if it answers requests that name none, because it was promoted.
+    Attributes:
+        name: name of the model.
+        version: number of the version.
+        state: state of the version, in Triton's terms.
+        reason: why the version is unavailable, or why the last reload failed.
+        current: True if the version was promoted, and gets requests that name no version.
     """
 
     name: str
@@ -36,7 +42,7 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Replacement:
-    """The versions of a source: `kept` are served already and unchanged, `fresh` are not."""
+    """The versions of a source: `kept` are served already and unchanged, `fresh` must be loaded."""
 
     source: Source
     kept: dict[int, ServedModel]
@@ -47,9 +53,11 @@ class _Replacement:
         return self.kept | self.fresh
 
     def leave_out(self, broken: Collection[int], *, answers: bool) -> _Replacement | None:
-        """Leave broken versions out; None: nothing is to be replaced since they are broken.
+        """Drop broken versions; return None if the present versions must stay in service instead.
 
-        Where one was promoted, no other is needed; nor is that one while no version `answers` yet.
+        The replacement goes ahead only if a version was promoted and at least one version loads. If
+        the
+        promoted version itself is broken, it goes ahead only while no version `answers`.
         """
         promoted = self.source.history.current
         left = self.versions.keys() - {*broken}
@@ -59,23 +67,26 @@ class _Replacement:
 
 
 class ModelSlot:
-    """One model, with all its versions. Any thread may load and unload it; they take turns.
+    """One model with all its versions. Threads take turns to load and unload it.
 
     Args:
-        make: makes a version of a source, not loaded yet.
-        timeout_s: time for versions to finish accepted requests before they are unloaded.
+        name: name of the model.
+        make: makes a version of a source, without loading it.
+        timeout_s: seconds for versions to finish accepted requests before they are unloaded.
+        closing: set when the server stops.
 
     Attributes:
-        versions: the latest of each version, ascending, also unloaded ones.
-        source: of the versions in service; None before the first load.
-        tried: source of the last load; None after it was unloaded by name, and where the
-            repository could not be read.
-        wanted: it was requested by name, and not unloaded since.
-        required: the server is not ready without it.
-        fault: the reason why the last load failed; empty if it did not.
-        promoted: the version that answers requests which name none, while it can; None: the newest.
-        beside: a version that is about to be promoted, and loaded until then; None for none.
-        requested: versions that were loaded by number, beside those that are served.
+        versions: the latest object of each version, ascending; includes unloaded versions.
+        source: source of the versions in service; None before the first load.
+        tried: source of the last load; None after an unload by name, or if the repository could not
+            be read.
+        wanted: True if the model was requested by name and not unloaded since.
+        required: True if the server is not ready without the model.
+        fault: the reason why the last load failed; empty if it succeeded.
+        promoted: the version for requests that name none, while it can respond; None for the
+            newest.
+        beside: a version loaded because it is about to be promoted; None if there is none.
+        requested: versions that were loaded by number, in addition to the served versions.
     """
 
     def __init__(
@@ -102,12 +113,12 @@ class ModelSlot:
 
     @property
     def ready(self) -> tuple[int, ...]:
-        """Versions that can answer now, ascending."""
+        """Versions that can respond now, ascending."""
         return tuple(v for v, m in self.versions.items() if m.state is State.READY)
 
     @property
     def current(self) -> ServedModel | None:
-        """The version that answers requests which name none; None while none can."""
+        """The version for requests that name none; None if no version can respond."""
         versions, promoted = self.versions, self.promoted
         if promoted in versions and versions[promoted].state is State.READY:
             return versions[promoted]
@@ -118,22 +129,22 @@ class ModelSlot:
 
     @property
     def composing(self) -> frozenset[str]:
-        """Models that the ensemble runs, as it is served or else as it was last tried."""
+        """Names of the models that the ensemble runs, as it is served or was last tried."""
         source = self.source if self.current else self.tried
         return frozenset(source.config.composing if source is not None else ())
 
     @property
     def outdated(self) -> bool:
-        """True if a model of the ensemble has been loaded again since."""
+        """True if a model of the ensemble was loaded again since."""
         return any(self.versions[version].outdated for version in self.ready)
 
     @property
     def pending(self) -> Source | None:
-        """The source that should be served but could not be loaded so far; else None."""
+        """The source that should be served but could not be loaded so far; otherwise None."""
         return self.tried if not self.current and (self.wanted or self.fault) else None
 
     def unserved(self) -> list[str]:
-        """List the versions that the server is not ready without, with reasons."""
+        """List the versions without which the server is not ready, with reasons."""
         if not self.required:
             return []
         if self.fault and not self.versions:
@@ -141,7 +152,10 @@ class ModelSlot:
         return [f"{self.name}: {m.unserved}" for m in self.versions.values() if m.unserved]
 
     def entries(self, ready: bool = False) -> Iterator[IndexEntry]:
-        """List its versions, or those that can answer; it has an entry if there are none."""
+        """Yield the entries of all versions, or of versions that can respond.
+
+        A model without versions has one entry, except if `ready` is set.
+        """
         versions, current = self.versions, None if self.promoted is None else self.current
         for version, model in versions.items():
             state = model.state
@@ -156,7 +170,7 @@ class ModelSlot:
 
     @property
     def _remark(self) -> str | None:
-        """A fault of a model whose versions answer all the same."""
+        """The reason why the last reload failed, or why the promoted version does not respond."""
         if self.fault:
             return f"the last reload failed: {self.fault}"
         if self.promoted is None or self.promoted in self.versions:
@@ -167,31 +181,35 @@ class ModelSlot:
         )
 
     def load(self, source: Source) -> str:
-        """Serve the versions of a source instead of the present ones, as `begin` and `finish`.
+        """Replace the served versions by the versions of a source; see `begin` and `finish`.
 
-        Returns the reason why that failed; empty if it did not.
+        Returns:
+            The reason why the load failed; empty if it succeeded.
         """
         with self._lock:
             self.finish(self.begin(source), rebuild=True)
             return self.fault
 
     def begin(self, source: Source) -> Source:
-        """Decide which versions to load; `finish` loads them. Raises as `ModelConfig.served`.
+        """Decide which versions to load; `finish` loads them. Raises the errors of `Source.served`.
 
-        Returns the source to finish: with the history of the last one, where that was read later.
+        Returns:
+            The source for `finish`. Its history is that of the last source, if that was read later.
         """
         with self._lock:
             if self.tried is not None and source.read_at < self.tried.read_at:
-                # A poll began before a promotion, and comes after it.
+                # A poll read the files before a promotion, but arrives after it.
                 source = replace(source, history=self.tried.history)
             self.tried, self.fault = source, ""
             for model in self.versions.values():
                 if model.failure:
-                    # A dead version answers no request, and holds memory that its successor needs.
+                    # A dead version rejects all requests, and holds memory that its successor
+                    # needs.
                     model.close(0)
             extra = {self.beside, *self.requested}
             chosen = {*source.served, *(v for v in source.versions if v in extra)}
-            # Clients may pin the version before, and a rollback comes in a hurry.
+            # Keep the previously promoted version: clients may pin it, and a rollback must be
+            # quick.
             if source.history.current is not None:
                 chosen |= {*source.history.earlier[-1:]} & {*self.ready} & {*source.versions}
             kept = {
@@ -206,19 +224,24 @@ class ModelSlot:
             fresh = {v: self._make(source, v) for v in chosen if v not in kept}
             self._next = _Replacement(source, kept, fresh)
             if source.history.current in kept:
-                # It need not wait for others.
+                # The promoted version is loaded already, so it need not wait for the other
+                # versions.
                 self.promoted = source.history.current
             if not self.ready:
-                # No version in service is hidden by these.
+                # No version responds, so the fresh versions may replace all in the index.
                 self._show(source, fresh)
             return source
 
     def finish(self, source: Source, *, rebuild: bool) -> None:
-        """Load the fresh versions, serve them, and unload those that they replace.
+        """Load the fresh versions, serve them, and unload the versions that they replace.
 
-        If one version fails, none is replaced: `fault` has the reason. Nor is one while
-        an engine is still to be rebuilt. Nothing happens if another load has begun since.
-        Raises ShuttingDown if the server is stopping.
+        If a version fails, the present versions stay in service, unless `_Replacement.leave_out`
+        allows
+        the replacement; `fault` has the reason. They also stay while an engine must be rebuilt. The
+        call does nothing if another load has begun since.
+
+        Raises:
+            ShuttingDown: the server is stopping.
         """
         with self._lock:
             if self._closing.is_set():
@@ -248,7 +271,7 @@ class ModelSlot:
         if State.LOADING not in states or all(
             self.versions[v] is replacement.versions.get(v) for v in self.ready
         ):
-            # Nothing in service has to make way for an engine that is still to be rebuilt.
+            # No served version is replaced by an engine that must be rebuilt first.
             self._exchange(replacement)
 
     def _give_up(self, replacement: _Replacement) -> None:
@@ -273,12 +296,15 @@ class ModelSlot:
             trim()
 
     def _show(self, source: Source, new: dict[int, ServedModel]) -> None:
-        """Set `versions`, in one step: the new ones, and past ones whose folder is still there."""
+        """Set `versions` in one step: new versions, and past ones whose directory still exists."""
         past = {v: m for v, m in self.versions.items() if v in source.versions}
         self.versions = dict(sorted((past | new).items()))
 
     def rebuild(self) -> bool:
-        """Rebuild the engines that `finish` has left; True if other versions are served now."""
+        """Rebuild the engines that `finish` has left.
+
+        Return True if the served versions changed.
+        """
         with self._lock:
             if self._closing.is_set():
                 return False
@@ -290,7 +316,7 @@ class ModelSlot:
             return before != [self.versions[version] for version in self.ready]
 
     def refuse(self, fault: str, source: Source | None) -> None:
-        """Give up the load that was begun, or could not begin, and keep the reason."""
+        """End the present load, and store the reason why it failed."""
         with self._lock:
             self.tried, self.fault, self._next = source, fault, None
             for model in self.versions.values():
@@ -307,7 +333,9 @@ class ModelSlot:
     def close(self, fault: str = "", reason: str = "unloaded") -> None:
         """Unload every version after its accepted requests; a rebuild is cancelled.
 
-        A `fault` is the reason if nobody requested it, and `reason` if somebody did.
+        Args:
+            fault: reason for an unload that nobody requested.
+            reason: reason for an unload by request.
         """
         self.cancel()
         with self._lock:
@@ -326,5 +354,5 @@ def _stopping_error() -> ShuttingDown:
 
 
 def trim() -> None:
-    """Return freed memory to the system."""
+    """Return freed memory to the operating system."""
     ctypes.CDLL(None).malloc_trim(0)

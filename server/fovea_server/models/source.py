@@ -1,4 +1,4 @@
-"""The folder and configuration that a model is loaded from, in one of several repositories."""
+"""The directory and configuration from which a model is loaded, in one of several repositories."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from fovea_server.settings import Settings
 log = logging.getLogger(__name__)
 
 Stamp = frozenset[tuple[str, int, int]]
-"""Path, time of change (ns) and size of every file below a folder."""
+"""Path, modification time (ns) and size of every file below a directory."""
 
 
 class Repositories:
-    """Finds models in several folders, of which duplicates count once.
-
-    With a `model_name`, a root may also be the folder of one model, which then has that name.
+    """Finds models in several root directories; duplicate roots count once.
 
     Args:
-        only: names that are listed; None for all.
+        roots: directories of the repositories.
+        model_name: name of a model whose own directory may be one of the roots.
+        only: names of the models to list; None for all.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Repositories:
         self._roots = tuple(places.values())
         self._name = None if model_name is None else check_name(model_name)
         self._devices: dict[Path, int] = {}
-        """The file system of each root, where it had a model."""
+        """The device number of each root's file system, when the root last had a model."""
         self._misnamed: set[Path] = set()
 
     def __str__(self) -> str:
@@ -54,14 +54,16 @@ class Repositories:
         return ", ".join(map(str, self._roots))
 
     def folders(self) -> set[str]:
-        """Return the names of folders that may hold a model; raises as `ModelRepository`."""
+        """Return the names of directories that may hold a model; raise as `ModelRepository`."""
         found = {name for each in self._all for name in each.folders()} | self._single()
         return set(filter(self._lists, found))
 
     def models(self) -> tuple[str, ...]:
-        """List the models by name, also those without a version, which cannot be loaded.
+        """List the models by name, including models without a version, which cannot be loaded.
 
-        Raises as `ModelRepository`; Unavailable: the file system with the models is not mounted.
+        Raises:
+            The errors of `ModelRepository`.
+            Unavailable: the file system with the models is not mounted.
         """
         found = self._single()
         for root in self._models:
@@ -98,7 +100,7 @@ class Repositories:
 
     @property
     def _models(self) -> list[Path]:
-        """Roots that are the folder of a model: one may become it while the server polls."""
+        """Roots that are the directory of a model; this may change while the server polls."""
         return [root for root in self._roots if self._name is not None and _is_model(root)]
 
     @property
@@ -107,7 +109,7 @@ class Repositories:
         return [ModelRepository(root) for root in self._roots if root not in models]
 
     def advice(self) -> str:
-        """Say what to do where no model is found; clients read it, so it names no path."""
+        """Return advice for a repository without models; clients read it, so it names no path."""
         for root in (root.resolve() for root in self._roots):
             if _is_model(root):
                 return f"{root.name} is a model's folder: serve its parent, or give --model-name"
@@ -116,7 +118,7 @@ class Repositories:
         return "make one with `fovea build`, then start again"
 
     def folder(self, name: str) -> Path:
-        """Find the folder of a model, whether or not it exists; InvalidModel if it is in two."""
+        """Find the directory of a model, which need not exist; raise InvalidModel if two exist."""
         folders = [repository.root / name for repository in self._all]
         folders += self._models if name == self._name else ()
         found = [folder for folder in folders if folder.is_dir()]
@@ -134,14 +136,15 @@ def _is_model(folder: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A snapshot of a model's folder and configuration; equal if nothing has changed.
+    """A snapshot of a model's directory and configuration; equal if nothing has changed.
 
     Attributes:
-        config: from config.pbtxt, or from the request.
-        versions: on disk, ascending.
-        stamps: of each entry of the folder, by its name.
-        history: of the versions that were promoted.
-        read_at: by `time.monotonic`, before anything was read.
+        folder: directory of the model.
+        config: configuration from config.pbtxt, or from the request.
+        versions: version numbers on disk, ascending.
+        stamps: state of the files in each entry of the directory, by name.
+        history: the promotion history.
+        read_at: `time.monotonic()` before anything was read.
     """
 
     folder: Path
@@ -153,17 +156,23 @@ class Source:
 
     @classmethod
     def read(cls, folder: Path, name: str, settings: Settings, config: str | None = None) -> Self:
-        """Read a model's folder as it is now; `config` is JSON that replaces config.pbtxt.
+        """Read the present state of a model's directory.
+
+        Args:
+            folder: directory of the model.
+            name: name of the model.
+            settings: settings of the server.
+            config: JSON that replaces config.pbtxt.
 
         Raises:
-            NotFound: the folder is not there.
-            InvalidModel: its configuration cannot be used, or the folder cannot be read.
+            NotFound: the directory does not exist.
+            InvalidModel: the configuration cannot be used, or the directory cannot be read.
         """
         now = time.monotonic()
         try:
             if not folder.is_dir():
                 raise NotFound(f"there is no folder {folder}: put the model there")
-            # A Mac writes hidden files whenever somebody looks at a folder.
+            # macOS writes hidden files when a user opens a directory.
             shown = (entry for entry in os.scandir(folder) if not entry.name.startswith("."))
             stamps = {entry.name: frozenset(_stamps(entry)) for entry in shown}
             if config is None and is_pipeline(folder):
@@ -189,16 +198,19 @@ class Source:
             reason = f"{error.filename} cannot be read: {error.strerror}"
         except (NotFound, InvalidModel) as error:
             failed, reason = type(error), str(error)
-        # Clients read this, and need not know where the repository lies.
+        # Clients read the reason, and need not know the path of the repository.
         raise failed(reason.replace(f"{folder.parent}/", ""))
 
     @property
     def served(self) -> tuple[int, ...]:
-        """The versions to load; InvalidModel: the version policy names none that is there."""
+        """The versions to load.
+
+        Raises InvalidModel if the version policy names no existing version.
+        """
         return self.history.served(self.config.served(self.versions), self.versions)
 
     def same_version(self, other: Source, version: int) -> bool:
-        """Return True if a version loaded from `other` need not be loaded again from this."""
+        """Return True if a version is the same in both sources and need not be reloaded."""
         return (
             self.folder == other.folder
             and drop_version_policy(self.config) == drop_version_policy(other.config)
@@ -206,7 +218,7 @@ class Source:
         )
 
     def _files_of(self, version: int) -> dict[str, Stamp]:
-        """Stamp the files that a version reads: its folder, and files beside it."""
+        """Return the stamps of the entries that a version reads: its directory and shared files."""
         return {
             name: stamp
             for name, stamp in self.stamps.items()
@@ -219,7 +231,7 @@ def _stamps(entry: os.DirEntry[str], *above: tuple[int, int]) -> Iterator[tuple[
     try:
         found = entry.stat()
     except OSError:
-        # A broken or circular link is an entry all the same.
+        # A broken or circular link counts as an entry too.
         found = entry.stat(follow_symlinks=False)
     place = found.st_dev, found.st_ino
     if not stat.S_ISDIR(found.st_mode):

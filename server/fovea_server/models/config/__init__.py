@@ -1,1 +1,1 @@
-"""config.pbtxt: read, completed from the engine, and checked."""
+"""Reads config.pbtxt, completes it from the engine, and checks it."""

@@ -1,4 +1,4 @@
-"""Rules that choose the images to keep by what a model found on them."""
+"""Rules of fovea.toml that choose which images to keep, by the results of the model."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ Takes = Callable[[TaskResult, Vocabulary], bool]
 _RANGE = re.compile(r"([0-9.]+)\.\.([0-9.]+)")
 _UNLIKE = 0.3
 _REMEMBERED = 512
-# Bytes of a result that is remembered: vectors and classes, but no maps.
+# Largest result, in bytes, that the rule "unlike" remembers. Embeddings and class scores fit, maps
+# do not.
 _LARGEST = 65_536
 _BINS = np.linspace(0, 1, 11)
 
 
 class CaptureTable(BaseModel):
-    """`[capture]` of fovea.toml."""
+    """Table `[capture]` of fovea.toml."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -54,12 +55,14 @@ class CaptureTable(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class CaptureRules:
-    """The choice of images of one model.
+    """Settings that choose the captured images of one model.
 
     Attributes:
-        rules: the first that takes an image names it; none keep nothing.
-        per_minute: the most captures in a minute.
-        blur: name of a model whose objects are blurred before anything is written.
+        rules: rules in order; the first one that matches an image is recorded with it. Without
+            rules no image is kept.
+        per_minute: largest number of captures per minute.
+        blur: name of a model whose detections are blurred before an image is written; None for no
+            blurring.
     """
 
     rules: tuple[Rule, ...]
@@ -68,14 +71,14 @@ class CaptureRules:
 
 
 def read_rules(folder: Path, usual: tuple[str, ...]) -> CaptureRules:
-    """Read `[capture]` of the fovea.toml in a model's folder, which may lack both.
+    """Read `[capture]` of a model's fovea.toml; the file and the table may both be missing.
 
     Args:
-        folder: of the model.
-        usual: rules of a model that names none.
+        folder: directory of the model.
+        usual: rules of a model that sets none.
 
     Raises:
-        InvalidOption: the file is not as it should be, and how it should.
+        InvalidOption: the file or a rule is invalid; the message describes the valid form.
     """
     path = folder / SETTINGS_FILE
     try:
@@ -97,7 +100,11 @@ def read_rules(folder: Path, usual: tuple[str, ...]) -> CaptureRules:
 
 
 def check_rules(folder: Path, labels: Sequence[str] | None) -> None:
-    """Check the file of a model's folder; raises as `read_rules`."""
+    """Check the `[capture]` table in a model's directory.
+
+    Raises:
+        InvalidOption: `read_rules` fails, the model for `blur` is missing, or a class is unknown.
+    """
     read = read_rules(folder, ())
     if read.blur is not None and not (folder.parent / read.blur).is_dir():
         there = [each.name for each in folder.parent.iterdir() if each.is_dir()]
@@ -114,13 +121,13 @@ def check_rules(folder: Path, labels: Sequence[str] | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule as it was written, and its decision on the result for an image."""
+    """A rule as it was written, and its decision on the result of an image."""
 
     text: str
     takes: Takes
 
     def check(self, labels: Sequence[str] | None) -> None:
-        """Raise InvalidOption if it names classes that a model with these labels does not find."""
+        """Raise InvalidOption if the rule names classes that are not in `labels`."""
         word, _, rest = self.text.partition(" ")
         if labels is None or word != "classes":
             return
@@ -132,7 +139,7 @@ class Rule:
 
 
 def parse_rule(text: str) -> Rule:
-    """Read a rule; InvalidOption says how rules are written."""
+    """Parse a rule; raise InvalidOption with the valid forms if it is invalid."""
     word, _, rest = text.strip().partition(" ")
     try:
         return Rule(text.strip(), _RULES[word](rest.strip()))
@@ -166,10 +173,10 @@ def _classes(given: str) -> Takes:
 
 
 def _list_scores(found: TaskResult) -> Iterable[tuple[int, float]]:
-    """List classes with their scores: those of objects, or the first of a classifier."""
+    """List the class ids and scores of all objects, or of a classifier's first class only."""
     if not isinstance(found, Detections | Classes):
         return ()
-    # Each other class of an image has a low score for good reason.
+    # A classifier's other classes have low scores on every image, so they do not count.
     most = 1 if isinstance(found, Classes) else None
     return zip(found.class_ids[:most].tolist(), found.scores[:most].tolist(), strict=True)
 
@@ -206,7 +213,7 @@ def _unlike(given: str) -> Takes:
 
 
 def _histogram(found: Detections) -> NDArray[np.float64]:
-    """Return the histogram of the scores, and whether there are none, with length 1."""
+    """Return the histogram of the scores plus a bin for "no objects", as a unit vector."""
     counts = np.append(np.histogram(found.scores, _BINS)[0], not len(found)).astype(np.float64)
     return np.divide(counts, np.linalg.norm(counts))
 
@@ -214,14 +221,14 @@ def _histogram(found: Detections) -> NDArray[np.float64]:
 def _likeness(
     one: TaskResult | NDArray[np.float64], other: TaskResult | NDArray[np.float64]
 ) -> float:
-    """Return 1 for the same, and 0 for results with nothing in common."""
+    """Return the similarity of two results, from 0 (nothing in common) to 1 (equal)."""
     if isinstance(one, TaskResult):
         return (one.shared(other) if isinstance(other, type(one)) else None) or 0.0
     return 0.0 if isinstance(other, TaskResult) else float(one @ other)
 
 
 def _remembers(found: TaskResult) -> bool:
-    """Return True if results of this kind can be compared, and a copy takes little memory."""
+    """Return True if results of this kind can be compared, and are small enough to remember."""
     size = sum(each.nbytes for each in found.arrays)
     return size <= _LARGEST and found.shared(found) is not None
 

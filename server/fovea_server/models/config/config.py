@@ -1,4 +1,4 @@
-"""A model's configuration: read, with Triton's defaults, and completed from its engine.
+"""Reads the configuration of a model, and completes it with Triton's defaults and its engine.
 
 Sources: `AutoCompleteConfig` of Triton's onnxruntime.cc, `NormalizeInstanceGroup` of
 model_config_utils.cc; `CompareDimsSupported` and `CheckAllowedModelInput` of its backend and core.
@@ -65,10 +65,18 @@ def load_config(
     required: bool = False,
     renamed: bool = False,
 ) -> ModelConfig:
-    """Read and check the configuration of a model; InvalidModel if it cannot be used.
+    """Read and check the configuration of a model.
 
-    The file is configs/VARIANT.pbtxt where that exists; the JSON `override` replaces it. The name
-    in the file does not count for a model that is `renamed`.
+    Args:
+        folder: directory of the model.
+        name: name of the model.
+        override: JSON that replaces the file.
+        variant: use configs/VARIANT.pbtxt if that file exists.
+        required: raise an error if the file is missing.
+        renamed: ignore the name in the file, because the server gives the model another name.
+
+    Raises:
+        InvalidModel: the configuration is missing or cannot be used.
     """
     if override is not None:
         config = parse_config(override)
@@ -86,7 +94,7 @@ def load_config(
 
 
 def _fill_in_dims(config: ModelConfig) -> ModelConfig:
-    """Give outputs without dims those of one number for each row: Fovea's builds left them out."""
+    """Give outputs without dims the shape of one number per row: older builds omitted it."""
     one = ((1,), ModelTensorReshape() if config.max_batch_size else None)
     outputs = [
         each if each.dims or each.reshape else replace(each, dims=one[0], reshape=one[1])
@@ -96,7 +104,7 @@ def _fill_in_dims(config: ModelConfig) -> ModelConfig:
 
 
 def fill_in_defaults(config: ModelConfig) -> ModelConfig:
-    """Fill in the defaults that do not depend on the engine, as Triton does."""
+    """Fill in Triton's defaults that do not depend on the engine."""
     rows = config.max_batch_size
     if config.version_policy in (None, ModelVersionPolicy()):
         config = replace(config, version_policy=ModelVersionPolicy(latest=Latest(1)))
@@ -124,9 +132,12 @@ def _prefer_full_batches(batching: _Batching, rows: int) -> _Batching:
 
 
 def complete_config(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> ModelConfig:
-    """Complete the configuration of a version; InvalidModel if it does not fit the engine.
+    """Complete the configuration of a version from its engine.
 
-    Without `fill_in`, the tensors must be in it.
+    Without `fill_in`, the configuration must list the tensors itself.
+
+    Raises:
+        InvalidModel: the configuration does not fit the engine.
     """
     card = engine.card
     config = replace(
@@ -156,9 +167,9 @@ def complete_config(config: ModelConfig, engine: Engine, *, fill_in: bool = True
 def _parameters(engine: Engine) -> dict[str, ModelParameter]:
     parameters = {}
     if engine.card.metadata:
-        # Ultralytics' client reads names, stride and task from here, as a Python literal.
+        # The client of Ultralytics reads names, stride and task from this Python literal.
         parameters["metadata"] = ModelParameter(repr(public_metadata(engine.card.metadata)))
-    # The precision of an engine without a card is not known.
+    # Without a card, the precision of an engine is unknown.
     if engine.card.created is not None:
         parameters["precision"] = ModelParameter(engine.card.precision)
     if engine.head is not None and engine.preprocessor is not None:
@@ -214,7 +225,7 @@ def _complete_instance(
 
 
 def _check_fit(config: ModelConfig, session: Session) -> None:
-    """Compare the tensors of a complete configuration with those of its engine."""
+    """Compare the tensors of a complete configuration with the tensors of its engine."""
     sequences = config.sequence_batching or ModelSequenceBatching()
     optional = {spec.name: spec for spec in getattr(session, "optional_inputs", ())}
     inputs = {spec.name: spec for spec in session.inputs}
@@ -256,14 +267,14 @@ def _check_shape(config: ModelConfig, tensor: ConfigTensor, spec: TensorSpec) ->
     head = f"model '{config.name}', tensor '{tensor.name}': "
     expects = f"the model expects {len(spec.shape)} dimensions (shape {shape_text(spec.shape)})"
     if not config.max_batch_size:
-        # A scalar is declared as [1].
+        # A configuration declares a scalar as [1].
         if shapes_match(dims, spec.shape) or (not spec.shape and dims == (1,)):
             return
         raise InvalidModel(
             f"{head}{expects} but the model configuration specifies {len(dims)} dimensions (shape "
             f"{shape_text(dims)})"
         )
-    # One row at a time is a batch of 1, in a graph with a fixed or a variable batch.
+    # With max_batch_size 1, the batch dimension of the graph may be fixed or variable.
     rows = (-1, 1) if config.max_batch_size == 1 else (-1,)
     if not spec.shape or spec.shape[0] not in rows:
         raise InvalidModel(

@@ -1,4 +1,4 @@
-"""Checks a configuration before an engine is opened: contradictions, settings without an effect.
+"""Checks a configuration before an engine is opened, and logs settings without an effect.
 
 Texts and rules: `ValidateModelConfig` of Triton's model_config_utils.cc.
 """
@@ -41,8 +41,7 @@ _IGNORED = (
     "instance_group.profile",
     "instance_group.secondary_devices",
     "instance_group.gpus (one GPU is used)",
-    # Parameters for Triton's backends; clients read all others in the configuration.
-    # onnxruntime_backend
+    # Parameters of Triton's backends. Clients may read all other parameters.
     "parameters.intra_op_thread_count",
     "parameters.inter_op_thread_count",
     "parameters.execution_mode",
@@ -62,12 +61,13 @@ _IGNORED = (
     "parameters.execution_context_allocation_strategy",
     "ensemble_scheduling.max_inflight_requests",
 )
-# Threads that wait cost 130 KB each, and help no engine.
+# Largest number of instances per model: `_INSTANCES_PER_CORE` per core, but at least
+# `_MIN_INSTANCES`. A waiting thread costs 130 KB and makes no engine faster.
 _MIN_INSTANCES, _INSTANCES_PER_CORE = 64, 16
 _MAX_WARMUP_RUNS = 10_000
 _MAX_OF_A_STATE = 1 << 24
 _PLATFORMS = ("", "onnxruntime_onnx", "tensorrt_plan", "ensemble")
-# Names of formats and of platforms, in the place of those of backends, and the other way round.
+# Names of file formats or platforms that users write in place of backends, and the reverse.
 _MEANT_BACKENDS = {
     "onnx": "onnxruntime",
     "ort": "onnxruntime",
@@ -80,27 +80,28 @@ _MEANT_PLATFORMS = {
     "onnxruntime": "onnxruntime_onnx",
     "tensorrt": "tensorrt_plan",
 }
-_ALIKE = 0.85  # a typing error, and not another of Triton's backends, as tensorrt_llm
+_ALIKE = 0.85  # similarity of a typing error; other Triton backends (tensorrt_llm) are below it
 
 
 def validate(kind: type[Document], given: object) -> Document:
-    """Make a document of what was given; InvalidOption names the key that is wrong."""
+    """Make a document from `given`; raise InvalidOption with the name of the first wrong key."""
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        # A key that is unknown may be one that is missing, misspelt.
+        # A misspelt key causes two errors, "missing" and "unknown"; the former has the better
+        # message.
         first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
         raise InvalidOption(key_fault(first, kind.model_fields)) from None
 
 
 def check_config(config: ModelConfig, name: str) -> None:
-    """Raise InvalidModel for the first fault, in Triton's words where it has them."""
+    """Raise InvalidModel for the first fault, in Triton's words if Triton has the check."""
     if (fault := next(_faults(config, name), None)) is not None:
         raise InvalidModel(fault)
 
 
 def check_amounts(config: ModelConfig) -> None:
-    """Raise InvalidModel for a number that would cost the server more than a model may."""
+    """Raise InvalidModel if the configuration asks for too many instances, runs or states."""
     name, most = config.name, max(_MIN_INSTANCES, _INSTANCES_PER_CORE * usable_cores())
     if config.instances > most:
         raise InvalidModel(
@@ -212,7 +213,7 @@ def _ensemble_faults(config: ModelConfig) -> Iterator[str]:
 
 
 def _unserved(config: ModelConfig) -> Iterator[str]:
-    """Find settings that would give wrong answers if they were ignored."""
+    """Yield faults for settings that would give wrong results if the server ignored them."""
     given = fields_in_source(config)
     for field in ("batch_input", "batch_output"):
         if field in given:
@@ -238,7 +239,7 @@ def _batching_faults(config: ModelConfig, batching: ModelDynamicBatching) -> Ite
     name, preferred, levels = config.name, batching.preferred_batch_size, batching.priority_levels
     if any(size <= 0 for size in preferred):
         yield f"dynamic batching preferred size must be positive for {name}"
-    # The engine may give the size later; it is checked again then.
+    # The engine may set max_batch_size later; then the sizes are checked again.
     if config.max_batch_size and any(size > config.max_batch_size for size in preferred):
         yield f"dynamic batching preferred size must be <= max batch size for {name}"
     if levels:
@@ -292,7 +293,7 @@ def _tensor_faults(config: ModelConfig, tensor: ConfigTensor, prefix: str) -> It
 
 
 def _trunks(dims: tuple[int, ...]) -> list[int]:
-    """Multiply the sizes between variable dimensions: [2, 4, -1, 6] gives 8 and 6."""
+    """Multiply the sizes between variable dimensions: [2, 4, -1, 6] gives [8, 6]."""
     counts = [1]
     for dim in dims:
         if dim == -1:
@@ -303,7 +304,7 @@ def _trunks(dims: tuple[int, ...]) -> list[int]:
 
 
 def warn_of_settings(config: ModelConfig) -> None:
-    """Log the settings that have no effect in this server, and one that shuts most clients out."""
+    """Log the settings that have no effect in this server, and the "decoupled" setting."""
     if config.model_transaction_policy.decoupled:
         log.warning(
             "model %s is decoupled: as in Triton, only streams of gRPC may run it; each request "

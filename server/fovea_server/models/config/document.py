@@ -1,4 +1,4 @@
-"""The configuration of a model as the document that Triton's HTTP endpoint answers with."""
+"""Writes the configuration of a model as the JSON document of Triton's HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def config_json(config: ModelConfig) -> bytes:
     """Write a configuration as Triton's HTTP endpoint does: JSON, UTF-8.
 
-    Unlike proto3's own JSON: 64-bit numbers are numbers, every plain field is there, and fields
-    come in the order in which the schema declares them.
+    The form differs from proto3's JSON: 64-bit integers are numbers, all plain fields are present,
+    and fields have the order of the schema.
     """
     return orjson.dumps(_object(config_message(config)))
 
@@ -49,11 +49,11 @@ def _value(field: FieldDescriptor, value: object) -> object:
     if field.message_type is not None:
         return _object(value)
     if field.enum_type is not None:
-        # protobuf lets any number pass; one without a name is written as it is.
+        # protobuf accepts any number for an enum; a number without a name is written as it is.
         known = field.enum_type.values_by_number.get(value)
         return value if known is None else known.name
     if field.type == field.TYPE_FLOAT and isinstance(value, float):
-        # The shortest decimal that is the same float32: .1, not .10000000149.
+        # The shortest decimal that gives the same float32: 0.1, not 0.10000000149.
         return float(str(np.float32(value)))
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()

@@ -32,7 +32,7 @@ class _StepTensor:
 def check_ensemble(
     ensemble: ModelConfig, config_of: Callable[[str, int | None], ModelConfig]
 ) -> None:
-    """Raise InvalidModel if an ensemble does not fit its models' configurations."""
+    """Raise InvalidModel if an ensemble does not fit the configurations of its models."""
     if (fault := next(_faults(ensemble, config_of), None)) is not None:
         raise InvalidModel(fault)
 
@@ -93,7 +93,7 @@ def _join(
     names: Mapping[str, str],
     own: dict[str, _StepTensor],
 ) -> Iterator[str]:
-    """Add the tensors of a step; yield those that contradict what is known of them."""
+    """Add the tensors of a step, and yield faults for tensors that contradict earlier ones."""
     for name, tensor in names.items():
         here, there = tensors.setdefault(tensor, own[name]), own[name]
         if here.kind != there.kind:
@@ -109,7 +109,7 @@ def _join(
 
 
 def data_flow_faults(config: ModelConfig) -> Iterator[str]:
-    """Find tensors of an ensemble that are written twice or never, in a cycle, or not used."""
+    """Yield faults for tensors that are unused, written twice or never, or part of a cycle."""
     name, steps = config.name, config.steps
     inputs = {tensor.name for tensor in config.input}
     outputs = {tensor.name for tensor in config.output}
@@ -128,7 +128,10 @@ def data_flow_faults(config: ModelConfig) -> Iterator[str]:
 
 
 def _collect_written(config: ModelConfig, inputs: set[str]) -> Generator[str, None, set[str]]:
-    """Collect the tensors that the steps write; no two may write the same."""
+    """Collect the tensors that the steps write.
+
+    Yield a fault if two steps write the same tensor.
+    """
     written: set[str] = set()
     for index, step in enumerate(config.steps):
         where = f"for ensemble '{config.name}' step {index}"
@@ -145,7 +148,7 @@ def _collect_written(config: ModelConfig, inputs: set[str]) -> Generator[str, No
 
 
 def _ready(steps: Sequence[EnsembleStep], inputs: set[str]) -> set[str]:
-    """Collect the tensors that exist after the last step."""
+    """Return the names of the tensors that exist after the last step."""
     ready, waiting = set(inputs), list(steps)
     while able := [step for step in waiting if ready.issuperset(step.input_map.values())]:
         waiting = [step for step in waiting if step not in able]

@@ -1,6 +1,6 @@
-"""Names and files of a model: those in its configuration, and those in a request to load it.
+"""Checks names and paths in a model's configuration and in requests to load a model.
 
-Either may come over the network, so no path may lead out of the model's folder.
+Both may come over the network, so no path may lead out of the model's directory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_preprocess.errors import InvalidModel, InvalidOption, InvalidRequest, NotFound
 
-# Deserialising a TensorRT engine runs the code in it; a card may name any file as one.
+# Deserialising a TensorRT engine can execute code, and a card may name any file as its engine.
 _UNSAFE_SUFFIXES = (".plan", ".engine")
 _SAFE_ENGINES = (".onnx", ".xml")
 _UNSAFE = (
@@ -26,7 +26,7 @@ _UNSAFE = (
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidRequest for names that lead out of the repository, or forge a log line."""
+    """Raise InvalidRequest for names that lead out of the repository or could forge a log line."""
     if not name:
         raise InvalidRequest("model name must not be empty")
     if not name.strip():
@@ -42,7 +42,10 @@ def check_name(name: str) -> None:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Join a folder and the name of a file below it; InvalidModel if it leads out of there."""
+    """Join a directory and a file path.
+
+    Raise InvalidModel if the path leads out of the directory.
+    """
     path = Path(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise InvalidModel(
@@ -52,7 +55,11 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def read_output_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Read output -> labels by index; InvalidModel if a file is missing, or holds none."""
+    """Read the labels of each output, in the order of class indices.
+
+    Raises:
+        InvalidModel: a label file is missing or empty.
+    """
     labels = {}
     for output in config.output:
         if output.label_filename:
@@ -65,10 +72,17 @@ def read_output_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str
 
 @contextmanager
 def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
-    """Make a temporary model folder with these files: path, also with "file:" -> content.
+    """Write files to a temporary model directory, which exists until the block ends.
+
+    Args:
+        name: name of the model.
+        files: content by path; a path may begin with "file:".
+
+    Yields:
+        The directory of the model.
 
     Raises:
-        InvalidModel: the name or a path cannot be used, or a file has an unsafe type.
+        InvalidModel: the name or a path is invalid, or a file has an unsafe type.
     """
     with temporary_folder("model") as root:
         folder = root.resolve() / name
