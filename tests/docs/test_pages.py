@@ -20,7 +20,7 @@ def words(text: str) -> list[str]:
 
 def test_the_fields_of_answers():
     answers = (
-        (DOCS / "reference" / "http.md").read_text().split("\n## Answers\n")[1].split("\n## ")[0]
+        (DOCS / "reference" / "http.md").read_text().split("\n## Responses\n")[1].split("\n## ")[0]
     )
     rows = re.findall(r"^\| (`.*?) \| (.*) \|$", answers, re.MULTILINE)
     assert sorted(task for tasks, _ in rows for task in words(tasks)) == sorted(RESULT_OF)
