@@ -1,1 +1,1 @@
-"""Triton's v2 protocol over gRPC."""
+"""Serves Triton's v2 protocol over gRPC."""

@@ -1,20 +1,21 @@
-"""Limits messages that have begun to arrive: their time, their size, and the bytes of all of them.
+"""Limits the time and the memory of gRPC messages that have not arrived completely.
 
-gRPC's core collects a message out of sight, up to the size that its client declares, and hands it
-over when it is whole. So what a connection has of unfinished messages is computed: the bytes that
-its socket has received, without those of the messages that were handed over.
+gRPC's core collects the bytes of a message internally, up to the size that the client declares, and
+returns the message when it is complete. The size of a connection's unfinished messages is therefore
+computed: the bytes that its socket has received minus the bytes of its complete messages.
 
-The core bounds one message and the calls of one connection, and not all of them together: Python
-cannot set its quota of memory, and eight messages of 64 MiB fill the default budget. Three clients
-attacked a server with default limits (two cores, 29 November 2026), with this file and without it:
+The core limits the size of a message and the number of calls per connection, but not the memory of
+all connections together. Python cannot set its memory quota, and eight messages of 64 MiB fill the
+default budget. Three clients attacked a server with default limits (two cores, 29 November 2026).
+The first value of each pair is with this module, the second without it:
 
                                                      most memory          longest wait over gRPC
     no attack                                        250 MB, 250 MB
     24 connections, each 60 MB of a 64 MB message    950 MB, 1.8 GB       .9 s, .2 s
     60 connections of 512 calls without a message    800 MB, 840 MB       6.5 s, 10.2 s
 
-Without it the memory grows with the connections, of which there may be thousands. The last wait is
-.7 s with 100 calls a connection, which is the limit since.
+Without this module the memory grows with the number of connections, which may be thousands. The
+wait in the last row is .7 s with the limit of 100 calls per connection that was added afterwards.
 """
 
 from __future__ import annotations
@@ -33,33 +34,33 @@ from fovea_preprocess.errors import BodyTimeout, FoveaError, InvalidRequest, Que
 from fovea_server.byte_budget import SLOWEST, ByteBudget, too_slow
 from fovea_server.settings import Settings
 
-# Messages that are not whole by then are looked at; nearly all are.
+# Seconds between two checks of unfinished messages. Nearly all messages arrive within this time.
 _LOOK_S = 0.1
-# Looking takes no more than this share of a processor.
+# Largest fraction of a processor's time that the checks may take.
 _SHARE = 0.05
-# What a call takes while it waits: measured with thousands.
+# Memory in bytes of a waiting call, measured with thousands of calls.
 _CALL = 32 << 10
-# Headers and frames of a message, beside its own bytes.
+# Bytes of the HTTP/2 headers and frames around a message.
 _AROUND = 1024
-# The descriptor of a socket that is not found.
+# Descriptor of a connection whose socket was not found.
 _NONE = -1
-# Less may be headers alone, and no part of a message.
+# Number of bytes below which nothing is unfinished: the bytes may be HTTP/2 headers only.
 _NOTHING = 1 << 20
-# Connections that are remembered before those that are closed are forgotten.
+# Number of remembered connections at which closed ones are removed for the first time.
 _REMEMBERED = 1024
 
-# `tcpi_bytes_received` in the kernel's `tcp_info`, since Linux 4.1.
+# Position of `tcpi_bytes_received` in the kernel's `tcp_info`; Linux 4.1 or newer.
 _RECEIVED = struct.Struct("Q")
 _AT = 128
 
 
 class Reader:
-    """A call that waits for a message, or a stream that will.
+    """A call that waits for its message, or a stream that may wait for its next message.
 
     Attributes:
-        since: when it began to wait; None while the server does not want the next message.
-        timeout: the limit that ends it.
-        error: why it was ended.
+        since: time at which the wait began; None while the server does not accept the next message.
+        timeout: timeout that ends the wait.
+        error: the reason why the wait was ended.
     """
 
     __slots__ = ("error", "since", "timeout")
@@ -71,16 +72,18 @@ class Reader:
 
 
 class _Connection:
-    """Keeps what is known of a connection.
+    """State of one connection.
 
     Attributes:
-        readers: its calls that wait for messages.
-        handed_over: bytes of whole messages, and of what is around them.
-        charged: bytes of its calls and their unfinished messages in the budget.
-        whole_at: when a message was last handed over, or nothing was unfinished, or enough came.
-        seen: bytes of unfinished messages then.
-        before: bytes that its socket had received when nothing was unfinished.
-        descriptor: of its socket; None until somebody has looked.
+        peer: gRPC's name of the client's address.
+        readers: calls that wait for messages.
+        handed_over: bytes of complete messages, with their headers and frames.
+        charged: bytes in the budget for the calls and their unfinished messages.
+        whole_at: time of the last sign of progress: a complete message, no unfinished message,
+            or enough new bytes.
+        seen: bytes of unfinished messages at the last progress.
+        before: bytes that the socket had received when nothing was unfinished.
+        descriptor: file descriptor of the socket; None before the first look-up.
     """
 
     __slots__ = (
@@ -96,10 +99,10 @@ class _Connection:
 
 
 class Arrivals:
-    """Receives the messages of all connections of a server; on its event loop only.
+    """Receives the messages of all connections of a server. Use it on the server's event loop only.
 
     Attributes:
-        budget: where unfinished messages count, and whole ones are to be counted.
+        budget: counts unfinished messages here, and complete messages in the calls.
     """
 
     def __init__(self, budget: ByteBudget, settings: Settings) -> None:
@@ -111,7 +114,11 @@ class Arrivals:
         self._timer: asyncio.TimerHandle | None = None
 
     async def message(self, context: grpc.aio.ServicerContext) -> bytes:
-        """Receive the message of a unary call; a FoveaError if it does not come whole."""
+        """Receive the message of a unary call.
+
+        Raises:
+            FoveaError: the message did not arrive completely, in time and within the budget.
+        """
         reader, connection = Reader(), self._begin(context.peer())
         connection.readers.add(reader)
         reader.since = asyncio.get_running_loop().time()
@@ -130,7 +137,7 @@ class Arrivals:
 
     @contextmanager
     def stream(self, peer: str) -> Iterator[Reader]:
-        """Follow the messages of a stream during a block."""
+        """Return a context manager that follows the messages of a stream."""
         reader, connection = Reader(), self._begin(peer)
         connection.readers.add(reader)
         try:
@@ -141,13 +148,16 @@ class Arrivals:
     async def messages(
         self, requests: AsyncIterator[bytes], peer: str, reader: Reader
     ) -> AsyncIterator[bytes]:
-        """Yield the messages of a stream; ends early if one stops arriving: `reader.error`."""
+        """Yield the messages of a stream.
+
+        If a message stops arriving, the iterator ends and `reader.error` has the reason.
+        """
         loop, connection = asyncio.get_running_loop(), self._connections[peer]
         source = aiter(requests)
         while True:
             reader.since = loop.time()
             try:
-                # A stream may wait for ever for a message that has not begun.
+                # A stream may wait forever for a message that has not begun to arrive.
                 async with asyncio.timeout(None) as reader.timeout:
                     data = await anext(source, None)
             except TimeoutError:
@@ -173,7 +183,7 @@ class Arrivals:
         connection.readers.discard(reader)
         if connection.readers:
             return
-        # gRPC's core drops what it has of a call that is over.
+        # gRPC's core frees the unfinished message of a call that has ended.
         self._busy.discard(connection)
         self._charge(connection, 0)
         if connection.descriptor is None:
@@ -186,7 +196,7 @@ class Arrivals:
     def _hand_over(self, connection: _Connection, size: int, now: float) -> None:
         connection.handed_over += size + _AROUND
         connection.whole_at = now
-        # The whole message is counted next.
+        # The caller counts the complete message next, so its bytes are released here.
         if connection.charged:
             self._charge(connection, max(0, connection.charged - size))
 
@@ -215,14 +225,15 @@ class Arrivals:
     def _look_at(self, connection: _Connection, now: float) -> None:
         descriptor = _NONE if connection.descriptor is None else connection.descriptor
         if (total := _count_received(descriptor, connection.peer)) is None:
-            # It is closed, and its calls are about to end; or another process has it.
+            # The connection is closed and its calls are about to end, or it belongs
+            # to another process.
             return
         size = max(0, total - connection.before - connection.handed_over)
         if size < _NOTHING:
             connection.whole_at = now
         waiting = [reader for reader in connection.readers if reader.since is not None]
         if abs(size - connection.seen) >= SLOWEST * self._timeout_s:
-            # It arrives, if slowly.
+            # The message arrives slowly, but fast enough.
             connection.whole_at, connection.seen = now, size
             for each in waiting:
                 if each.timeout.when() is not None and not each.timeout.expired():
@@ -231,7 +242,8 @@ class Arrivals:
         try:
             self._charge(connection, size)
         except QueueFull as full:
-            # Not for a ping of a client that holds next to nothing, when others fill the budget.
+            # A small message, such as a ping, must not be rejected because other
+            # clients fill the budget.
             if size - connection.charged > _CALL:
                 _stop(waiting, full)
             return
@@ -257,27 +269,27 @@ def _is_slow(connection: _Connection, since: float) -> bool:
 def _stop(readers: list[Reader], error: FoveaError) -> None:
     now = asyncio.get_running_loop().time()
     for reader in readers:
-        # Its own limit may have ended it, and it has not run yet.
+        # The reader's own timeout may have expired already, before its task has run.
         if reader.error is None and not reader.timeout.expired():
             reader.error = error
             reader.timeout.reschedule(now)
 
 
 def _open_sockets() -> dict[str, int]:
-    """Find the connections of this process: gRPC's name of the peer, and the descriptor."""
+    """Return the file descriptors of this process's TCP connections, by gRPC's name of the peer."""
     found = {}
     for entry in os.scandir("/proc/self/fd"):
         try:
             with _borrow_socket(int(entry.name)) as borrowed:
                 found[_peer(borrowed)] = int(entry.name)
         except (OSError, ValueError):
-            # No socket, not connected, or not of IP.
+            # This descriptor is not a connected TCP socket.
             continue
     return found
 
 
 def _count_received(descriptor: int, peer: str) -> int | None:
-    """Count the bytes that a connection has received; None if it is closed."""
+    """Return the number of bytes that a connection has received; None if it is closed."""
     try:
         with _borrow_socket(descriptor) as borrowed:
             if _peer(borrowed) != peer:
@@ -294,7 +306,7 @@ def _borrow_socket(descriptor: int) -> Iterator[socket.socket]:
     try:
         yield borrowed
     finally:
-        # It is gRPC's to close.
+        # gRPC owns the descriptor and closes it.
         borrowed.detach()
 
 

@@ -1,4 +1,4 @@
-"""Handles gRPC calls: reads messages, reports errors, checks access, logs each call."""
+"""Handles gRPC calls: receives messages, checks access, returns errors, logs each call."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ R = TypeVar("R")
 Context: TypeAlias = grpc.aio.ServicerContext
 Handler: TypeAlias = grpc.RpcMethodHandler
 
-# Reading a request of this many bytes would block the event loop.
+# Size in bytes of a request or response from which it is parsed outside the event loop, or
+# counted until it is sent.
 LARGE = 262_144
-# Details are sent in a header, and clients limit its size.
+# Largest size in bytes of an error text. gRPC sends it in a header, whose size clients limit.
 _MAX_DETAILS = 2000
-# Printable ASCII except "%" is sent unchanged, all else as three bytes for each byte of UTF-8.
+# Characters that gRPC sends unchanged: printable ASCII except "%". Every other byte of the UTF-8
+# text takes three bytes.
 _AS_IT_IS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 
 def call_of(method: str, context: Context, traffic: Traffic) -> Call:
-    """Make the call of an RPC from its metadata; `method` is the full name."""
+    """Make the call of an RPC from its metadata; `method` is the full name of the RPC."""
     metadata = dict(context.invocation_metadata() or ())
 
     def header(name: str) -> str | None:
@@ -49,12 +51,12 @@ def call_of(method: str, context: Context, traffic: Traffic) -> Call:
 
 
 class Rpc:
-    """Carries a call of gRPC: gives it its id, and ends it with its error.
+    """Runs one gRPC call: gives it an ID, checks access, and ends it with its status.
 
     Attributes:
-        call: what all carriers know of it.
-        size: bytes of the answers.
-        message: the request; None until it is read, and for a stream.
+        call: the transport-independent part of the call.
+        size: number of bytes of the responses.
+        message: the request; None before it is parsed, and for a stream.
     """
 
     def __init__(self, method: str, context: Context, traffic: Traffic) -> None:
@@ -65,21 +67,31 @@ class Rpc:
         context.set_trailing_metadata(((REQUEST_ID_HEADER, self.call.id),))
 
     def begin(self, service: Service, api: str, operation: str = "") -> None:
-        """Admit the call, as `Authenticator.admit` does, and let its task know of it."""
+        """Check access with `Authenticator.admit`, and make this the current call of the task."""
         try:
             service.authenticator.admit(self.call, api, operation=operation)
         finally:
             self.call.enter()
 
     def take(self, message: object) -> None:
-        """Take the request; Forbidden if the key of the call is not for its model."""
+        """Store the parsed request.
+
+        Raises:
+            Forbidden: the key of the call does not allow the model of the request.
+        """
         self.message = message
         self.call.model = self._model
         if self.call.principal is not None and not self.call.probe:
             self.call.principal.check_model(self.call.model)
 
     def check_control(self, service: Service, api: str) -> None:
-        """Raise Restricted if the client may not change the server by this request."""
+        """Check that the client may change the server by this request.
+
+        Raises:
+            Restricted: the client is on another machine or lacks the secret of the API.
+            Unauthenticated: the call has no valid key.
+            Forbidden: the key does not allow the change.
+        """
         call, model = self.call, self._model
         what = f"{call.method} of {model!r}" if model else call.method
         service.authenticator.admit(call, api, control=what)
@@ -107,13 +119,13 @@ class Rpc:
             if error is None:
                 status = "OK"
             elif isinstance(error, grpc.aio.AbortError):
-                # The client requested that its stream end with its first error.
+                # The client requested that its stream end with the first error.
                 status = str(self._context.code().name)
             elif isinstance(error, grpc.aio.BaseError) and not isinstance(
                 error, grpc.aio.UsageError
             ):
-                # The client has left during a write, or the server stopped during a read: there is
-                # no one to answer.
+                # The client disconnected during a write, or the server stopped during a read.
+                # Nobody can receive a response.
                 raise asyncio.CancelledError from None
             elif isinstance(error, Exception):
                 if not isinstance(error, FoveaError):
@@ -121,8 +133,8 @@ class Rpc:
                     error = fault()
                 answered, status = error, grpc_status(error)
                 self.call.model, self.message = self._model, None
-                # A call that is aborted refers to its error, and the error to it: the message would
-                # stay in memory until the garbage collector comes by.
+                # An aborted call and its error refer to each other. Without these lines, the
+                # message would stay in memory until the next garbage collection.
                 error.__traceback__ = None
                 del traceback
                 await refuse(self._context, error)
@@ -135,7 +147,11 @@ Stream = Callable[[AsyncIterator[bytes], Context, Rpc], Awaitable[None]]
 
 
 def parse(message_type: type[M], data: bytes) -> M:
-    """Parse a message, or raise InvalidRequest."""
+    """Parse a message.
+
+    Raises:
+        InvalidRequest: the bytes are not such a message.
+    """
     try:
         message: M = message_type.FromString(data)
     except DecodeError:
@@ -145,9 +161,12 @@ def parse(message_type: type[M], data: bytes) -> M:
 
 
 def parse_short(message_type: type[M], data: bytes) -> M:
-    """Parse a message that no honest client makes long, or raise InvalidRequest.
+    """Parse a message of at most `LARGE` bytes.
 
-    Of a long one, protobuf would take seconds for its parameters, and nothing else runs meanwhile.
+    protobuf would take seconds to parse the parameters of a long message on the event loop.
+
+    Raises:
+        InvalidRequest: the message is too long, or the bytes are not such a message.
     """
     if len(data) > LARGE:
         name = message_type.DESCRIPTOR.full_name
@@ -164,9 +183,16 @@ def unary(
     arrivals: Arrivals,
     changes: Callable[[R], bool] | bool = False,
 ) -> Handler:
-    """Make the handler of a call with one request and one answer.
+    """Make the handler of a call with one request and one response.
 
-    `changes` tells if a request changes the server; True where every one does.
+    Args:
+        name: full name of the RPC, with a leading slash.
+        api: name of the API for `Authenticator.admit`.
+        read: parses a request.
+        method: computes the response.
+        service: the service.
+        arrivals: receives the messages.
+        changes: whether a request changes the server, or a function that returns this.
     """
     budget = arrivals.budget
 
@@ -189,25 +215,26 @@ def unary(
             try:
                 rpc.begin(service, api, operation)
             except FoveaError:
-                # What else it is for is not known: it may only ask for settings.
+                # If `changes` is a function, the purpose of this call is unknown: it may
+                # only read settings.
                 if changes is True:
                     rpc.call.controls(rpc.call.method, None)
                 raise
             found = await receive_and_answer(context, rpc)
             if (size := len(found)) >= LARGE:
-                # Counted until it is sent, or the client has left.
+                # Count the response until it is sent or the client has disconnected.
                 unsent = Reservation(budget)
                 unsent.resize(size)
                 context.add_done_callback(lambda _: unsent.release())
             rpc.size = size
             return found
 
-    # gRPC's own handler of unary calls would wait for the message without a limit of time.
+    # gRPC's own handler of unary calls would wait for the message without a timeout.
     return grpc.stream_unary_rpc_method_handler(answer)
 
 
 def stream(name: str, api: str, method: Stream, service: Service, arrivals: Arrivals) -> Handler:
-    """Make the handler of a call with many requests and many answers."""
+    """Make the handler of a call with a stream of requests and a stream of responses."""
 
     async def answer(requests: AsyncIterator[bytes], context: Context) -> None:
         async with Rpc(name, context, service.traffic) as rpc:
@@ -222,25 +249,25 @@ def stream(name: str, api: str, method: Stream, service: Service, arrivals: Arri
 
 
 async def refuse(context: Context, error: FoveaError) -> NoReturn:
-    """End a call with an expected error."""
+    """End a call with the status and the text of an error."""
     await context.abort(grpc.StatusCode[grpc_status(error)], _cut(str(error)))
     raise AssertionError("abort raises")
 
 
 def fault() -> FoveaError:
-    """Make the answer to an internal error; the traceback is only in the log."""
+    """Make the error for a failure inside the server. Only the log has the traceback."""
     return FoveaError("an internal error; the server's log has the details")
 
 
 def _cut(details: str) -> str:
-    """Cut details to the size of the header."""
+    """Shorten an error text so that it fits into its header."""
     if 12 * len(details) <= _MAX_DETAILS:
         return details
     encoded = quote(details, safe=_AS_IT_IS, errors="replace")[:_MAX_DETAILS]
-    # Drop a character that was cut.
+    # Remove a character that the cut made incomplete.
     return unquote(encoded.rstrip("%"), errors="ignore")
 
 
 def _address(peer: str) -> str | None:
-    """Extract the address from `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`."""
+    """Return the address in `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`; None without one."""
     return unquote(peer.partition(":")[2]).rpartition(":")[0].strip("[]") or None

@@ -1,7 +1,8 @@
-"""Reads a `ModelInferRequest`, without copying large tensors.
+"""Parses a `ModelInferRequest` without copying large tensors.
 
-protobuf copies raw contents. In a large message those fields are found by hand, and protobuf parses
-the rest. The checks and their messages are those of Triton's infer_handler.cc.
+protobuf copies raw contents. For a large message this module finds these fields itself,
+and protobuf parses the other fields. The checks and their error texts come from
+Triton's infer_handler.cc.
 """
 
 from __future__ import annotations
@@ -23,22 +24,23 @@ from fovea_server.tensors.wire import NUMPY
 
 _LARGEST_VERSION = 2**63 - 1
 
-# Below this size in bytes a copy is cheaper than finding the fields.
+# Size in bytes below which copying a message is cheaper than finding its fields.
 _SMALL = 65_536
-# Wire type of every field of the message, and the tag of `raw_input_contents`.
+# Wire type of the fields of the message, and tags of its inputs, outputs and raw contents.
 _DELIMITED = 2
 _INPUT, _OUTPUT, _RAW = (field << 3 | _DELIMITED for field in (5, 6, 7))
-# The tag of the shape in an input.
+# Tag of the shape in an input.
 _SHAPE = 3 << 3 | _DELIMITED
-# Bytes of fields of other types, which only later versions of the message may have.
+# Sizes in bytes of fields with other wire types. Only later versions of the message may have them.
 _FIXED = {1: 8, 5: 4}
 _NUMBER = 0
-# Most bytes of a length.
+# Largest number of bytes of an encoded length.
 _MAX_VARINT = 10
-# More fields, or dimensions, than any honest request has. Each input of a few bytes takes a
-# kilobyte once it is parsed.
+# Largest number of fields, and of dimensions. Real requests have fewer. An input of a few bytes
+# takes a kilobyte once it is parsed.
 _MAX_FIELDS = 1024
-# The datatypes that a field may hold; the type of its elements comes first.
+# Field of typed contents: the datatypes that it may hold. The first one is the
+# type of its elements.
 _TYPES = {
     "bool_contents": ("BOOL",),
     "int_contents": ("INT32", "INT16", "INT8"),
@@ -50,7 +52,7 @@ _TYPES = {
     "bytes_contents": ("BYTES",),
 }
 
-# Elements read in one step: a longer step would block other threads.
+# Number of elements converted in one step. A longer step would block other threads.
 _PIECE = 65_536
 
 
@@ -58,19 +60,23 @@ class InferMessage(NamedTuple):
     """A parsed request."""
 
     fields: messages.ModelInferRequest
-    """Without the raw contents of a large one."""
+    """The message; for a large message, without the raw contents."""
     raw: Sequence[bytes | memoryview]
     size: int
-    """Bytes that protobuf has parsed."""
+    """Number of bytes that protobuf has parsed."""
 
     @property
     def model_name(self) -> str:
-        """Name of the requested model."""
+        """Return the name of the requested model."""
         return str(self.fields.model_name)
 
 
 def parse_infer(data: bytes) -> InferMessage:
-    """Parse a message, or raise InvalidRequest."""
+    """Parse a `ModelInferRequest`.
+
+    Raises:
+        InvalidRequest: the bytes are not such a message, or it has too many fields.
+    """
     if len(data) > _SMALL:
         found = _split_raw(memoryview(data))
         if found is not None:
@@ -81,9 +87,13 @@ def parse_infer(data: bytes) -> InferMessage:
 
 
 def _split_raw(data: memoryview) -> tuple[bytes, list[memoryview]] | None:
-    """Split raw contents from the rest; None if it is damaged, as protobuf will say.
+    """Split a message into the other fields and the raw contents.
 
-    Raises InvalidRequest for more fields than there may be.
+    Returns:
+        None if the message is damaged; protobuf then reports the error.
+
+    Raises:
+        InvalidRequest: the message has too many fields or dimensions.
     """
     rest: list[memoryview] = []
     raw: list[memoryview] = []
@@ -103,11 +113,11 @@ def _split_raw(data: memoryview) -> tuple[bytes, list[memoryview]] | None:
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the tag of each field, and where it, its value and the next one begin.
+    """Yield (tag, offset, offset of the value, offset of the next field) for each field.
 
     Raises:
         IndexError: the message is damaged.
-        InvalidRequest: there are more fields than there may be.
+        InvalidRequest: there are more than `_MAX_FIELDS` fields.
     """
     at = 0
     for _ in range(_MAX_FIELDS):
@@ -137,7 +147,7 @@ def _too_many_error() -> InvalidRequest:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Read the number at an offset; return it and the offset of its end."""
+    """Return the number at an offset, and the offset of the next byte."""
     number = 0
     for index in range(_MAX_VARINT):
         byte = data[at + index]
@@ -150,10 +160,14 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 def read_request(
     message: InferMessage, version: int | None, regions: SharedRegions
 ) -> tuple[InferRequest, dict[str, OutputPlace]]:
-    """Convert a request, its raw arrays views into the message; errors have Triton's text.
+    """Convert a parsed message to a request. Its raw arrays are views of the message.
 
     Returns:
-        The request, and the place of each output in shared memory.
+        The request, and the place of each output that goes to shared memory, by the output's name.
+
+    Raises:
+        InvalidRequest: the request is invalid; the error has Triton's text.
+        NotFound: a shared memory region is not registered.
     """
     fields, buffers = message.fields, message.raw
     request = InferRequest(fields.model_name, version, [], id=fields.id)
@@ -209,7 +223,7 @@ def _read_outputs(
     request: InferRequest,
     regions: SharedRegions,
 ) -> dict[str, OutputPlace]:
-    """Fill in the requested outputs; of an output that is named twice, the first counts."""
+    """Add the requested outputs to `request`; only the first entry of an output counts."""
     shared: dict[str, OutputPlace] = {}
     named: set[str] = set()
     for output in outputs:
@@ -230,7 +244,7 @@ def _read_outputs(
 
 
 def _contents(tensor: Input, model: str) -> memoryview | Array:
-    """Read the elements of an input from its typed field, flat."""
+    """Return the elements of an input from its typed field, as a flat array."""
     data: memoryview | Array = memoryview(b"")
     taken = False
     for field, values in tensor.contents.ListFields():
@@ -251,12 +265,12 @@ def _array(values: Sequence[bool | int | float | bytes], carrier: str, datatype:
     elements: Array = np.empty(len(values), NUMPY[carrier])
     for at in range(0, len(elements), _PIECE):
         elements[at : at + _PIECE] = np.fromiter(values[at : at + _PIECE], elements.dtype)
-    # As Triton does, keep the low bytes of values that exceed a narrow type.
+    # Like Triton, keep only the low bytes of values that exceed a narrow type.
     return elements.astype(NUMPY[datatype], copy=False)
 
 
 def version_of(text: str) -> int | None:
-    """Parse a version; None for "", which leaves the choice to the server."""
+    """Parse a model version; return None for "", so that the server chooses the version."""
     if not text:
         return None
     version = leading_number(text)

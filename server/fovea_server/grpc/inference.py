@@ -1,4 +1,4 @@
-"""The calls ModelInfer and ModelStreamInfer."""
+"""Handles the calls ModelInfer and ModelStreamInfer."""
 
 from __future__ import annotations
 
@@ -24,37 +24,43 @@ from fovea_server.tensors.shared_memory import OutputPlace
 from fovea_server.tensors.wire import wire
 from fovea_server.traffic.call import Call
 
-# A share of the budget, so that a few streams whose clients do not read leave room for others.
+# Divisor of the budget: a stream may hold a quarter of it. A few streams whose clients do not read
+# then leave room for other requests.
 _SHARE = 4
 
 FINAL = "triton_final_response"
-"""The parameter of every streamed answer that says whether it is the last of its request."""
+"""Parameter of every streamed response that marks the last response of a request."""
 
-# Number and wire type of `raw_output_contents` and of `infer_response`, both delimited by length.
+# Tags of `raw_output_contents` and `infer_response`; both fields are length-delimited.
 _RAW = bytes([6 << 3 | 2])
 _STREAMED = bytes([2 << 3 | 2])
 
 log = logging.getLogger(__name__)
 
-# Copying an output of this many bytes would block the event loop. Elements of BYTES are pointers
-# here, and are copied one by one.
+# Sizes in bytes of outputs whose copy would block the event loop. BYTES arrays hold pointers, and
+# their elements are copied one by one.
 _LARGE_NUMBERS = 4 << 20
 _LARGE_STRINGS = 64 << 10
-# Metadata of a client that wants its first error as the status of the call.
+# Metadata of a client that wants the stream to end with the status of its first error.
 _STRICT = ("triton_grpc_error", "true")
-# Bytes of requests and answers that a stream may hold; a single request may be larger.
+# Largest number of bytes of requests and responses that a stream may hold. A single
+# request may be larger.
 _MAX_BYTES = 64 << 20
-# Time for messages that are on the way when the server stops.
+# Seconds to wait for messages that are in transit when the server stops.
 _ON_THE_WAY_S = 0.1
 
 
 class StreamBudget:
-    """The answers of one stream, which reserve their bytes in the order of its requests.
+    """Reserves bytes for the responses of one stream, in the order of its requests.
 
-    By this order an answer never waits for room that only later answers could free.
+    The order prevents a deadlock: a response never waits for bytes that only later
+    responses release.
 
     Attributes:
-        size: bytes of all its answers.
+        size: number of bytes of all responses that are not written yet.
+        budget: budget of the server.
+        waiting: reservations of earlier requests that have not reserved their bytes.
+        freed: set when bytes or a turn become free.
     """
 
     def __init__(self, budget: ByteBudget) -> None:
@@ -71,19 +77,19 @@ class StreamBudget:
         return reservation
 
     def has_room(self, size: int) -> bool:
-        """Return True if another answer fits; the first that is not written always does."""
+        """Return True if another response fits. The first response always fits."""
         if not self.size:
             return True
         return self.size + size <= self._most and self.budget.has_room(size)
 
     def release(self) -> None:
-        """Count nothing any more: the stream has ended."""
+        """Release all bytes after the stream has ended."""
         self.budget.count_answer(-self.size)
         self.size = 0
 
 
 class StreamReservation(Reservation):
-    """The bytes of one answer of a stream."""
+    """Reserves the bytes of one response of a stream."""
 
     __slots__ = ("_stream_budget",)
 
@@ -92,7 +98,7 @@ class StreamReservation(Reservation):
         self._stream_budget = stream_budget
 
     async def reserve(self, size: int, timeout_s: float = 0.0) -> None:
-        """Count an answer as soon as those before it are counted, and there is room for it."""
+        """Wait for the turn of this response and for room, and reserve its bytes."""
         stream_budget = self._stream_budget
         while stream_budget.waiting[0] is not self or not stream_budget.has_room(size):
             stream_budget.freed.clear()
@@ -102,14 +108,14 @@ class StreamReservation(Reservation):
         self.pass_on()
 
     def resize(self, size: int) -> None:
-        """Correct the size."""
+        """Replace the expected size by the actual size in bytes."""
         before = self.size
         super().resize(size)
         self._stream_budget.size += size - before
         self._stream_budget.freed.set()
 
     def pass_on(self) -> None:
-        """Let the next request reserve; that of an answer which needs no room is done by this."""
+        """Let the next request reserve its bytes, also if this one has reserved none."""
         stream_budget = self._stream_budget
         if self in stream_budget.waiting:
             stream_budget.waiting.remove(self)
@@ -117,7 +123,7 @@ class StreamReservation(Reservation):
 
 
 def response_bytes(response: InferResponse, shared: Mapping[str, OutputPlace]) -> bytes:
-    """Write a `ModelInferResponse`; outputs in shared memory are written there."""
+    """Encode a `ModelInferResponse`, and write the outputs in `shared` to shared memory."""
     head = messages.ModelInferResponse(
         model_name=response.model_name, model_version=response.model_version, id=response.id
     )
@@ -137,12 +143,12 @@ def response_bytes(response: InferResponse, shared: Mapping[str, OutputPlace]) -
 
 
 def streamed_bytes(response: bytes) -> bytes:
-    """Wrap an answer in a `ModelStreamInferResponse`."""
+    """Wrap an encoded response in a `ModelStreamInferResponse`."""
     return b"".join((_STREAMED, _varint(len(response)), response))
 
 
 def streamed_error(request_id: str, message: str) -> bytes:
-    """Write a `ModelStreamInferResponse` with an error."""
+    """Encode a `ModelStreamInferResponse` with an error."""
     answer = messages.ModelStreamInferResponse(error_message=message)
     answer.infer_response.id = request_id
     answer.infer_response.parameters[FINAL].bool_param = True
@@ -151,7 +157,7 @@ def streamed_error(request_id: str, message: str) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Write a length as protobuf does: seven bits a byte, the low ones first."""
+    """Encode a length as protobuf does: seven bits per byte, the low bits first."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
@@ -161,7 +167,7 @@ def _varint(number: int) -> bytes:
 
 
 class Inference:
-    """Runs models."""
+    """Runs models for the calls ModelInfer and ModelStreamInfer."""
 
     def __init__(self, service: Service) -> None:
         self._plane = service.plane
@@ -174,11 +180,15 @@ class Inference:
         self._released.set()
 
     def read(self, data: bytes) -> InferMessage:
-        """Parse a request, or raise InvalidRequest."""
+        """Parse a request.
+
+        Raises:
+            InvalidRequest: the bytes are not a `ModelInferRequest`.
+        """
         return parse_infer(data)
 
     async def infer(self, message: InferMessage) -> bytes:
-        """Answer a request with the bytes of a `ModelInferResponse`."""
+        """Run a model, and return the bytes of a `ModelInferResponse`."""
         self._under_way += 1
         try:
             return await self._infer(message)
@@ -188,10 +198,11 @@ class Inference:
 
     @asynccontextmanager
     async def hold_answers(self) -> AsyncIterator[None]:
-        """Hold answers while the server closes its connections, and until clients know of it.
+        """Return a context manager that delays responses while the server closes its connections.
 
-        gRPC cancels calls that arrive meanwhile. Most clients send nothing while they wait for an
-        answer; where none waits, nothing is held.
+        gRPC cancels calls that arrive during the closing. Most clients send no new request
+        while they wait for a response, so the delay protects their next calls. Nothing is
+        delayed if no client waits.
         """
         held = self._under_way > 0
         if held:
@@ -213,11 +224,11 @@ class Inference:
         try:
             return await _answer(await self._plane.infer(model, request, reservation), shared)
         finally:
-            # A large answer is counted again by its call at once.
+            # The call counts a large response again at once.
             reservation.release()
 
     async def stream(self, requests: AsyncIterator[bytes], context: Context, rpc: Rpc) -> None:
-        """Answer a stream of requests; an error of one is in its answer."""
+        """Answer the requests of a stream. The error of a request is in its response."""
         stream = InferStream(self.answer_streamed, self._most_streamed, self._budget)
         self._streams.add(stream)
         try:
@@ -231,13 +242,13 @@ class Inference:
             stream.close()
 
     async def answer_streamed(self, data: bytes, reservation: Reservation) -> StreamedAnswer:
-        """Answer one request of a stream; its answer stays counted in `reservation`."""
+        """Answer one request of a stream; `reservation` keeps the bytes of the response."""
         request_id, model, large = "", "", len(data) >= LARGE
         try:
             message = await asyncio.to_thread(parse_infer, data) if large else parse_infer(data)
             request_id, model = message.fields.id, message.model_name
             version = version_of(message.fields.model_version)
-            # An unknown model is reported before what is wrong with the tensors.
+            # The error for an unknown model takes precedence over errors of the tensors.
             found = self._plane.models.find(message.fields.model_name, version)
             request, shared = await self._request(message, version)
             response = await self._plane.infer(found, request, reservation)
@@ -266,7 +277,7 @@ async def _answer(response: InferResponse, shared: Mapping[str, OutputPlace]) ->
 
 
 class StreamedAnswer(NamedTuple):
-    """The answer to a request of a stream."""
+    """The response to one request of a stream."""
 
     request_id: str
     answer: bytes | FoveaError
@@ -274,14 +285,14 @@ class StreamedAnswer(NamedTuple):
 
 
 class PendingAnswer(NamedTuple):
-    """A request of a stream whose answer is not written yet."""
+    """A request of a stream whose response is not written yet."""
 
     task: asyncio.Task[StreamedAnswer]
     reservation: StreamReservation
 
 
 class InferStream:
-    """Runs a stream's requests concurrently, and answers them in order."""
+    """Runs the requests of a stream concurrently, and writes the responses in order."""
 
     def __init__(
         self,
@@ -292,17 +303,20 @@ class InferStream:
         self._infer = infer
         self._most = most
         self._budget = budget
-        # Requests in flight, and their bytes in the budget.
+        # Number of requests in flight, and their bytes in the budget.
         self._under_way = self._held = 0
         self._stream_budget = StreamBudget(budget)
         self._freed = asyncio.Event()
-        # In the order of the requests; None follows the last.
+        # Pending responses in the order of the requests; None after the last one.
         self._begun: asyncio.Queue[PendingAnswer | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[StreamedAnswer]] = set()
         self._reader: asyncio.Task[None] | None = None
 
     async def run(self, requests: AsyncIterator[bytes], context: Context, rpc: Rpc) -> None:
-        """Answer until the client's last request; cancelling this cancels those in flight."""
+        """Write responses until the client's last request.
+
+        A cancellation of this method cancels the requests in flight.
+        """
         strict = _STRICT in (context.invocation_metadata() or ())
         self._reader = asyncio.create_task(self._read(requests, rpc.call))
         try:
@@ -320,12 +334,12 @@ class InferStream:
         finally:
             for running in (self._reader, *self._tasks):
                 running.cancel()
-            # Cancelled tasks run no further, and waiting for them here could itself be cancelled.
+            # Cancelled tasks do not run again. Waiting for them here could be cancelled, too.
             self._give_back(self._held)
             self._stream_budget.release()
 
     def close(self) -> None:
-        """Stop reading; the stream ends when all that was read is answered."""
+        """Stop reading requests. The stream ends when all requests that were read are answered."""
         if self._reader is not None:
             self._reader.cancel()
 
@@ -350,7 +364,7 @@ class InferStream:
         try:
             part = call.part()
         except FoveaError as ended:
-            # Its key does not hold any more.
+            # The key of the call is no longer valid.
             part, full = call.part(admitted=False), ended
         part.infers(call.path.removeprefix("/"))
         part.enter()
@@ -381,7 +395,7 @@ class InferStream:
         return self._under_way < self._most and held + size <= _MAX_BYTES
 
     def _take(self, size: int) -> FoveaError | None:
-        """Count bytes as held; return the error if that exceeds the budget."""
+        """Reserve bytes of the budget, or return the error if they exceed it."""
         try:
             self._budget.take(size)
         except QueueFull as full:

@@ -1,4 +1,4 @@
-"""The methods of Triton's service with one request and one answer, except inference."""
+"""The unary methods of Triton's gRPC service except inference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fovea_server.tensors.shared_memory import CudaRegion, SystemRegion
 
 Fields = dict[str, Any]
 
-# Setting of the log -> its field, and Triton's name of that.
+# Log setting: (field of the message, Triton's name of its type).
 _LOG = {
     "log_file": ("string_param", "string"),
     "log_info": ("bool_param", "boolean"),
@@ -31,7 +31,7 @@ _LOG = {
 async def system_status(
     service: Service, request: messages.SystemSharedMemoryStatusRequest
 ) -> Fields:
-    """List one region of system memory, or all."""
+    """Return one region of system memory, or all regions."""
     return _status(service.extensions.system_shared_memory.status(request.name or None))
 
 
@@ -48,20 +48,20 @@ async def register_system(
 async def unregister_system(
     service: Service, request: messages.SystemSharedMemoryUnregisterRequest
 ) -> Fields:
-    """Unregister one region of system memory, or all."""
+    """Unregister one region of system memory, or all regions."""
     service.extensions.system_shared_memory.unregister(request.name or None)
     return {}
 
 
 async def cuda_status(service: Service, request: messages.CudaSharedMemoryStatusRequest) -> Fields:
-    """List one region of GPUs' memory, or all."""
+    """Return one region of GPU memory, or all regions."""
     return _status(service.extensions.cuda_shared_memory.status(request.name or None))
 
 
 async def register_cuda(
     service: Service, request: messages.CudaSharedMemoryRegisterRequest
 ) -> Fields:
-    """Register a region of a GPU's memory; the first on a GPU opens the device."""
+    """Register a region of GPU memory. The first region of a GPU opens the device."""
     register = service.extensions.cuda_shared_memory.register
     await asyncio.to_thread(
         register, request.name, request.raw_handle, request.device_id, request.byte_size
@@ -72,7 +72,7 @@ async def register_cuda(
 async def unregister_cuda(
     service: Service, request: messages.CudaSharedMemoryUnregisterRequest
 ) -> Fields:
-    """Unregister one region of GPUs' memory, or all."""
+    """Unregister one region of GPU memory, or all regions."""
     service.extensions.cuda_shared_memory.unregister(request.name or None)
     return {}
 
@@ -82,7 +82,7 @@ def _status(regions: Iterable[SystemRegion | CudaRegion]) -> Fields:
 
 
 async def trace(service: Service, request: messages.TraceSettingRequest) -> Fields:
-    """Change the given settings, and report all."""
+    """Change the given trace settings, and return all settings."""
     model = request.model_name or None
     given = {
         name: _trace_value(name, list(setting.value)) for name, setting in request.settings.items()
@@ -98,7 +98,7 @@ async def trace(service: Service, request: messages.TraceSettingRequest) -> Fiel
 
 
 async def log(service: Service, request: messages.LogSettingsRequest) -> Fields:
-    """Change the given settings, and report all."""
+    """Change the given log settings, and return all settings."""
     given = {
         name: _log_value(name, setting)
         for name, setting in request.settings.items()
@@ -110,7 +110,7 @@ async def log(service: Service, request: messages.LogSettingsRequest) -> Fields:
 
 
 def _trace_value(name: str, values: list[str]) -> list[str] | str | None:
-    """Convert to the value in JSON: None resets a setting."""
+    """Convert a trace setting to its JSON value; None resets the setting."""
     if not values:
         return None
     if name == "trace_level":
@@ -129,18 +129,18 @@ def _log_value(name: str, setting: messages.LogSettingsRequest.SettingValue) -> 
 
 
 def has_settings(request: Any) -> bool:
-    """Return whether a request changes settings; else it reads them."""
+    """Return True if a request changes settings, and False if it only reads them."""
     return bool(request.settings)
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of the service.
+    """A unary method of the service.
 
     Attributes:
-        api: name of its API in restrictions.
-        answer: answers a request with a message, or with its fields.
-        changes: whether a request changes the server; True where every one does.
+        api: name of its API for `--grpc-restricted-protocol`.
+        answer: returns the response as a message, or as a dictionary of its fields.
+        changes: whether a request changes the server, or a function that returns this.
     """
 
     api: str

@@ -1,4 +1,4 @@
-"""Calls about the health of the server, its models and their repository."""
+"""gRPC methods for the health of the server, its models and the model repository."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Fields = dict[str, Any]
 
 _SERVING = bytes([1 << 3, 1])
 _NOT_SERVING = bytes([1 << 3, 2])
-# Seconds between two checks of a watching call.
+# Seconds between two status checks of a Watch call.
 _LOOK_S = 0.5
 
 
 async def live(service: Service, request: messages.ServerLiveRequest) -> Fields:
-    """Report that the process is live."""
+    """Report that the process is alive."""
     return {"live": True}
 
 
 async def ready(service: Service, request: messages.ServerReadyRequest) -> Fields:
-    """Report if all models of the start are loaded."""
+    """Report whether all models of the start are loaded."""
     return {"ready": service.models.ready}
 
 
 async def model_ready(service: Service, request: messages.ModelReadyRequest) -> Fields:
-    """Report if a model is ready; an unknown one is not."""
+    """Report whether a model is ready. An unknown model is not ready."""
     version = version_of(request.version)
     try:
         model = service.models.get(request.name, version)
@@ -49,12 +49,12 @@ async def model_ready(service: Service, request: messages.ModelReadyRequest) -> 
 
 
 async def server(service: Service, request: messages.ServerMetadataRequest) -> Fields:
-    """Answer with the server's name, version and extensions."""
+    """Return the server's name, version and extensions."""
     return server_metadata(service.settings)
 
 
 async def model(service: Service, request: messages.ModelMetadataRequest) -> Fields:
-    """Answer with a model's versions, inputs and outputs."""
+    """Return the versions, inputs and outputs of a model."""
     found = service.models.find(request.name, version_of(request.version))
     return service.models.metadata(found)
 
@@ -62,29 +62,29 @@ async def model(service: Service, request: messages.ModelMetadataRequest) -> Fie
 async def config(
     service: Service, request: messages.ModelConfigRequest
 ) -> messages.ModelConfigResponse:
-    """Answer with the complete configuration of a model."""
+    """Return the complete configuration of a model."""
     found = service.models.find(request.name, version_of(request.version))
     return messages.ModelConfigResponse(config=config_message(found.config))
 
 
 async def statistics(service: Service, request: messages.ModelStatisticsRequest) -> Fields:
-    """Answer with the counters of one model, or of all that are ready."""
+    """Return the counters of one model, or of all models that are ready."""
     return service.models.v2_statistics(request.name or None, version_of(request.version))
 
 
 async def index(service: Service, request: messages.RepositoryIndexRequest) -> Fields:
-    """List every model of the repository, or those that are ready."""
+    """Return every model of the repository, or only the models that are ready."""
     refuse_repository(request.repository_name)
     return {"models": [_entry(**asdict(one)) for one in service.models.index(request.ready)]}
 
 
 def _entry(*, current: bool, reason: str | None, **fields: str | None) -> Fields:
-    # Triton's message has no place of its own for it.
+    # Triton's message has no field for the current version.
     return {**fields, "reason": reason or ("current" if current else None)}
 
 
 async def load(service: Service, request: messages.RepositoryModelLoadRequest) -> Fields:
-    """Load or reload a model, also from files in the request."""
+    """Load or reload a model, optionally with a configuration and files from the request."""
     refuse_repository(request.repository_name)
     config, files = None, {}
     for name, parameter in request.parameters.items():
@@ -100,7 +100,7 @@ async def load(service: Service, request: messages.RepositoryModelLoadRequest) -
 
 
 async def unload(service: Service, request: messages.RepositoryModelUnloadRequest) -> Fields:
-    """Unload a model, and on request the models that it depends on."""
+    """Unload a model; with `unload_dependents`, also the models that it depends on."""
     refuse_repository(request.repository_name)
     name, dependents = "unload_dependents", False
     if name in request.parameters:
@@ -110,10 +110,10 @@ async def unload(service: Service, request: messages.RepositoryModelUnloadReques
 
 
 class HealthCalls:
-    """The service grpc.health.v1, which Kubernetes' probes and load balancers call.
+    """The service grpc.health.v1 for probes of Kubernetes and load balancers.
 
-    As in Triton, the answer is the same for every service. The messages are so small that they are
-    encoded by hand: field 1 of the answer is the status.
+    Like Triton, it returns the same status for every service name. Its messages are small enough to
+    encode by hand: field 1 of the response is the status.
     """
 
     def __init__(self, plane: DataPlane) -> None:
@@ -121,11 +121,11 @@ class HealthCalls:
         self._closed = asyncio.Event()
 
     async def check(self, request: object) -> bytes:
-        """Check: the status now."""
+        """Return the current status."""
         return _SERVING if self._plane.models.ready else _NOT_SERVING
 
     async def watch(self, requests: AsyncIterator[bytes], context: Context, rpc: Rpc) -> None:
-        """Watch: the status now and at each change, until the server stops."""
+        """Send the current status and every change, until the server stops."""
         sent = b""
         while not self._closed.is_set():
             if (status := await self.check(None)) != sent:
@@ -138,5 +138,5 @@ class HealthCalls:
             await rpc.write(_NOT_SERVING)
 
     def close(self) -> None:
-        """End the watching calls."""
+        """End the Watch calls."""
         self._closed.set()

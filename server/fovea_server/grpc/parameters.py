@@ -20,7 +20,7 @@ Output: TypeAlias = messages.ModelInferRequest.InferRequestedOutputTensor
 _CHOICE = "parameter_choice"
 _UNSIGNED = 2**64
 
-# Field of InferRequest -> the types that its parameter may have.
+# Parameter: (field of `InferRequest`, types that the parameter may have).
 _KNOWN = {
     "sequence_id": ("sequence_id", ("int64_param", "string_param")),
     "sequence_start": ("sequence_start", ("bool_param",)),
@@ -28,18 +28,23 @@ _KNOWN = {
     "priority": ("priority", ("int64_param", "uint64_param")),
     "timeout": ("timeout_us", ("int64_param",)),
 }
-# Parameter of a tensor in shared memory -> its type.
+# Parameter of a tensor in shared memory: its type.
 _PLACE = {
     "shared_memory_region": "string_param",
     "shared_memory_offset": "int64_param",
     "shared_memory_byte_size": "int64_param",
 }
-# Requests an empty answer after the last one of a decoupled model, which do not exist here.
+# Requests an empty last response from a decoupled model. Fovea has no decoupled
+# models and ignores it.
 _EMPTY_FINAL = "triton_enable_empty_final_response"
 
 
 def set_parameters(request: InferRequest, given: Mapping[str, messages.InferParameter]) -> None:
-    """Store parameters in the fields of a request."""
+    """Store the parameters of a message in the fields of a request.
+
+    Raises:
+        InvalidRequest: a parameter has the wrong type, a negative priority or a reserved name.
+    """
     for name, parameter in given.items():
         what = f"'{name}' parameter"
         if name in _KNOWN:
@@ -66,7 +71,16 @@ def set_parameters(request: InferRequest, given: Mapping[str, messages.InferPara
 
 
 def value_of(parameter: messages.InferParameter, what: str, *kinds: str) -> Any:
-    """Read a parameter of one of some types; `what` is its name in the error."""
+    """Return the value of a parameter.
+
+    Args:
+        parameter: the parameter.
+        what: description of the parameter for the error.
+        kinds: allowed types.
+
+    Raises:
+        InvalidRequest: the parameter has another type.
+    """
     kind = parameter.WhichOneof(_CHOICE)
     if kind not in kinds:
         raise InvalidRequest(f"invalid value type for {what}, expected {' or '.join(kinds)}.")
@@ -87,7 +101,11 @@ def set_parameter(message: messages.InferParameter, value: Parameter) -> None:
 
 
 def region_slice(tensor: Input | Output) -> RegionSlice | None:
-    """Read the place of a tensor in shared memory; None if it is not there."""
+    """Return the region, offset and size of a tensor in shared memory; None for other tensors.
+
+    Raises:
+        InvalidRequest: a parameter has the wrong type, or region and size are not given together.
+    """
     given = {
         name: value_of(
             tensor.parameters[name], f"'{name}' parameter for tensor '{tensor.name}'", kind
@@ -114,7 +132,11 @@ def region_slice(tensor: Input | Output) -> RegionSlice | None:
 
 
 def classes_of(output: Output) -> int:
-    """Read the number of classes that replace an output; 0 for the output itself."""
+    """Return how many top classes replace an output; 0 for the output itself.
+
+    Raises:
+        InvalidRequest: the parameter has the wrong type, or is below 1.
+    """
     if "classification" not in output.parameters:
         return 0
     parameter = output.parameters["classification"]

@@ -1,4 +1,4 @@
-"""The gRPC server, and the methods of its services."""
+"""The gRPC server and the methods of its services."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from fovea_server.tls import check_grpc_files
 
 log = logging.getLogger(__name__)
 
-# The largest message of protobuf, and no limit where gRPC counts.
+# Largest size of a protobuf message in bytes; also used to disable limits of gRPC.
 _MAX = 2**31 - 1
-# Calls of one connection: clients keep more waiting on their side. HTTP/2 recommends no fewer. The
-# core hands calls over in the order of their arrival, so everybody waits behind all of them.
+# Largest number of concurrent calls per connection; clients queue further calls. HTTP/2
+# recommends at least 100. The core passes calls on in order of arrival, so every client waits
+# behind all of them.
 _MAX_STREAMS = 100
-# Connections: more than the clients of a server open.
+# Largest number of connections; the clients of a real server open fewer.
 _MAX_CONNECTIONS = 4096
-# Where gRPC's core for Python writes.
+# Logger of gRPC's core for Python.
 _CORE_LOG = "grpc._cython.cygrpc"
 _LEVELS = ("none", "low", "medium", "high")
 
@@ -43,14 +44,18 @@ _HEALTH = "grpc.health.v1.Health"
 class GrpcServer:
     """Serves Triton's protocol over gRPC, on the event loop that starts it.
 
-    `port` is that of the settings until it is started. Raises InvalidOption for invalid TLS files.
-
     Args:
         service: answers the requests.
-        inference: runs the models; by default those of the service.
-        replaced: methods of Triton's service that this server answers in another way.
-        interceptors: see every call first.
-        shares_port: another server of this kind may listen there, too.
+        inference: runs the models; None for the models of the service.
+        replaced: methods that replace methods of Triton's service, by name.
+        interceptors: gRPC interceptors that see every call first.
+        shares_port: True if several servers may listen on the same port.
+
+    Attributes:
+        port: port of the settings; after the start, the port that was bound.
+
+    Raises:
+        InvalidOption: a TLS file is invalid.
     """
 
     def __init__(
@@ -70,7 +75,7 @@ class GrpcServer:
             if self._certificates is None
             else grpc.dynamic_ssl_server_credentials(
                 self._certificates,
-                # Called at each handshake.
+                # gRPC calls this function at each handshake.
                 lambda: self._certificates,
                 require_client_authentication=settings.grpc_use_ssl_mutual,
             )
@@ -84,10 +89,14 @@ class GrpcServer:
         self.port = service.settings.grpc_port
 
     async def start(self) -> None:
-        """Listen and serve; raise Unavailable if the port or the address cannot be had."""
+        """Bind the port and start to serve.
+
+        Raises:
+            Unavailable: the port is in use, or the address does not belong to this machine.
+        """
         settings = self._service.settings
         logging.getLogger(_CORE_LOG).addFilter(_is_news)
-        # Made here, because it belongs to the running event loop.
+        # The server belongs to the running event loop, so the constructor cannot create it.
         server = grpc.aio.server(
             interceptors=self._interceptors, options=_options(settings, self._shares_port)
         )
@@ -104,12 +113,17 @@ class GrpcServer:
         log.info("gRPC on %s port %d", settings.grpc_address, self.port)
 
     def reload(self) -> None:
-        """Read the certificates again, for new connections; InvalidOption or OSError: they stay."""
+        """Read the certificates again for new connections; they stay unchanged after an error.
+
+        Raises:
+            InvalidOption: a file is invalid.
+            OSError: a file cannot be read.
+        """
         if self._certificates is not None:
             self._certificates = server_certificates(self._service.settings)
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new calls, and finish accepted ones within the grace period."""
+        """Reject new calls, and wait up to `grace_s` seconds for accepted calls."""
         if self._server is None:
             return
         async with self._inference.hold_answers():
@@ -126,7 +140,7 @@ class GrpcServer:
             "ModelStreamInfer": stream(streamed, "inference", inference.stream, *given),
         }
         for name, each in self._methods.items():
-            # A request to load a model may bring its files.
+            # Requests to load a model may contain its files, so their size is not limited here.
             reader = parse if each.changes is True else parse_short
             read = partial(reader, getattr(messages, f"{name}Request"))
             answer = _answer(self._service, each, getattr(messages, f"{name}Response"))
@@ -157,7 +171,7 @@ def _answer(
 
 
 class _OtherMethods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Refuses unknown methods, as gRPC does, but with an id and a line in the log."""
+    """Rejects unknown methods like gRPC, but with a request ID and a log line."""
 
     def __init__(self, service: Service, arrivals: Arrivals) -> None:
         self._service, self._arrivals = service, arrivals
@@ -172,7 +186,7 @@ async def _not_found(requests: AsyncIterator[bytes], context: Context, rpc: Rpc)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return False for a client that left while it was answered: the access log has the call."""
+    """Return False if a client disconnected during its call: the access log has that call."""
     kind = record.exc_info[0] if record.exc_info else None
     return kind is None or not issubclass(kind, grpc.aio.InternalError)
 
@@ -184,15 +198,16 @@ def _options(settings: Settings, shares_port: bool) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", largest),
         ("grpc.max_send_message_length", _MAX),
-        # gRPC would cancel calls of any client, at random and without a word, when a thousand wait
-        # for the event loop. `--max-queue` and `--max-inflight-mb` refuse instead, with a reason.
+        # By default gRPC cancels random calls without an explanation when a thousand wait
+        # for the event loop. Here `--max-queue` and `--max-inflight-mb` reject requests
+        # with a reason instead.
         ("grpc.server.max_pending_requests", _MAX),
         ("grpc.server.max_pending_requests_hard_limit", _MAX),
         ("grpc.max_concurrent_streams", _MAX_STREAMS),
-        # Otherwise gRPC refuses streams of a burst before the client knows their limit.
+        # By default gRPC rejects the streams of a burst before the client knows their limit.
         ("grpc.http.overload_protection", 0),
         ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
-        # A taken port must be an error, and not be shared by chance.
+        # A port in use must cause an error, and must not be shared by accident.
         ("grpc.so_reuseport", int(shares_port)),
         ("grpc.default_compression_level", compression),
         ("grpc.keepalive_time_ms", settings.grpc_keepalive_time),
@@ -220,7 +235,11 @@ def _listen(
 
 
 def server_certificates(settings: Settings) -> grpc.ServerCertificateConfiguration | None:
-    """Read the files for TLS; None where gRPC is served without. Raises as `check_grpc_files`."""
+    """Read the files for TLS; return None if gRPC is served without TLS.
+
+    Raises:
+        InvalidOption: a file is not set or cannot be used.
+    """
     check_grpc_files(settings)
     key, certificate = settings.grpc_server_key, settings.grpc_server_cert
     used = settings.grpc_use_ssl or settings.grpc_use_ssl_mutual
