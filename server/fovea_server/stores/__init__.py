@@ -1,1 +1,1 @@
-"""Mirrors repositories of stores and web servers into folders of this machine."""
+"""Mirrors model repositories from object stores and web servers to local directories."""

@@ -1,4 +1,4 @@
-"""The address of a model repository in a store."""
+"""The URL of a model repository in a store."""
 
 from __future__ import annotations
 
@@ -12,21 +12,26 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An address such as s3://bucket/prefix; it holds no secrets, so it may be logged.
+    """The URL of a repository, such as s3://bucket/prefix. It has no secrets and may be logged.
 
     Attributes:
-        url: without a slash at its end.
+        url: the URL without a trailing slash.
     """
 
     url: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read an address; ValueError says what is wrong."""
+        """Parse a URL.
+
+        Raises:
+            ValueError: the URL has credentials, forbidden characters or missing parts; the message
+                names the problem.
+        """
         scheme, _, rest = text.partition("://")
         scheme, rest = scheme.lower(), rest.rstrip("/")
         host, _, path = rest.partition("/")
-        # hf://org/name@revision has its @ in the path; one behind a colon ends a password.
+        # hf://ORG/NAME@REVISION has an "@" in the path. An "@" after a colon ends a password.
         if "@" in host or (scheme == "hf" and re.search(r":[^/]*@", rest)):
             raise ValueError(
                 f"{scheme}://***@{host.rpartition('@')[2]} has credentials in it, which others "
@@ -48,12 +53,12 @@ class Address:
 
     @property
     def scheme(self) -> str:
-        """The part before ://."""
+        """Return the scheme: the part before "://"."""
         return self.url.partition(":")[0]
 
     @property
     def folder_name(self) -> str:
-        """A name for a local folder: no other address has the same."""
+        """Return a name for a local directory, which is unique to this URL."""
         readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.url)[:80]
         return f"{readable}-{sha256(self.url.encode()).hexdigest()[:12]}"
 
@@ -69,7 +74,11 @@ _FORMS = {
 
 
 def parse_address(text: str) -> Address | None:
-    """Read the address of a store; None for the path of a folder; ValueError says what is wrong."""
+    """Parse the URL of a store; return None for a local path.
+
+    Raises:
+        ValueError: the scheme is unknown, or the URL is invalid.
+    """
     found = _SCHEME.match(text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Pulls files of a store to a local folder, checked, several at once."""
+"""Pulls files of a store to a local directory, several at a time, and checks their digests."""
 
 from __future__ import annotations
 
@@ -26,21 +26,23 @@ _AT_ONCE = 4
 _ATTEMPTS = 2
 _SILENCE_S = 5.0
 _PATIENCE_S = 0.2
-# One file in this time. Of a store that is read by ranges only whole chunks of 4 MiB count, so
-# a line is too slow for four files at once below 140 kB/s.
+# A file must receive at least `_MIN_BYTES` in every `_WINDOW_S` seconds. Stores that are read by
+# ranges deliver whole chunks of 4 MiB, so four files at once need 140 kB/s.
 _WINDOW_S, _MIN_BYTES = 120.0, 1 << 20
 _SLOWEST = f"{size_text(_MIN_BYTES)} in {_WINDOW_S:g} s"
-# Models that a store fails to give, one after the other, before it counts as one that is away.
+# Number of models that fail in a row before the whole store counts as unavailable.
 _MAX_FAILURES = 8
 _numbers = itertools.count()
 
 
 class Fetch:
-    """One pull of the files that a folder lacks; it logs how far it is.
+    """Pulls the files that a directory lacks, and logs the progress.
 
     Attributes:
-        damaged: reason by `content_id`, of files that were not what the store says.
-        unreadable: the same of files that could not be read: the next pull tries again.
+        damaged: reasons by `content_id` for files whose content differs from the
+            store's description.
+        unreadable: reasons by `content_id` for files that could not be read. The
+            next pull tries again.
     """
 
     def __init__(self, store: Store, folder: Path, stop: threading.Event) -> None:
@@ -53,15 +55,15 @@ class Fetch:
         self._waiting: deque[RemoteFile] = deque()
         self._error: FoveaError | OSError | None = None
         self._done = self._total = 0
-        # Models with a file that could not be read, since one could.
+        # Models with an unreadable file since the last file that could be read.
         self._failed: set[str] = set()
         self._began = self._reported_at = time.monotonic()
 
     def pull(self, files: Iterable[RemoteFile]) -> None:
-        """Pull files to `folder / content_id`, where each appears whole.
+        """Pull files to `folder / content_id`. Each file appears there only when it is complete.
 
         Raises:
-            Unavailable: the store gives no file; those that were pulled before stay.
+            Unavailable: files of too many models cannot be read. Files pulled earlier stay.
             OSError: a file cannot be written.
             ShuttingDown: the server is stopping.
         """
@@ -74,7 +76,7 @@ class Fetch:
         self._waiting = deque(missing)
         workers = [_Worker(self._work) for _ in range(_AT_ONCE)]
         while any(worker.is_alive() for worker in workers) and not self._stop.wait(_PATIENCE_S):
-            # A thread cannot be ended; one that waits for a store in vain is left behind.
+            # A thread cannot be killed, so a thread that waits for the store in vain is abandoned.
             workers = [worker if not worker.stalls else self._replace(worker) for worker in workers]
         if self._stop.is_set():
             raise ShuttingDown("the server is stopping")
@@ -84,7 +86,7 @@ class Fetch:
         log.info("pulled %s of %s in %.1f s", _megabytes(self._done), self._store.address, seconds)
 
     def _replace(self, worker: _Worker) -> _Worker:
-        if (file := worker.file) is None:  # it has ended just now
+        if (file := worker.file) is None:  # the file has just ended
             return worker
         worker.left = True
         self._give_up(file, f"{file.key} comes too slowly: under {_SLOWEST}")
@@ -126,11 +128,11 @@ class Fetch:
                 worker.file = None
 
     def _give_up(self, file: RemoteFile, reason: str) -> None:
-        """Leave a file to the next pull; a store that gives none of many gets no more requests."""
+        """Leave a file to the next pull; stop this pull if too many models have such files."""
         self.unreadable[file.content_id] = reason
         with self._lock:
             self._failed.add(_model_of(file))
-            # One broken model must not keep others out.
+            # One broken model must not prevent the pull of the others.
             self._waiting = deque(
                 each for each in self._waiting if _model_of(each) not in self._failed
             )
@@ -139,7 +141,7 @@ class Fetch:
 
     def _attempt(self, file: RemoteFile, worker: _Worker) -> None:
         target = self._folder / file.content_id
-        # A thread that was left behind may still write to its own.
+        # An abandoned thread may still write to its own unfinished file.
         unfinished = target.with_suffix(f".{next(_numbers)}{UNFINISHED}")
         try:
             self._copy(file, unfinished, worker)
@@ -148,7 +150,11 @@ class Fetch:
             unfinished.unlink(missing_ok=True)
 
     def _copy(self, file: RemoteFile, path: Path, worker: _Worker) -> None:
-        """Copy a file; InvalidModel: it is not what the store says."""
+        """Copy a file and check its size and digest.
+
+        Raises:
+            InvalidModel: the size or the digest differs from the store's.
+        """
         digest = file.digest
         computed = hashlib.new(digest.algorithm if digest else "md5", usedforsecurity=False)
         computed.update(digest.prefix if digest else b"")
@@ -191,16 +197,17 @@ class Fetch:
 
 
 class _Worker(Thread):
-    """A thread that pulls files, and what it pulls now.
+    """A thread that pulls files, with the state of its current file.
 
     Attributes:
-        file: None between two files.
-        bytes: of the file, so far.
-        left: it stalled, and nobody waits for it any more.
+        file: the current file; None between two files.
+        bytes: number of bytes of the file received so far.
+        left: True if the thread stalled and was abandoned.
     """
 
     def __init__(self, work: Callable[[_Worker], None]) -> None:
-        # A daemon: the server's end does not wait for a store that does not answer.
+        # The thread is a daemon, so the server's exit does not wait for a store
+        # that does not respond.
         super().__init__(target=work, args=(self,), name="pull", daemon=True)
         self.file: RemoteFile | None = None
         self.bytes = self._seen = 0
@@ -209,13 +216,16 @@ class _Worker(Thread):
         self.start()
 
     def begin(self, file: RemoteFile) -> None:
-        """Begin with a file."""
+        """Reset the counters for a new file."""
         self.bytes, self._seen, self._since = 0, 0, time.monotonic()
         self.file = file
 
     @property
     def stalls(self) -> bool:
-        """True if it got less of its file than `_SLOWEST`; one thread asks."""
+        """Return True if the file received too few bytes in the last `_WINDOW_S` seconds.
+
+        Only one thread may read this property, because reading it starts a new window.
+        """
         now = time.monotonic()
         if self.file is None or now - self._since < _WINDOW_S:
             return False

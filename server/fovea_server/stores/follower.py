@@ -1,4 +1,4 @@
-"""Keeps a mirror up to date, in a thread of its own."""
+"""Keeps a mirror up to date in its own thread."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ log = logging.getLogger(__name__)
 
 
 class MirrorFollower:
-    """Pulls a store until there is something to serve; with `polls`, also every `every_s` after.
+    """Pulls a store until there are models to serve.
 
-    While the store cannot be read, what was pulled before is kept.
+    With `polls`, it continues to pull every `every_s` seconds.
+
+    If the store cannot be read, the models from the last pull stay.
 
     Attributes:
-        started: set once the mirror can be served from.
+        mirror: the local copy.
+        started: set once models can be served from the mirror.
+        fault: the last error; "" if the store can be read.
     """
 
     def __init__(self, mirror: Mirror, *, every_s: float, polls: bool) -> None:
@@ -33,27 +37,28 @@ class MirrorFollower:
 
     @property
     def folder(self) -> Path:
-        """The folder of the copy."""
+        """Return the directory of the local copy."""
         return self.mirror.root
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Models that could not be taken over, with reasons."""
+        """Return the models of the store that were rejected, with reasons."""
         return self.mirror.refused
 
     @property
     def refused_new(self) -> Mapping[str, str]:
-        """The refused models that have no earlier content either, with reasons."""
+        """Return the rejected models of which the mirror has no earlier copy, with reasons."""
         return self.mirror.refused_new
 
     def connect(self) -> None:
-        """Look whether the store can be read, where nothing was pulled from it before."""
+        """Check that the store can be read, unless the mirror has models from an earlier pull."""
         if not self.mirror.has_models:
             self.mirror.check()
 
     def start(self) -> None:
-        """Begin to pull, and return at once."""
-        # A daemon: the server's end does not wait for a store that does not answer.
+        """Start the pulling thread."""
+        # The thread is a daemon, so the server's exit does not wait for a store
+        # that does not respond.
         threading.Thread(target=self._run, name="pull", daemon=True).start()
 
     def _run(self) -> None:
@@ -64,7 +69,7 @@ class MirrorFollower:
             self._stop.wait(self._every_s)
 
     def pull(self) -> None:
-        """Pull now; faults are logged."""
+        """Pull now. Errors are logged."""
         try:
             self.mirror.pull(self._stop, self._on_busy)
             if not self._polls and self.mirror.refused and not self.mirror.has_models:
@@ -73,7 +78,7 @@ class MirrorFollower:
             return
         except (FoveaError, OSError) as error:
             self._report_failure(error)
-        except Exception as error:  # one failed pull must not prevent the next
+        except Exception as error:  # a failed pull must not prevent the next one
             log.exception("%s could not be followed", self.mirror.address)
             self._report_failure(error)
         else:
@@ -85,12 +90,12 @@ class MirrorFollower:
                 self.started.set()
 
     def _on_busy(self) -> None:
-        """Serve what was pulled before: another server may pull much that is not served here."""
+        """Serve the models of an earlier pull while another server pulls to the same directory."""
         if self._polls and self.mirror.has_models:
             self.started.set()
 
     def _report_failure(self, error: Exception) -> None:
-        """Warn once of a fault, and serve what was pulled before."""
+        """Log a failure once, and serve the models of an earlier pull."""
         kept = self.mirror.has_models
         if not self.fault:
             again = f"; it is tried again every {self._every_s:g} s"
@@ -105,10 +110,10 @@ class MirrorFollower:
 
     @property
     def unserved(self) -> list[str]:
-        """List the models that the first pull refused and that are refused still, with reasons."""
+        """Return the models that were rejected in the first pull and still are, with reasons."""
         return [f"{n}: {why}" for n, why in self.mirror.refused.items() if n in self._missing]
 
     def stop(self) -> None:
-        """End what is under way, and release those who wait for it."""
+        """Stop pulling, and release threads that wait for `started`."""
         self._stop.set()
         self.started.set()

@@ -1,4 +1,4 @@
-"""The files of a repository as a store lists them, by model, with what is wrong with their keys."""
+"""The files of a repository as a store lists them, grouped by model, and checks of their keys."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from fovea_preprocess.errors import InvalidModel, InvalidOption
 from fovea_preprocess.text import size_text
 
 _LONGEST_NAME = 255
-# They are read as a whole, and describe a model.
+# Suffixes of files that describe a model. The server reads such files as a whole, so
+# their size is limited.
 _TEXTS = (".json", ".pbtxt", ".txt")
 _MAX_OF_TEXT = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """A digest that a store has of a file, computed over `prefix` and its bytes."""
+    """A digest that a store reports for a file, computed over `prefix` and the file's bytes."""
 
     algorithm: str
     value: str
@@ -34,11 +35,12 @@ class RemoteFile:
     """A file in a store.
 
     Attributes:
-        key: path below the repository: digits/1/model.onnx.
-        name: what the store calls it.
-        tag: differs once the content does, such as an ETag.
-        digest: None where the store has none that can be computed.
-        problem: the reason why it cannot be pulled; empty if it can.
+        key: path below the repository, such as digits/1/model.onnx.
+        name: the store's name of the file.
+        size: size in bytes.
+        tag: text that changes with the content, such as an ETag.
+        digest: digest of the content; None if the store reports none that can be verified.
+        problem: reason why the file cannot be pulled; "" if it can.
     """
 
     key: str
@@ -50,16 +52,18 @@ class RemoteFile:
 
     @property
     def content_id(self) -> str:
-        """An identifier of this content of this file; other content gets another one."""
+        """Return an ID that changes with the content of the file."""
         return json_sha256([self.key, self.size, self.tag])[:40]
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """A model's folder in a store.
+    """The directory of a model in a store.
 
     Attributes:
-        problem: the reason why it cannot be a folder of this machine; empty if it can.
+        name: name of the model.
+        files: its files, sorted by key.
+        problem: reason why the model cannot be mirrored; "" if it can.
     """
 
     name: str
@@ -68,12 +72,12 @@ class RemoteModel:
 
     @property
     def content_id(self) -> str:
-        """An identifier of all files; other content gets another one."""
+        """Return an ID that changes with the content of any file."""
         return json_sha256(sorted(file.content_id for file in self.files))[:40]
 
     @classmethod
     def of(cls, name: str, files: Iterable[RemoteFile]) -> Self:
-        """Make a model of its files, and check their keys."""
+        """Group the files of a model, and check their keys and sizes."""
         files = tuple(sorted(files, key=lambda file: file.key))
         try:
             _check_keys([file.key for file in files if not file.problem])
@@ -84,7 +88,11 @@ class RemoteModel:
 
     @property
     def describing(self) -> tuple[RemoteFile, ...]:
-        """The files; of a version with a card, that and the head of the user."""
+        """Return the files that describe the model.
+
+        For a version with a card.json these are the card and the user's head file; for other
+        versions, all files.
+        """
         paths = {file: PurePosixPath(file.key) for file in self.files}
         folders = {path.parent for path in paths.values() if path.name == CARD_FILE}
         return tuple(
@@ -95,7 +103,10 @@ class RemoteModel:
 
 
 def models_of(files: Iterable[RemoteFile]) -> list[RemoteModel]:
-    """Sort files by model; those that are in no model's folder are left out."""
+    """Group files by model, and mark models whose names differ only in case.
+
+    Files outside of model directories are omitted.
+    """
     folders: dict[str, list[RemoteFile]] = defaultdict(list)
     for file in files:
         name, slash, _ = file.key.partition("/")
@@ -122,7 +133,7 @@ def _names_a_model(name: str) -> bool:
 
 
 def _check_files(files: Iterable[RemoteFile]) -> None:
-    """Raise InvalidModel for a file that cannot be pulled, or is too large to be read."""
+    """Raise InvalidModel if a file cannot be pulled, or is a text file above the size limit."""
     for file in files:
         if file.problem:
             raise InvalidModel(file.problem)
@@ -133,7 +144,7 @@ def _check_files(files: Iterable[RemoteFile]) -> None:
 
 
 def _check_keys(keys: list[str]) -> None:
-    """Raise InvalidModel where the keys are not the paths of files that can lie side by side."""
+    """Raise InvalidModel if the keys are not valid paths, or cannot all exist in one directory."""
     spelled: dict[str, str] = {}
     folders: set[str] = set()
     for key in keys:

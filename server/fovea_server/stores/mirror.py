@@ -1,4 +1,4 @@
-"""A local folder that has what a store has."""
+"""A local directory with a copy of the models in a store."""
 
 from __future__ import annotations
 
@@ -24,26 +24,29 @@ _FRESH = ".fresh"
 
 
 class Mirror:
-    """A folder with the models of a store: a model changes there as a whole, in one step.
+    """A local copy of the models in a store. A changed model is replaced atomically.
 
-    Below a folder of the cache, which several servers may share, lie
+    The directory of a mirror in the cache, which several servers may share, contains
 
-        files/ID         each content of each file, pulled once
-        models-at/ID/    the folder of a model, of hard links to these files
-        models/NAME      a link to such a folder: this is what the server reads
+        files/ID         the content of each file, pulled once
+        models-at/ID/    the directory of a model, with hard links to these files
+        models/NAME      a symbolic link to such a directory; the server reads this one
 
-    IDs are made of what the store says, so nothing else has to be remembered, and a pull that was
-    killed goes on where it ended.
+    The IDs come from the store's listing, so no other state is needed, and an interrupted pull
+    continues where it ended.
 
     Args:
-        most_bytes: limit of what is pulled.
-        only: names of the models that are pulled; None for all. Others that the folder has stay
-            until they leave the store.
-        described: of a version with a card, only the card is pulled; the copy has its own folder.
+        address: URL of the repository in the store.
+        cache: directory of all mirrors.
+        most_bytes: largest total size of the models in bytes.
+        only: names of the models to pull; None for all. Other models stay in the directory as long
+            as they are in the store.
+        described: True to pull only the card.json of versions that have one, into
+            a separate mirror.
 
     Attributes:
-        root: the folder `models`.
-        refused: models that could not be taken over as they are in the store, with reasons.
+        root: the directory `models`.
+        refused: rejected models of the store, with reasons.
     """
 
     def __init__(
@@ -71,28 +74,30 @@ class Mirror:
 
     @property
     def has_models(self) -> bool:
-        """True if an earlier pull has left models to serve."""
+        """Return True if an earlier pull left models to serve."""
         there = (path for path in self.root.glob("[!.]*") if _is_model(path))
         return any(self._only is None or path.name in self._only for path in there)
 
     @property
     def refused_new(self) -> dict[str, str]:
-        """The `refused` models that have no earlier content either, with reasons."""
+        """Return the rejected models of which there is no earlier copy, with reasons."""
         return {name: why for name, why in self.refused.items() if not _is_model(self.root / name)}
 
     def check(self) -> None:
-        """List the store; raises as `Store.models`."""
+        """List the store; raises the errors of `Store.models`."""
         self._store.models()
 
     def pull(self, stop: threading.Event, busy: Callable[[], None] = lambda: None) -> None:
-        """Take over what has changed in the store.
+        """Copy what has changed in the store.
 
-        A model that cannot be taken over stays as it was; `refused` says why. Two pulls of a
-        folder wait for each other, also those of two servers: `busy` is called before that.
+        A rejected model stays as it was, and `refused` has the reason. Pulls to the same
+        directory wait for each other, also if they belong to two servers; `busy` is called
+        before such a wait.
 
         Raises:
-            NotFound, Unavailable: as `Store.models`; or the models are over the limit.
-            OSError: the folder cannot be written.
+            NotFound: the store has no model at this URL.
+            Unavailable: the store does not respond, or its models exceed `most_bytes`.
+            OSError: the directory cannot be written.
             ShuttingDown: the server is stopping.
         """
         try:
@@ -113,7 +118,7 @@ class Mirror:
                 self._take_over(model, fetch)
             self._report(models, fetch)
             self._remove_what_left({model.name for model in stored})
-            # Also what other servers pull into this folder.
+            # Keep also the files that other servers pull into this directory.
             self._remove_unused({file.content_id for model in stored for file in model.files})
 
     def _files_to_pull(self, model: RemoteModel) -> tuple[RemoteFile, ...]:
@@ -135,7 +140,7 @@ class Mirror:
         return _is_model(link) and link.readlink().parent.name == model.content_id
 
     def _take_over(self, model: RemoteModel, fetch: Fetch) -> None:
-        """Link a model as it is in the store; what is wrong with it is kept in `_judged`."""
+        """Link a model to its new files; `_judged` keeps the reason if they are invalid."""
         if _first(model, fetch.unreadable):
             return
         try:
@@ -143,7 +148,7 @@ class Mirror:
                 raise InvalidModel(reason)
             folder = self._snapshot(model)
         except InvalidModel as error:
-            # It is the same until the store has other files.
+            # The reason stays valid until the files in the store change.
             self._judged[model.content_id] = str(error)
             return
         fresh = self.root / f".{model.name}{_FRESH}"
@@ -152,14 +157,19 @@ class Mirror:
         fresh.replace(self.root / model.name)
 
     def _snapshot(self, model: RemoteModel) -> Path:
-        """Link a model's files together; InvalidModel: they are not what its cards say."""
+        """Create the directory of a model from hard links.
+
+        Raises:
+            InvalidModel: the files do not match the card.json of a version.
+        """
         folder = self._snapshots / model.content_id / model.name
         shutil.rmtree(folder, ignore_errors=True)
         for file in self._files_to_pull(model):
             path = self._snapshots / model.content_id / file.key
             path.parent.mkdir(parents=True, exist_ok=True)
             path.hardlink_to(self._files / file.content_id)
-        # A folder is as old as its newest file: what has not changed is not loaded again.
+        # Set the time of each directory to that of its newest file, so that unchanged models
+        # are not loaded again.
         for below in (*(path for path in folder.rglob("*") if path.is_dir()), folder):
             newest = max(path.stat().st_mtime_ns for path in below.rglob("*") if path.is_file())
             os.utime(below, ns=(newest, newest))
@@ -171,7 +181,7 @@ class Mirror:
         return folder
 
     def _report(self, models: Iterable[RemoteModel], fetch: Fetch) -> None:
-        """Log what is refused, once."""
+        """Log newly rejected models."""
         reasons = ((m.name, self._problem(m) or _first(m, fetch.unreadable)) for m in models)
         refused = {name: reason for name, reason in reasons if reason}
         for name, reason in refused.items():
@@ -190,7 +200,7 @@ class Mirror:
             path.unlink(missing_ok=True)
 
     def _remove_unused(self, wanted: set[str]) -> None:
-        """Remove folders that no model is linked to, and files that nothing needs."""
+        """Remove model directories without a link, and files that no model needs."""
         linked = {p.readlink().parent.name for p in self.root.iterdir() if p.is_symlink()}
         for folder in self._snapshots.iterdir():
             if folder.name not in linked:
@@ -205,7 +215,7 @@ def _is_model(path: Path) -> bool:
 
 
 def _first(model: RemoteModel, reasons: Mapping[str, str]) -> str:
-    """Return the reason that one of a model's files has, if one has."""
+    """Return the reason of the first of a model's files that has one; "" if none has."""
     return next((reasons[f.content_id] for f in model.files if f.content_id in reasons), "")
 
 
@@ -223,7 +233,7 @@ def _missing_file_error(name: str, about: str) -> InvalidModel:
 
 
 def _check_names(path: Path, model: RemoteModel) -> None:
-    """Raise InvalidModel if the store lacks a file of a card, whose files are not pulled."""
+    """Raise InvalidModel if a file that the card.json names is missing in the store."""
     about, stored = f"{model.name}/{path.parent.name}", {file.key for file in model.files}
     for name in _read_card(path, about).files:
         if f"{about}/{name}" not in stored:

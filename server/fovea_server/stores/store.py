@@ -17,20 +17,21 @@ from fovea_server.stores.address import Address
 from fovea_server.stores.listing import Digest, RemoteFile, RemoteModel, models_of
 from fovea_server.stores.web import Listed, Readable, WebServer
 
-# The bytes of one request, where a store is read by ranges.
+# Bytes per request for stores that are read by ranges.
 CHUNK = 4 << 20
 _PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """A kind of store.
+    """Properties of a kind of store.
 
     Attributes:
-        describe: the tag and the digest of a listed file.
-        by_fsspec: it is read by a package of fsspec, and else by `WebServer`.
-        streams: a file is read in one request, not by ranges.
-        encrypted: tells whether a file's digest may be of its encrypted bytes; None: it never is.
+        describe: returns the tag and the digest of a listed file.
+        by_fsspec: True if a package of fsspec reads the store, False if `WebServer` does.
+        streams: True if a file is read in one request, False if it is read by ranges.
+        encrypted: returns True if a file's digest may be the digest of its encrypted bytes; None if
+            digests are always those of the plain bytes.
     """
 
     describe: Callable[[Listed], tuple[str, Digest | None]]
@@ -41,12 +42,12 @@ class Scheme:
 
 def _s3(listed: Listed) -> tuple[str, Digest | None]:
     tag = str(listed.get("ETag", "")).strip('"')
-    # The ETag of an upload in parts is the digest of their digests, and has a hyphen.
+    # The ETag of a multipart upload is the digest of the parts' digests, and contains a hyphen.
     return tag, Digest("md5", tag) if re.fullmatch("[0-9a-f]{32}", tag) else None
 
 
 def _s3_encrypted(files: object, name: str) -> bool:
-    # With keys of the customer or of AWS KMS the ETag looks like an MD5, and is none.
+    # If keys of the customer or of AWS KMS encrypt the file, its ETag looks like an MD5 but is not.
     bucket, _, key = name.partition("/")
     call: Callable[..., Listed] = getattr(files, "call_s3")  # noqa: B009
     head = call("head_object", Bucket=bucket, Key=key)
@@ -56,7 +57,7 @@ def _s3_encrypted(files: object, name: str) -> bool:
 
 def _gs(listed: Listed) -> tuple[str, Digest | None]:
     tag = str(listed.get("generation") or listed.get("etag") or "")
-    md5 = listed.get("md5Hash")  # composite objects have none
+    md5 = listed.get("md5Hash")  # composite objects have no MD5
     return tag, Digest("md5", b64decode(str(md5)).hex()) if md5 else None
 
 
@@ -72,7 +73,7 @@ def _hf(listed: Listed) -> tuple[str, Digest | None]:
     if large is not None:
         sha256 = str(getattr(large, "sha256", ""))
         return sha256 or blob, Digest("sha256", sha256) if sha256 else None
-    # Git's digest of a file.
+    # Git computes the digest of a file with this prefix.
     return blob, Digest("sha1", blob, b"blob %d\0" % _size(listed)) if blob else None
 
 
@@ -98,13 +99,13 @@ SCHEMES: Mapping[str, Scheme] = {
 
 
 class FileSystem(Protocol):
-    """The operations of fsspec that are used; its own types are not."""
+    """The operations of fsspec that Fovea uses. fsspec itself has no type annotations."""
 
     def invalidate_cache(self) -> None:
-        """Forget earlier listings."""
+        """Discard cached listings."""
 
     def find(self, path: str, *, detail: bool) -> Mapping[str, Listed]:
-        """List all files below a path."""
+        """Return all files below a path."""
 
     def open(
         self, path: str, mode: str, *, block_size: int, cache_type: str
@@ -113,10 +114,11 @@ class FileSystem(Protocol):
 
 
 class Store:
-    """The models below an address.
+    """The models below a URL.
 
     Raises:
-        InvalidOption: the packages for this kind of address are not installed.
+        InvalidOption: the packages for this kind of store are not installed.
+        Unavailable: the client of the store cannot be created, for example without credentials.
     """
 
     def __init__(self, address: Address) -> None:
@@ -147,12 +149,13 @@ class Store:
         """List the models.
 
         Raises:
-            NotFound: there is none. A page that asks for a login looks like this, too.
-            Unavailable: the store does not answer, or refuses.
+            NotFound: the URL has no models. A web page that asks for a login has none, either.
+            Unavailable: the store does not respond within 30 s, or rejects the request.
         """
         if self._listing is None or self._listing.done():
             self._listing = Future()
-            # A daemon: what the packages wait and try again for may add up to many minutes.
+            # The thread is a daemon, because waits and retries of the packages may add
+            # up to many minutes.
             Thread(target=self._ask, args=(self._listing,), name="list", daemon=True).start()
         try:
             return self._listing.result(_PATIENCE_S)
@@ -184,7 +187,7 @@ class Store:
         for name, listed in self._find_files().items():
             key = name.removeprefix(f"{self._root}/")
             problem = str(listed.get("problem", ""))
-            # A store without folders may have an empty object in the place of one.
+            # A store without directories may contain an empty object in place of a directory.
             folder = key == name or key.endswith("/") or listed.get("type") == "directory"
             if folder and not problem:
                 continue
@@ -205,12 +208,12 @@ class Store:
         return self._files.find(self._root, detail=True)
 
     def read(self, file: RemoteFile) -> Iterator[bytes]:
-        """Read a file in chunks.
+        """Yield the content of a file in chunks.
 
         Raises:
-            InvalidModel: what arrived has not the checksum that the store keeps.
-            NotFound: it has left meanwhile, or may not be read.
-            Unavailable: the store does not answer.
+            InvalidModel: the content does not match the checksum of the store.
+            NotFound: the file was removed, or access to it is forbidden.
+            Unavailable: the store does not respond.
         """
         block = 0 if self._scheme.streams else CHUNK
         try:
@@ -221,12 +224,12 @@ class Store:
         except (FileNotFoundError, PermissionError) as error:
             raise NotFound(str(self._unavailable(error, file.key))) from error
         except Exception as error:
-            if "Checksum" in type(error).__name__:  # of botocore, which compares where S3 has one
+            if "Checksum" in type(error).__name__:  # botocore compares checksums if S3 has one
                 raise InvalidModel(f"{file.key} was damaged in the store or on its way") from error
             raise self._unavailable(error, file.key) from error
 
     def digest_counts(self, file: RemoteFile) -> bool:
-        """Return False if a file's digest need not be that of the bytes which are read."""
+        """Return False if a file's digest may differ from the digest of the bytes that are read."""
         encrypted = self._scheme.encrypted
         try:
             return encrypted is None or not encrypted(self._files, file.name)
@@ -235,7 +238,7 @@ class Store:
 
     def _unavailable(self, error: Exception, key: str = "") -> Unavailable:
         text = (str(error).strip() or repr(error)).splitlines()[0]
-        # Signatures and tokens are in queries.
+        # Queries may contain signatures and tokens, and the user part may contain passwords.
         text = re.sub(r"\?[^\s'\"]+", "?...", re.sub(r"//[^/\s@]+@", "//***@", text))
         where = f"{self.address}/{key}" if key else self.address
         return Unavailable(f"{where} cannot be read: {type(error).__name__}: {text}")

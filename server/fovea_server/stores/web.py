@@ -1,4 +1,4 @@
-"""Reads a repository behind the index pages of a web server, which may be broken or hostile."""
+"""Reads a repository from the index pages of a web server, which may be broken or hostile."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from fovea_preprocess.text import size_text
 
 T = TypeVar("T")
 Listed = Mapping[str, object]
-"""A file as a store lists it; the keys differ from store to store."""
+"""A file as a store lists it. The keys differ between stores."""
 
-# Indexes may link in circles, and never end.
+# Limits for index pages, because links may form circles and pages may never end.
 _DEEPEST = 6
 _MAX_PAGES = 2_000
 _MAX_FILES = 20_000
 _MAX_OF_A_PAGE = 4 << 20
 _LONGEST_LINK = 2_000
 _AT_ONCE = 16
-# For all requests at once; a store has 30 s to be listed.
+# Timeout in seconds for all requests of one step. `Store.models` waits at most 30 s.
 _PATIENCE_S = 8.0
 _LATE = f"it did not come within {_PATIENCE_S:g} s"
 _TIMEOUT = httpx.Timeout(30, connect=10)
-# Sizes and tags are those of the bytes as they lie there.
+# Request uncompressed content, so that sizes and tags describe the stored bytes.
 _HEADERS = {"Accept-Encoding": "identity"}
 _NO_HEAD = (HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 
 
 class Readable(Protocol):
-    """An opened file of a store."""
+    """An open file of a store."""
 
     def read(self, size: int, /) -> bytes:
-        """Read up to `size` bytes; none at its end."""
+        """Read up to `size` bytes; b"" at the end of the file."""
 
 
 class WebServer:
-    """The files below an address of http:// or https://.
+    """The files below an http:// or https:// URL.
 
-    Proxies and passwords are those of the environment and of ~/.netrc.
+    Proxies come from the environment, and passwords from ~/.netrc.
     """
 
     def __init__(self) -> None:
@@ -56,19 +56,23 @@ class WebServer:
             self._auth = None
 
     def _client(self) -> httpx.Client:
-        # Between two polls no connection stays open.
+        # A client per operation keeps no connection open between two polls.
         return httpx.Client(
             auth=self._auth, timeout=_TIMEOUT, headers=_HEADERS, follow_redirects=True
         )
 
     def find(self, root: str) -> Mapping[str, Listed]:
-        """List all files below an address: size, ETag and Last-Modified, or the `problem` of each.
+        """List all files below a URL.
 
-        Index pages and files are requested several at once.
+        Index pages and files are requested concurrently.
+
+        Returns:
+            For each file its size and response headers, or the reason under "problem".
 
         Raises:
-            FileNotFoundError, PermissionError: the index of the root is missing, or forbidden.
-            httpx.HTTPError: it cannot be read.
+            FileNotFoundError: the index page of the root is missing.
+            PermissionError: access to the index page of the root is forbidden.
+            httpx.HTTPError: the index page of the root cannot be read.
             Unavailable: there are more pages or files than a repository has.
         """
         pool = ThreadPoolExecutor(_AT_ONCE)
@@ -76,19 +80,19 @@ class WebServer:
             with self._client() as client:
                 return _Listing(client, pool).of(f"{root}/")
         finally:
-            # Those that are late have lost their connections, and end by themselves.
+            # Late requests lose their connections when the client closes, and end by themselves.
             pool.shutdown(wait=False, cancel_futures=True)
 
     @contextmanager
     def open(self, name: str, *_: object, **__: object) -> Iterator[Readable]:
-        """Read a file in one request, as it arrives; raises as `find`."""
+        """Open a file, and read it in one request while it arrives; raises the errors of `find`."""
         with self._client() as client, client.stream("GET", name) as answer:
             _check(answer)
             yield _Stream(answer.iter_raw())
 
 
 class _Listing:
-    """One listing of a server."""
+    """One listing of a web server."""
 
     def __init__(self, client: httpx.Client, pool: ThreadPoolExecutor) -> None:
         self._client = client
@@ -101,13 +105,17 @@ class _Listing:
         return files | self._each(self._fetch_headers, links, late)
 
     def _each(self, ask: Callable[[str], T], names: Sequence[str], late: T) -> dict[str, T]:
-        """Request several at once; `late` stands for those that take too long."""
+        """Call `ask` concurrently for each name; `late` replaces the results of late calls."""
         futures = {name: self._pool.submit(ask, name) for name in names}
         wait(futures.values(), _PATIENCE_S)
         return {name: each.result() if each.done() else late for name, each in futures.items()}
 
     def _follow_links(self, root: str) -> dict[str, Listed]:
-        """Follow the pages: each file with no description yet, and the problem of each page."""
+        """Follow the index pages.
+
+        Returns:
+            An empty description for each file, and the problem of each broken page.
+        """
         files: dict[str, Listed] = {}
         pages, seen = [root], {root}
         first: list[str] = self._again(self._links, root)
@@ -140,14 +148,14 @@ class _Listing:
             return _text(error)
 
     def _again(self, ask: Callable[[str], T], name: str) -> T:
-        """Ask once more where the server has closed a connection that seemed open."""
+        """Try again if the server has closed a connection that seemed open."""
         try:
             return ask(name)
         except httpx.RemoteProtocolError:
             return ask(name)
 
     def _links(self, page: str) -> list[str]:
-        """Return what an index page links to below itself."""
+        """Return the links of an index page that lead below the page."""
         content = bytearray()
         with self._client.stream("GET", page) as answer:
             _check(answer)
@@ -166,7 +174,7 @@ class _Listing:
         except AssertionError as error:  # a malformed declaration
             raise ValueError(f"the index page is no HTML: {error}") from error
         links = filter(None, (_join_url(page, link) for link in parser.links))
-        # Others sort the page, or lead out of the folder.
+        # Other links sort the page, or lead out of the directory.
         return [link for link in links if link.startswith(page) and not set(link) & {"?", "#"}]
 
     def _fetch_headers(self, name: str) -> Listed:
@@ -205,7 +213,7 @@ class _Links(HTMLParser):
 
 
 def _join_url(page: str, link: str) -> str:
-    """Return the address of a link; empty where it is none."""
+    """Return the URL of a link; "" if the link is invalid."""
     try:
         return urljoin(page, link) if link.isprintable() and len(link) < _LONGEST_LINK else ""
     except ValueError:
