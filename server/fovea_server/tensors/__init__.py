@@ -1,1 +1,1 @@
-"""Tensors as requests and answers carry them: messages, datatypes, signatures, checks."""
+"""Tensors of requests and responses: messages, datatypes, signatures, checks."""

@@ -1,7 +1,7 @@
-"""Checks a request against its model, with Triton's messages in Triton's order.
+"""Checks a request against its model, with Triton's error texts in Triton's order.
 
-Source: `InferenceRequest::Normalize` of Triton's core. Where several inputs are wrong, Triton names
-the last one first (its map iterates backwards), and so does this.
+Source: `InferenceRequest::Normalize` of Triton's core. If several inputs are wrong, Triton reports
+the last one first, because its map iterates backwards. This module does the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCH_NOTE = (
 
 
 def request_prefix(request: InferRequest) -> str:
-    """Make the prefix that Triton puts before most messages about a request."""
+    """Return the prefix that Triton puts before most error texts about a request."""
     return f"[request id: {request.id or '<id_unknown>'}] "
 
 
@@ -37,8 +37,9 @@ class CheckedRequest:
     """A request that fits its model.
 
     Attributes:
-        feeds: an array for each input, in the engine's shape; views into the request, except BYTES.
-        rows: of the batch; 1 where the model has no batch dimension.
+        feeds: array for each input, in the engine's shape. Arrays are views of the
+            request, except BYTES.
+        rows: batch size; 1 if the model has no batch dimension.
     """
 
     feeds: dict[str, Array]
@@ -56,7 +57,11 @@ class RequestCheck:
         self._required = sum(not tensor.optional for tensor in signature.inputs)
 
     def __call__(self, request: InferRequest) -> CheckedRequest:
-        """Return the arrays of a request; InvalidRequest if it does not fit the model."""
+        """Return the arrays of a request.
+
+        Raises:
+            InvalidRequest: the request does not fit the model.
+        """
         inputs = request.inputs
         for output in request.outputs:
             if output.name not in self._outputs:
@@ -95,12 +100,12 @@ class RequestCheck:
         raise InvalidRequest(
             f"expected {expected} but got {len(inputs)} inputs for model '{self._model}'. "
             f"Got input(s) {_names([t.name for t in reversed(inputs)]) or '[]'}, but missing "
-            # Without missing inputs Triton's list lacks its opening bracket.
+            # Triton's list lacks its opening bracket if no input is missing.
             f"required input(s) {_names(missing) or ']'}. Please provide all required input(s)."
         )
 
     def _rows(self, inputs: Sequence[InputTensor]) -> int | None:
-        """Read the rows of the batch; None for a model without a batch dimension."""
+        """Return the batch size; None for a model without a batch dimension."""
         if not self._max_batch_size:
             return None
         rows: int | None = None
@@ -117,7 +122,7 @@ class RequestCheck:
                     f"input '{tensor.name}' batch size does not match other inputs for "
                     f"'{self._model}'"
                 )
-        # Triton counts rows unsigned, so a negative number is too large.
+        # Triton counts rows as unsigned, so a negative number is too large.
         if rows is not None and not 0 <= rows <= self._max_batch_size:
             raise InvalidRequest(
                 f"inference request batch-size must be <= {self._max_batch_size} for "
@@ -152,7 +157,7 @@ class RequestCheck:
                 return np.ndarray(shape, dtype, data)
             return data.reshape(shape)
         except ValueError:
-            # A tensor without elements may have any size in this dimension.
+            # The tensor has no elements, so a dimension may have any size.
             raise InvalidRequest(
                 f"the shape {shape_text(tensor.shape)} of input '{name}' for model '{model}' is "
                 "larger than any memory; send one that fits its elements"
@@ -166,7 +171,7 @@ class RequestCheck:
         return tensor.data
 
     def _engine_shape(self, expected: ModelTensor, tensor: InputTensor) -> tuple[int, ...]:
-        """Convert the shape that was sent, without the batch, to the engine's."""
+        """Convert the shape of an input to the engine's shape, both without the batch dimension."""
         batched = self._max_batch_size > 0
         have = tensor.shape[1:] if batched else tensor.shape
         want = expected.shape[1:] if batched else expected.shape
@@ -206,7 +211,13 @@ class RequestCheck:
 def reshape_dims(
     dims: tuple[int, ...], have: tuple[int, ...], reshape: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Reshape `have`, which fits `dims`, by `reshape` of config.pbtxt; -1s are filled in order."""
+    """Apply the `reshape` of config.pbtxt to a shape.
+
+    Args:
+        dims: shape in the configuration; -1 for a variable size.
+        have: shape in the request, which fits `dims`.
+        reshape: shape for the engine. Each -1 is replaced by the next variable size of `have`.
+    """
     variable = deque(sent for size, sent in zip(dims, have, strict=True) if size == -1)
     return tuple(variable.popleft() if size == -1 else size for size in reshape)
 

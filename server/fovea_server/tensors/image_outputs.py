@@ -1,4 +1,4 @@
-"""Converts the results for images to tensors of the protocol, and lists these tensors."""
+"""Converts results for images to tensors of the protocol, and lists these tensors."""
 
 from __future__ import annotations
 
@@ -19,21 +19,25 @@ from fovea_server.tensors.wire import NAMES
 def result_tensors(
     found: Sequence[TaskResult], vocabulary: Vocabulary, options: PredictOptions
 ) -> list[OutputTensor]:
-    """Convert the results for n images, at least one, to tensors [n, ...]."""
+    """Convert the results of n >= 1 images to tensors of shape [n, ...]."""
     return output_tensors(type(found[0]).to_tensors(found, vocabulary, options))
 
 
 def output_tensors(arrays: Mapping[str, Array]) -> list[OutputTensor]:
-    """Return arrays with the protocol's names of their types."""
+    """Wrap arrays as outputs with the protocol's names of their datatypes."""
     return [OutputTensor(name, NAMES[array.dtype], array) for name, array in arrays.items()]
 
 
 def image_outputs(head: Head, *, of_pipeline: bool = False) -> list[dict[str, Any]]:
-    """Return name, datatype and shape of each tensor; -1 is the images, or a size that varies.
+    """Return name, datatype and shape of each tensor for images.
 
-    With `of_pipeline`, they have what its later models find on each object.
-    They are not among the outputs of a model's metadata: perf_analyzer and Ultralytics' client ask
-    for all outputs that are listed there, also when they send tensors.
+    A size of -1 is the number of images or a variable size. These tensors are not listed among the
+    outputs in a model's metadata: perf_analyzer and Ultralytics' client request all listed outputs,
+    also if they send tensors.
+
+    Args:
+        head: head of the model.
+        of_pipeline: True to add the tensor with results of the pipeline's later models.
     """
     listed = RESULT_OF[head.task].outputs(head.task, head.skeleton)
     return [

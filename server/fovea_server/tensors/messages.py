@@ -1,4 +1,4 @@
-"""Requests for tensors and for images, and their answers, independent of the transport."""
+"""Requests for tensors and for images, and their responses, independent of the transport."""
 
 from __future__ import annotations
 
@@ -21,35 +21,39 @@ if TYPE_CHECKING:
     from fovea_server.traffic.triton_trace import TimedRequest
 
 SentImage = bytes | bytearray | DecodedImage
-"""An image of a request: encoded, or pixels that a carrier has as they are."""
+"""An image of a request: an encoded file, or decoded pixels."""
 
 Parameter = bool | int | float | str
 
 
 class DecodingPlace(Protocol):
-    """The place of a large image among those that are decoded."""
+    """The turn of a large image among the images that are being decoded."""
 
     def end_decoding(self, left: int) -> None:
-        """End its turn: `left` of the bytes that decoding took are still held."""
+        """End the turn; `left` is the number of bytes that stay in use after decoding."""
         ...
 
 
 Place = AbstractAsyncContextManager[DecodingPlace]
-"""Entered when an image may be decoded, and left when it is answered."""
+"""Context manager that waits for its turn to decode, and releases the bytes after the response."""
 
 
 @dataclass(slots=True, eq=False)
 class ImageRequest:
-    """A request to find objects or classes on images.
+    """A request to run a model on images.
 
     Attributes:
-        images: an answer each.
-        options: with class ids in place of names.
-        keep_pixels: return the upright images with the answers.
-        encode: writes an answer in the form of the transport, in the thread that computed it.
-        id, priority, timeout_us, trace, client: as in `InferRequest`.
-        place_of: makes the place of an image that is large to decode; None for any other.
-        cut: answers its images part by part; None where each is run as it is.
+        images: the images; each one gets its own result.
+        options: prediction options, with class IDs instead of class names.
+        keep_pixels: True to return the upright images with the results.
+        encode: encodes a result for the transport, in the thread that computed it.
+        id: request ID; see `InferRequest`.
+        priority: priority in the queue; see `InferRequest`.
+        timeout_us: longest time in the queue in microseconds; see `InferRequest`.
+        trace: recorder of timestamps; see `InferRequest`.
+        place_of: returns the turn for an image that is large to decode; None for other images.
+        client: ID of the client; see `InferRequest`.
+        cut: runs images in parts such as tiles; None to run each image as a whole.
     """
 
     images: Sequence[SentImage]
@@ -67,19 +71,20 @@ class ImageRequest:
 
 @dataclass(slots=True, eq=False)
 class ImageResult:
-    """The answer for one image.
+    """The result for one image.
 
     Attributes:
-        width, height: of the upright image, pixels.
-        orientation: EXIF orientation found in the file, 1 to 8.
-        found: in pixels of the upright image; None where the head is not recognised.
-        tensors: the raw output rows, by name, where the head is not recognised; else None.
-        pixels: the upright image, uint8 [h, w, 3] RGB, if the request keeps it.
-        batch: rows of the execution that computed it; 0 for none, or several.
-        times: of the slowest of its tiles, where it was cut into some; of rows of tiles that were
-            run one after the other, together.
-        stages: nanoseconds of each stage of a pipeline, by its name.
-        encoded: the result of the request's `encode`, if it has that.
+        width: width of the upright image in pixels.
+        height: height of the upright image in pixels.
+        orientation: EXIF orientation of the file, 1 to 8.
+        found: result in pixels of the upright image; None if the head is unknown.
+        tensors: raw output rows by output name if the head is unknown; otherwise None.
+        pixels: upright image, uint8 [height, width, 3] RGB, if the request keeps it.
+        batch: batch size of the execution; 0 if there was none or several.
+        times: duration of the stages. For tiles, those of the slowest tile; for rows of tiles that
+            ran one after the other, their sum.
+        stages: duration of each stage of a pipeline in nanoseconds, by the stage's name.
+        encoded: result of the request's `encode`; b"" without `encode`.
     """
 
     width: int
@@ -95,20 +100,21 @@ class ImageResult:
 
 
 RunParts = Callable[[ImageRequest, Sequence[SentImage]], Awaitable[list[ImageResult | FoveaError]]]
-"""Has an engine answer images in place of those of a request, such as the tiles of one."""
+"""Function that runs the model on other images instead of a request's own, such as on its tiles."""
 Cut = Callable[[ImageRequest, RunParts], Awaitable[list[ImageResult | FoveaError]]]
-"""Answers the images of a request by their parts, which the function that it is given runs."""
+"""Function that computes the results of a request's images from their parts with `RunParts`."""
 
 
 @dataclass(slots=True, eq=False)
 class InputTensor:
-    """One input of a request, as it was sent.
+    """One input of a request as the client sent it.
 
     Attributes:
-        datatype: the protocol's name.
-        shape: the batch comes first where the model has one.
-        data: a view of the binary form on the wire (BYTES with their lengths); or a flat array of
-            elements, from a transport that sends them one by one (BYTES: objects of `bytes`).
+        name: name of the input.
+        datatype: the protocol's name of the datatype.
+        shape: shape; the first dimension is the batch if the model has one.
+        data: view of the binary form on the wire (for BYTES, each element follows its length); or a
+            flat array from a transport that sends single elements (for BYTES, `bytes` objects).
     """
 
     name: str
@@ -119,7 +125,7 @@ class InputTensor:
 
 @dataclass(slots=True, eq=False)
 class RequestedOutput:
-    """One requested output; a `classification` of 0 requests the tensor itself."""
+    """One requested output. A `classification` above 0 requests that many top classes instead."""
 
     name: str
     classification: int = 0
@@ -130,17 +136,21 @@ class InferRequest:
     """A request for tensors.
 
     Attributes:
-        model_version: None for the one that the version policy prefers.
-        outputs: in the client's order; empty for all.
-        id: returned with the answer; "" for none.
-        parameters: all that have no field below.
-        priority: 0 for the model's default; else 1 is the highest.
-        timeout_us: longest time in the queue; 0 for the model's default.
-        sequence_id: 0 or "" for none.
-        trace: records its timestamps; None for nearly all.
-        times: collects those of the engines, for an ensemble or a trace; None for nearly all.
-        batch: rows of the execution that answered it, where `times` are collected.
-        client: takes turns with others in the queue; "" where it is not known.
+        model_name: name of the model.
+        model_version: version; None for the version that the version policy prefers.
+        inputs: the inputs.
+        outputs: requested outputs in the client's order; empty for all outputs.
+        id: ID that the response repeats; "" for none.
+        parameters: parameters that have no field below.
+        priority: 0 for the model's default; otherwise 1 is the highest priority.
+        timeout_us: longest time in the queue in microseconds; 0 for the model's default.
+        sequence_id: ID of the sequence; 0 or "" for none.
+        sequence_start: True for the first request of a sequence.
+        sequence_end: True for the last request of a sequence.
+        trace: recorder of timestamps; None for requests that are not traced.
+        times: collects the stage times of the engines for an ensemble or a trace; otherwise None.
+        batch: batch size of the execution, set if `times` is a list.
+        client: ID of the client for fair turns in the queue; "" if it is unknown.
     """
 
     model_name: str
@@ -162,7 +172,7 @@ class InferRequest:
 
 @dataclass(slots=True, eq=False)
 class OutputTensor:
-    """One output of an answer; the array is C-contiguous, and BYTES are objects of `bytes`."""
+    """One output of a response. The array is C-contiguous; BYTES elements are `bytes` objects."""
 
     name: str
     datatype: str
@@ -170,13 +180,13 @@ class OutputTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the array."""
+        """Return the shape of the array."""
         return self.array.shape
 
 
 @dataclass(slots=True, eq=False)
 class InferResponse:
-    """The answer of a model; outputs are in the order of its configuration."""
+    """The response of a model; outputs are in the order of its configuration."""
 
     model_name: str
     model_version: str

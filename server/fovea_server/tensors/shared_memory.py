@@ -1,4 +1,4 @@
-"""The shared memory extensions: tensors in registered memory of this machine, or of its GPUs.
+"""The shared memory extensions: tensors in registered memory of this machine or of its GPUs.
 
 Sources: "System Shared Memory Extension" and "CUDA Shared Memory Extension" of Triton's protocol.
 """
@@ -33,17 +33,17 @@ log = logging.getLogger(__name__)
 Description = TypeVar("Description")
 OpenedT = TypeVar("OpenedT")
 
-# The folder of POSIX shared memory in Linux; no other file can be registered.
+# Directory of POSIX shared memory in Linux. Other files cannot be registered.
 _FOLDER = "/dev/shm"
-# Objects that are mapped at a time: at most this share of the descriptors.
+# Largest number of mapped objects, and largest fraction of the process's file descriptors for them.
 _MAX_OBJECTS, _SHARE = 1024, 0.25
 _CUDA_HANDLE_BYTES = 64
-# Names that Triton's Python backend uses, which may run on the same machine.
+# Prefix of names that Triton's Python backend uses, which may run on the same machine.
 _RESERVED = "triton_python_backend_shm_region_"
 
 
 class RegionSlice(NamedTuple):
-    """The part of a region that holds a tensor, in bytes."""
+    """The part of a region that holds a tensor; `offset` and `byte_size` are in bytes."""
 
     region: str
     offset: int
@@ -51,17 +51,17 @@ class RegionSlice(NamedTuple):
 
 
 class RegionTable(Generic[Description, OpenedT]):
-    """The registered regions of one `kind` of memory, "system" or "cuda"; safe in any thread."""
+    """The registered regions of one kind of memory, "system" or "cuda". Safe in any thread."""
 
     def __init__(self, kind: str, allowed: bool) -> None:
         self._kind = kind
         self._allowed = allowed
         self._lock = threading.Lock()
-        # By name: the description of a region, and the region opened.
+        # Region name: (description, open region).
         self._regions: dict[str, tuple[Description, OpenedT]] = {}
 
     def unregister(self, name: str | None = None) -> None:
-        """Unregister a region, or all; an unknown name is ignored."""
+        """Unregister one region, or all regions. An unknown name is ignored."""
         with self._lock:
             if name is None:
                 self._regions.clear()
@@ -69,7 +69,11 @@ class RegionTable(Generic[Description, OpenedT]):
                 self._regions.pop(name, None)
 
     def status(self, name: str | None = None) -> list[Description]:
-        """List one region, or all sorted by name; NotFound if there is none of that name."""
+        """Return the description of one region, or of all regions sorted by name.
+
+        Raises:
+            NotFound: no region has this name.
+        """
         regions = dict(self._regions)
         if name is None:
             return [regions[name][0] for name in sorted(regions)]
@@ -78,7 +82,7 @@ class RegionTable(Generic[Description, OpenedT]):
         return [regions[name][0]]
 
     def find(self, name: str) -> OpenedT | None:
-        """Look up a region, which stays open while it is referenced; None if there is none."""
+        """Return a region by its name, or None. The region stays open while it is referenced."""
         found = self._regions.get(name)
         return None if found is None else found[1]
 
@@ -98,7 +102,7 @@ class RegionTable(Generic[Description, OpenedT]):
 
 @dataclass(frozen=True, slots=True)
 class SystemRegion:
-    """A part of the shared memory object that `shm_open` calls `key`."""
+    """A part of the shared memory object that `shm_open` opens by the name `key`."""
 
     name: str
     key: str
@@ -109,11 +113,11 @@ class SystemRegion:
 class SystemSharedMemory(RegionTable[SystemRegion, "MappedRegion"]):
     """The registered regions of system memory.
 
-    A region stays mapped after it is unregistered, until its last view is gone.
+    An unregistered region stays mapped until its last view is gone.
 
-    As in Triton, nothing is copied, so clients are trusted not to truncate an object while a
-    request uses it: the engine reads the view after its size was checked, and reading past the end
-    of an object kills the process (SIGBUS). Hence the default: not allowed.
+    Nothing is copied, as in Triton. The engine reads a region after its size was checked, and a
+    read past the end of the object kills the process (SIGBUS). Clients must therefore not truncate
+    an object while a request uses it. For this reason shared memory is disabled by default.
     """
 
     def __init__(self, allowed: bool) -> None:
@@ -121,13 +125,13 @@ class SystemSharedMemory(RegionTable[SystemRegion, "MappedRegion"]):
         self._objects = MappedObjects()
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Map a region, with Triton's messages on refusal.
+        """Map a region.
 
         Raises:
-            Unsupported: clients may not register regions.
-            AlreadyExists: the name is taken.
-            RegionFailed: there is no such object, or it cannot be opened.
-            InvalidRequest: the object is smaller than the region, or reserved.
+            Unsupported: the server does not allow shared memory.
+            AlreadyExists: a region has this name.
+            RegionFailed: the object does not exist or cannot be opened.
+            InvalidRequest: the object is smaller than the region, or its name is reserved.
         """
         self._check_allowed()
         region = SystemRegion(name, key, offset, byte_size)
@@ -135,24 +139,30 @@ class SystemSharedMemory(RegionTable[SystemRegion, "MappedRegion"]):
 
 
 def max_objects() -> int:
-    """Return how many objects may be mapped: each holds a descriptor, as each connection does."""
+    """Return the largest number of mapped objects. Each object takes a file descriptor."""
     return min(_MAX_OBJECTS, share_of_descriptors(_SHARE))
 
 
 class MappedObjects:
-    """The objects that regions are parts of: each is mapped once, and holds one descriptor."""
+    """The mapped shared memory objects, each with one mapping and one file descriptor."""
 
     def __init__(self) -> None:
-        # By device and inode, and those of an object before it grew; the last region closes each.
+        # Mapped objects by (device, inode). An object that has grown is mapped again. A map is
+        # closed with the last region that uses it.
         self._maps: WeakValueDictionary[tuple[int, int], mmap.mmap] = WeakValueDictionary()
         self._all: WeakSet[mmap.mmap] = WeakSet()
 
     def map(self, descriptor: int, end: int) -> mmap.mmap:
-        """Map an object at least as far as `end`; OSError, ValueError: it cannot be mapped."""
+        """Map an object at least up to the offset `end` in bytes.
+
+        Raises:
+            RegionFailed: too many objects are mapped.
+            OSError, ValueError: the object cannot be mapped.
+        """
         found = os.fstat(descriptor)
         key = found.st_dev, found.st_ino
         mapped = self._maps.get(key)
-        # The object may have grown since.
+        # The object may have grown since it was mapped.
         if mapped is None or len(mapped) < end:
             if len(self._all) >= (most := max_objects()):
                 raise RegionFailed(
@@ -165,7 +175,7 @@ class MappedObjects:
 
 
 class MappedRegion:
-    """A region in this process's address space, until its last reference is gone."""
+    """A region that is mapped until its last reference is gone."""
 
     def __init__(self, region: SystemRegion, objects: MappedObjects) -> None:
         self.region = region
@@ -182,15 +192,24 @@ class MappedRegion:
             os.close(descriptor)
 
     def read(self, offset: int, byte_size: int) -> memoryview:
-        """View a part of it; RegionFailed: the object was truncated."""
-        # Detects what was done before the request; see `SystemSharedMemory` for later.
+        """Return a view of a part of the region.
+
+        Raises:
+            RegionFailed: the object was truncated.
+        """
+        # This check detects a truncation before the request. `SystemSharedMemory`
+        # explains later ones.
         if self._map.size() < self.region.offset + self.region.byte_size:
             raise RegionFailed(f"Invalid shared memory region: '{self.region.key}'")
         begin = self.region.offset + offset
         return memoryview(self._map)[begin : begin + byte_size]
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Write to a part of it; RegionFailed: the object was truncated."""
+        """Write to a part of the region.
+
+        Raises:
+            RegionFailed: the object was truncated.
+        """
         self.read(offset, data.nbytes)[:] = data
 
 
@@ -202,7 +221,7 @@ def _open_object(region: SystemRegion) -> int:
             f"key contains the reserved prefix '{_RESERVED}'"
         )
     refused = RegionFailed(f"Unable to open shared memory region: '{region.key}'")
-    # As in shm_open, a name is one component of a path.
+    # A name is a single path component, as in shm_open.
     if not name or "/" in name or "\0" in name:
         raise refused
     try:
@@ -224,7 +243,7 @@ def _invalid(name: str) -> InvalidRequest:
 
 @dataclass(frozen=True, slots=True)
 class CudaRegion:
-    """A region of a GPU's memory that another process has allocated."""
+    """A region of GPU memory that another process has allocated."""
 
     name: str
     device_id: int
@@ -232,22 +251,22 @@ class CudaRegion:
 
 
 class CudaSharedMemory(RegionTable[CudaRegion, "OpenedCudaRegion"]):
-    """The registered regions of GPUs' memory, copied to and from the host's memory."""
+    """The registered regions of GPU memory. Tensors are copied to and from host memory."""
 
     def __init__(self, allowed: bool, memory: Callable[[], GpuMemory] = open_gpu_memory) -> None:
         super().__init__("cuda", allowed)
         self._open_memory = memory
         self._memory: GpuMemory | None = None
-        # Includes unregistered regions that are still in use.
+        # Open regions, including unregistered ones that are still in use.
         self._still_open: WeakSet[OpenedCudaRegion] = WeakSet()
 
     def register(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
         """Open memory that another process has allocated, by its `cudaIpcMemHandle_t`.
 
         Raises:
-            Unsupported: clients may not register regions.
-            AlreadyExists: the name is taken.
-            InvalidRequest: the handle is invalid, there is no such GPU, or its memory is smaller.
+            Unsupported: the server does not allow shared memory.
+            AlreadyExists: a region has this name.
+            InvalidRequest: the handle is invalid, the GPU does not exist, or its memory is smaller.
         """
         self._check_allowed()
         if len(raw_handle) != _CUDA_HANDLE_BYTES:
@@ -272,7 +291,7 @@ class CudaSharedMemory(RegionTable[CudaRegion, "OpenedCudaRegion"]):
         return opened
 
     def close(self) -> None:
-        """Unregister everything and release the GPUs. Calling it again does nothing."""
+        """Unregister all regions and release the GPUs. A second call does nothing."""
         self.unregister()
         with self._lock:
             for region in list(self._still_open):
@@ -282,23 +301,31 @@ class CudaSharedMemory(RegionTable[CudaRegion, "OpenedCudaRegion"]):
 
 
 class OpenedCudaRegion:
-    """An open region, which closes with its last reference; safe in any thread."""
+    """An open region, which is closed with its last reference. Safe to use in any thread."""
 
     def __init__(self, region: CudaRegion, buffer: GpuBuffer) -> None:
         self.region = region
         self._buffer = buffer
 
     def close(self) -> None:
-        """Close it, even if it is referenced. Calling it again does nothing."""
+        """Close the region even if it is referenced. A second call does nothing."""
         self._buffer.close()
 
     def read(self, offset: int, byte_size: int) -> memoryview:
-        """Copy a part of it to the host's memory; RegionFailed: the GPU has failed."""
+        """Copy a part of the region to host memory.
+
+        Raises:
+            RegionFailed: the GPU has failed.
+        """
         with self._failures():
             return self._buffer.read(offset, byte_size)
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Write to a part of it, completely; RegionFailed: the GPU has failed."""
+        """Write all of `data` to the region.
+
+        Raises:
+            RegionFailed: the GPU has failed.
+        """
         with self._failures():
             self._buffer.write(offset, data)
 
@@ -314,7 +341,7 @@ OpenRegion = MappedRegion | OpenedCudaRegion
 
 
 class OutputPlace:
-    """A place for an output, which stays valid after its region is unregistered."""
+    """The place of an output in shared memory. It stays valid after its region is unregistered."""
 
     def __init__(self, target: OpenRegion, offset: int, byte_size: int) -> None:
         self._target = target
@@ -322,7 +349,11 @@ class OutputPlace:
         self._byte_size = byte_size
 
     def write(self, name: str, data: bytes | memoryview) -> None:
-        """Write an output; RegionFailed where it does not fit."""
+        """Write the bytes of an output.
+
+        Raises:
+            RegionFailed: the output does not fit, or the memory no longer exists.
+        """
         view = memoryview(data)
         if view.nbytes > self._byte_size:
             raise RegionFailed(
@@ -334,12 +365,12 @@ class OutputPlace:
 
 
 class SharedRegions:
-    """Finds tensors in registered regions, with Triton's messages.
+    """Finds tensors in registered regions, with Triton's error texts.
 
     Raises:
-        NotFound: there is no such region.
-        InvalidRequest: the region is smaller.
-        RegionFailed: its memory no longer exists.
+        NotFound: the region is not registered.
+        InvalidRequest: the offset or the size exceeds the region.
+        RegionFailed: the memory of the region no longer exists.
     """
 
     def __init__(self, system: SystemSharedMemory, cuda: CudaSharedMemory) -> None:
@@ -347,11 +378,11 @@ class SharedRegions:
         self._cuda = cuda
 
     def read(self, region: str, offset: int, byte_size: int) -> memoryview:
-        """Read bytes of a region; system memory is not copied, so a client can still change it."""
+        """Return bytes of a region; clients can still change system memory, which is not copied."""
         return self._find(region, offset, byte_size).read(offset, byte_size)
 
     def output(self, region: str, offset: int, byte_size: int) -> OutputPlace:
-        """Find the place for an output, before the model runs."""
+        """Return the place of an output, before the model runs."""
         return OutputPlace(self._find(region, offset, byte_size), offset, byte_size)
 
     def _find(self, region: str, offset: int, byte_size: int) -> OpenRegion:

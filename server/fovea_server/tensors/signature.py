@@ -1,4 +1,4 @@
-"""The inputs and outputs of a model, as clients see them: their shapes, the size of an answer."""
+"""The inputs and outputs of a model as clients see them, and the expected size of a response."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from fovea_server.tensors.wire import NUMPY, protocol_name
 
 
 def shape_text(shape: Iterable[int]) -> str:
-    """Write a shape as Triton's messages do: "[-1,4]"."""
+    """Format a shape as in Triton's error texts: "[-1,4]"."""
     return f"[{','.join(map(str, shape))}]"
 
 
 def shapes_match(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Compare two shapes; -1 matches any size."""
+    """Return True if two shapes are equal; -1 matches any size."""
     return len(a) == len(b) and all(m == n or -1 in (m, n) for m, n in zip(a, b, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSides:
-    """The sizes of images that an engine takes: multiples of `step`, and those of the largest.
+    """The image sizes that an engine accepts: multiples of `step`, or the largest size.
 
     Attributes:
-        largest: [3, height, width] or [height, width, 3].
+        largest: largest shape, [3, height, width] or [height, width, 3].
+        step: step between accepted sizes in pixels.
     """
 
     largest: tuple[int, ...]
@@ -37,7 +38,7 @@ class ImageSides:
         return f"multiples of {self.step}, from {self.step} to those of {shape_text(self.largest)}"
 
     def hold(self, image: tuple[int, ...]) -> bool:
-        """Return True if an image may have that shape."""
+        """Return True if the engine accepts an image of this shape."""
         return all(
             have == most or (0 < have < most and have % self.step == 0)
             for have, most in zip(image, self.largest, strict=True)
@@ -46,13 +47,15 @@ class ImageSides:
 
 @dataclass(frozen=True, slots=True)
 class ModelTensor:
-    """One input or output.
+    """One input or output of a model.
 
     Attributes:
-        datatype: the protocol's name.
-        shape: -1 for any size; the batch comes first where the model has one.
-        reshape: the engine's shape without the batch; None for the same.
-        sides: of an image of several sizes; None for others.
+        name: name of the tensor.
+        datatype: the protocol's name of the datatype.
+        shape: shape; -1 for any size. The first dimension is the batch if the model has one.
+        optional: True if a request may omit this input.
+        reshape: the engine's shape without the batch; None if it is the same shape.
+        sides: accepted sizes of an image input; None for other tensors.
     """
 
     name: str
@@ -65,11 +68,12 @@ class ModelTensor:
 
 @dataclass(frozen=True, slots=True)
 class ModelSignature:
-    """Inputs and outputs in the order of the configuration.
+    """Inputs and outputs of a model in the order of its configuration.
 
     Attributes:
-        inputs: without the control inputs of sequences.
-        max_batch_size: 0 without a batch dimension.
+        inputs: the inputs, without the control inputs of sequences.
+        outputs: the outputs.
+        max_batch_size: largest batch size; 0 without a batch dimension.
     """
 
     inputs: tuple[ModelTensor, ...]
@@ -83,12 +87,13 @@ class ModelSignature:
         sides: Mapping[str, ImageSides] | None = None,
         scalars: Collection[str] = (),
     ) -> Self:
-        """Read a complete configuration.
+        """Make the signature of a complete configuration.
 
         Args:
-            config: of the model.
-            sides: of inputs that are images of several sizes, by name.
-            scalars: inputs and outputs without dimensions, which clients send and get as [1].
+            config: configuration of the model.
+            sides: accepted sizes of image inputs, by input name.
+            scalars: names of inputs and outputs without dimensions. Clients send and
+                receive them as [1].
         """
         sides = sides or {}
         batched = config.max_batch_size > 0
@@ -115,9 +120,10 @@ def _tensor(tensor: ConfigTensor, batched: bool, sides: ImageSides | None = None
 
 
 class AnswerSize:
-    """The bytes that an answer will have, before it is computed.
+    """Predicts the size of a response in bytes before it is computed.
 
-    Each output is expected as its signature says; one whose size varies, as it was the last time.
+    An output of fixed shape has the size of its signature. An output of variable size is expected
+    to be as large as in the last response.
     """
 
     def __init__(self, signature: ModelSignature) -> None:
@@ -132,12 +138,12 @@ class AnswerSize:
                 self._fixed += prod(dims) * NUMPY[tensor.datatype].itemsize
 
     def expected(self, inputs: Sequence[InputTensor]) -> int:
-        """Return the bytes of all outputs for these inputs, which nobody has checked yet."""
+        """Return the expected bytes of all outputs; the inputs need not be checked yet."""
         size = self._fixed + sum(self._varying.values())
         return size * self._rows(inputs[0].shape) if self._most_rows and inputs else size
 
     def learn(self, outputs: Sequence[OutputTensor]) -> None:
-        """Remember the sizes of an answer."""
+        """Remember the sizes of the variable outputs of a response."""
         if not self._varying:
             return
         for tensor in outputs:

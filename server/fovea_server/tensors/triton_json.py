@@ -1,6 +1,6 @@
-"""Reads the JSON of requests, and values in it, by Triton's rules and with Triton's messages.
+"""Parses the JSON of requests by Triton's rules and with Triton's error texts.
 
-Source of the texts: triton_json.h of Triton's common repository; clients match on them.
+Source of the texts: triton_json.h of Triton's common repository. Some clients match these texts.
 """
 
 from __future__ import annotations
@@ -22,10 +22,19 @@ _NUMBER = re.compile(r"\s*([+-]?)0*(\d{1,20}|(?<=0))", re.ASCII)
 
 
 def parse_json(data: bytes | bytearray, most: int = MAX_WEIGHT) -> Any:
-    """Parse a JSON document of at most `MAX_DEPTH` levels that weighs at most `most`."""
+    """Parse a JSON document.
+
+    Args:
+        data: UTF-8 text.
+        most: largest weight of the document; see `json_text.weight`.
+
+    Raises:
+        BodyTooLarge: the document weighs more than `most`.
+        MalformedJson: the text is not JSON, or is nested deeper than `MAX_DEPTH` levels.
+    """
     check_weight(data, most)
     value = _loads(data)
-    # A quick test: most documents have too few brackets to be deep.
+    # This test is fast, and most documents have too few brackets to be deep.
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
         _check_depth(value)
     return value
@@ -35,9 +44,9 @@ def _loads(data: bytes | bytearray) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        # Triton accepts these; JSON does not.
+        # Triton accepts these values although JSON does not have them.
         if b"NaN" in data or b"Infinity" in data:
-            # Python's own parser takes several times as long.
+            # Python's parser takes several times as long as orjson.
             check_weight(data)
             try:
                 return _parse_with_nan(data)
@@ -50,13 +59,13 @@ def _loads(data: bytes | bytearray) -> Any:
 def _parse_with_nan(data: bytes | bytearray) -> Any:
     value = json.loads(data.decode(), parse_int=_integer)
     if b"\\u" in data:
-        # A lone surrogate cannot be encoded: this raises a ValueError.
+        # This line raises a ValueError for a lone surrogate.
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
 def _integer(text: str) -> int | float:
-    """Read an integer as orjson does: a float if it exceeds 64 bits."""
+    """Parse an integer like orjson: return a float if it exceeds 64 bits."""
     value = int(text)
     return value if -(2**63) <= value < 2**64 else float(text)
 
@@ -80,19 +89,23 @@ def _refuse(why: str) -> MalformedJson:
 
 
 def find(value: object, name: str, default: object = None) -> Any:
-    """Look up a member; `default` if the value is no object or has no such member."""
+    """Return a member of an object; `default` if the value is not an object or lacks the member."""
     return value.get(name, default) if type(value) is dict else default
 
 
 def member(value: object, name: str) -> Any:
-    """Look up a member; raise MalformedJson if there is none."""
+    """Return a member of an object.
+
+    Raises:
+        MalformedJson: the value is not an object or lacks the member.
+    """
     if type(value) is not dict or name not in value:
         raise MalformedJson(f"attempt to access non-existing object member '{name}'")
     return value[name]
 
 
 def read(field: str, reader: Callable[[Any], T], value: object) -> T:
-    """Apply `reader` to a value; its error, a MalformedJson, names the field."""
+    """Return `reader(value)`; add the name of the field to the text of a MalformedJson."""
     try:
         return reader(value)
     except MalformedJson as error:
@@ -100,43 +113,43 @@ def read(field: str, reader: Callable[[Any], T], value: object) -> T:
 
 
 def read_member(field: str, reader: Callable[[Any], T], value: object) -> T:
-    """Apply `reader` to the member of an object that has the field's name."""
+    """Apply `reader` to the member `field` of an object; errors name the field."""
     return read(field, lambda parent: reader(member(parent, field)), value)
 
 
 def as_bool(value: object) -> bool:
-    """Check that a value is a boolean."""
+    """Return a boolean; raise MalformedJson for other types."""
     if not isinstance(value, bool):
         raise MalformedJson("attempt to access JSON non-boolean as boolean")
     return value
 
 
 def as_unsigned(value: object) -> int:
-    """Check that a value is a whole number from 0."""
+    """Return an integer >= 0; raise MalformedJson for other values."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise MalformedJson("attempt to access JSON non-unsigned-integer as unsigned-integer")
     return value
 
 
 def as_string(value: object) -> str:
-    """Check that a value is a string."""
+    """Return a string; raise MalformedJson for other types."""
     if not isinstance(value, str):
         raise MalformedJson("attempt to access JSON non-string as string")
     return value
 
 
 def as_list(value: object) -> list[object]:
-    """Check that a value is a list."""
+    """Return a list; raise MalformedJson for other types."""
     if not isinstance(value, list):
         raise MalformedJson("attempt to access JSON non-array as array")
     return value
 
 
 def leading_number(text: str) -> int | None:
-    """Parse the number at the beginning of a text, as C's strtol; None if there is none.
+    """Parse the integer at the beginning of a text like C's strtol; return None if there is none.
 
-    Text after the digits is ignored. Of more than 20 digits the first 20 are read, which exceed
-    every range already.
+    Text after the digits is ignored. At most 20 digits are read, because a number of 20 digits
+    exceeds every range.
     """
     found = _NUMBER.match(text)
     return None if found is None else int(f"{found[1]}{found[2] or 0}")

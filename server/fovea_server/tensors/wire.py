@@ -1,8 +1,8 @@
-"""Tensors in the protocol's binary form, and the names of their element types.
+"""The binary form of tensors in the protocol, and the names of datatypes.
 
-Source: "Tensor Data Types" of the Open Inference Protocol and `DataType` of model_config.proto. Of
-BYTES each element follows its length; Triton's core (`ValidateBytesInputs`) and its backends have
-the same texts of errors.
+Source: "Tensor Data Types" of the Open Inference Protocol, and `DataType` of model_config.proto.
+Each BYTES element follows its length. The error texts come from Triton's core
+(`ValidateBytesInputs`) and backends.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ NUMPY: dict[str, np.dtype[Any]] = {
     },
     **{f"FP{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
     "BF16": np.dtype(ml_dtypes.bfloat16),
-    # Elements are `bytes`.
+    # Elements are `bytes` objects.
     "BYTES": np.dtype(object),
 }
-"""The protocol's name -> numpy's type."""
+"""The protocol's name of a datatype: NumPy's dtype."""
 
 NAMES = {dtype: name for name, dtype in NUMPY.items()}
-"""numpy's type -> the protocol's name."""
+"""NumPy's dtype: the protocol's name."""
 
-# Below this size in bytes a copy is cheaper than a view.
+# Size in bytes below which a copy is cheaper than a view.
 _SMALL = 16_384
-# 4 bytes, little-endian.
+# Length of an element: 4 bytes, little-endian.
 _LENGTH = struct.Struct("<I")
-# Elements converted in one step, which takes a few milliseconds: a longer step would block other
-# threads.
+# Number of elements converted in one step, which takes a few milliseconds. A longer step would
+# block other threads.
 _PIECE = 16_384
 
 
 def wire(tensor: OutputTensor) -> bytes | memoryview:
-    """Encode the elements in row-major order, little-endian; a large numeric tensor as a view.
+    """Encode a tensor in row-major order, little-endian; a large numeric tensor as a view.
 
-    Elements of BYTES follow their lengths.
+    Each BYTES element follows its length.
     """
     if tensor.datatype == "BYTES":
         return encode_strings(tensor.array)
     if tensor.array.nbytes < _SMALL:
         return tensor.array.tobytes()
-    # As bytes, because a memoryview has no float16 and bfloat16.
+    # View the elements as bytes, because memoryview supports neither float16 nor bfloat16.
     return np.ascontiguousarray(tensor.array).reshape(-1).view(np.uint8).data
 
 
 def encode_strings(array: Array) -> bytes:
-    """Encode the elements, objects of `bytes`, in row-major order."""
+    """Encode `bytes` objects in row-major order, each after its length."""
     flat = array.ravel()
     pieces = [_encode(flat[at : at + _PIECE]) for at in range(0, flat.size, _PIECE)]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -71,10 +71,15 @@ def _encode(flat: Array) -> bytes:
 
 
 def decode_strings(view: memoryview, count: int, what: str = "the tensor") -> Array:
-    """Decode `count` elements into a flat array of `bytes` objects.
+    """Decode BYTES elements into a flat array of `bytes` objects.
+
+    Args:
+        view: encoded elements.
+        count: number of elements that must be in `view`.
+        what: name of the tensor in error texts.
 
     Raises:
-        InvalidRequest: there are more or fewer, or the last is incomplete; `what` names the tensor.
+        InvalidRequest: there are more or fewer elements, or the last one is incomplete.
     """
     pieces: list[Array] = []
     at, end, got = 0, len(view), 0
@@ -91,7 +96,11 @@ def decode_strings(view: memoryview, count: int, what: str = "the tensor") -> Ar
 
 
 def _decode(view: memoryview, at: int, most: int, what: str) -> tuple[list[bytes], int]:
-    """Decode up to `most` elements, of which the last is one too many; return the next offset."""
+    """Decode up to `most` elements and return them with the next offset.
+
+    `most` is one more than the tensor may have, so the last element only proves that
+    there are too many.
+    """
     elements: list[bytes] = []
     end = len(view)
     while at < end and len(elements) < min(most, _PIECE):
@@ -110,7 +119,7 @@ def _decode(view: memoryview, at: int, most: int, what: str) -> tuple[list[bytes
 
 
 def check_count(got: int, count: int, what: str) -> None:
-    """Raise InvalidRequest if the shape of the tensor has another number of elements."""
+    """Raise InvalidRequest if a tensor has more or fewer elements than its shape."""
     if got < count:
         raise InvalidRequest(f"expected {count} string elements for {what}, got {got}")
     if got > count:
@@ -121,5 +130,5 @@ def check_count(got: int, count: int, what: str) -> None:
 
 
 def protocol_name(config_name: str) -> str:
-    """Convert from the name in config.pbtxt: "TYPE_FP32", "TYPE_STRING"."""
+    """Return the protocol's name of a datatype in config.pbtxt: "FP32" for "TYPE_FP32"."""
     return "BYTES" if config_name == "TYPE_STRING" else config_name.removeprefix("TYPE_")
