@@ -22,8 +22,8 @@ def coco(
         return [_coco_row(found, image_id, found.class_id) for found in result.detections]
     if missing := {found.class_name for found in result.detections} - categories.keys():
         raise ValueError(
-            f"the categories lack {', '.join(sorted(missing))}: add the model's names for them, or "
-            "leave these classes out of the request with its option classes"
+            f"the categories have no {', '.join(sorted(missing))}: add them, or exclude these "
+            "classes from the request with the option classes"
         )
     return [_coco_row(each, image_id, categories[each.class_name]) for each in result.detections]
 

@@ -59,7 +59,7 @@ class Frames:
         try:
             return min(self._in_flight, int(json.loads(hello)["in_flight"]))
         except (LookupError, TypeError, ValueError) as error:
-            raise UnexpectedAnswer(f"{self._policy.url} does not say how many frames") from error
+            raise UnexpectedAnswer(f"{self._policy.url} did not report its frame limit") from error
 
     def encode_image(self, image: ImageSource) -> bytes | ImageError:
         """Return the bytes of an image; one that cannot be read only fails itself."""
@@ -104,7 +104,7 @@ class Frames:
                 rejection.status_code, headers=headers, content=bytes(rejection.body or b"")
             )
             _responses.raise_for_status(response)
-            raise UnexpectedAnswer(f"{url} takes no WebSockets") from error
+            raise UnexpectedAnswer(f"{url} does not accept WebSockets") from error
         except WebSocketException as error:
             raise UnexpectedAnswer(f"{url} does not speak WebSocket ({error})") from error
         except TimeoutError as error:

@@ -93,7 +93,7 @@ def _reader_of_one(kinds: Sequence[Any]) -> Read:
         for names, one in readers:
             if names.issubset(value):
                 return one(value)
-        raise ValueError(f"it is none of {', '.join(kind.__name__ for kind in kinds)}")
+        raise ValueError(f"it must be one of {', '.join(kind.__name__ for kind in kinds)}")
 
     return first
 

@@ -119,7 +119,7 @@ def images_path(
 ) -> str:
     """Return the path of an operation on images; TypeError for an option that does not exist."""
     if unknown := options.keys() - PredictOptions.__annotations__.keys():
-        raise TypeError(f"there is no option {', '.join(sorted(unknown))}")
+        raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
     of_images = {name: value for name, value in options.items() if name not in _OF_CALL}
     return model_path(model, options.get("version")) + f"/{operation}" + query(of_images)
 

@@ -72,7 +72,7 @@ def outputs(response: Response) -> dict[str, NDArray[Any]]:
             found[str(each["name"])] = array.reshape(each["shape"])
             at += size
         if at != len(response.content):
-            raise ValueError(f"{len(response.content) - at} bytes are of no tensor")
+            raise ValueError(f"{len(response.content) - at} bytes belong to no tensor")
         return found
 
 
@@ -86,8 +86,8 @@ def _encode(name: str, array: NDArray[Any]) -> tuple[str, bytes]:
         return "BF16", array.view(np.uint16).astype("<u2").tobytes()
     if (datatype := _DATATYPES.get(array.dtype.name)) is None:
         raise TypeError(
-            f"the input {name!r} is {array.dtype}, and the protocol has no such tensors: convert "
-            "it with astype to the type that Client.model lists"
+            f"the input {name!r} is {array.dtype}, which the protocol cannot send: convert it "
+            "with astype to the type in Client.model"
         )
     return datatype, array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
@@ -96,8 +96,8 @@ def _encode_element(name: str, element: object) -> bytes:
     data = element.encode() if isinstance(element, str) else element
     if not isinstance(data, bytes):
         raise TypeError(
-            f"the input {name!r} has an element that is {type(element).__name__}: an array of "
-            "objects is sent as BYTES, of bytes or str; others need a dtype of numbers"
+            f"the input {name!r} has an element that is {type(element).__name__}: elements of an "
+            "object array must be bytes or str; use a numeric dtype for numbers"
         )
     return len(data).to_bytes(_LENGTH, "little") + data
 

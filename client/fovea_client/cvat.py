@@ -96,8 +96,8 @@ class DetectionFunction:
         """Return the number of a class's label."""
         if class_id >= len(self._ids):
             raise ValueError(
-                f"class {class_id} of {self._name!r} has no name, as its labels end before it: "
-                "build it with `fovea build --labels`, with a name for each class"
+                f"class {class_id} of {self._name!r} has no label: build the model with `fovea "
+                "build --labels`, with a label for each class"
             )
         return self._ids[class_id]
 
@@ -156,7 +156,7 @@ def _keypoint_names(described: Model) -> list[str]:
     skeleton = (described.card or {}).get("skeleton")
     if skeleton is None:
         raise ValueError(
-            f"the keypoints of {described.name!r} have no names, for it has no card "
-            f"({described.card_reason}): build it with `fovea build`, or ask for boxes alone"
+            f"the keypoints of {described.name!r} have no names, because the model has no card "
+            f"({described.card_reason}): build it with `fovea build`, or request boxes only"
         )
     return list(skeleton["names"])

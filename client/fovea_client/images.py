@@ -78,8 +78,8 @@ def image_to_send(image: ImageSource, channels: Channels = "RGB") -> bytes | Url
         return Url(image)
     if isinstance(image, str) and _OTHER_ADDRESS.match(image):
         raise ValueError(
-            f"{image} is no address of an image: that begins with http:// or https://. Of a video "
-            "stream, send single pictures"
+            f"{image} is not an image URL, which begins with http:// or https://. Send the frames "
+            "of a video one by one"
         )
     if isinstance(image, str | os.PathLike):
         return Path(image).read_bytes()

@@ -112,8 +112,8 @@ def _origin(file: Path, declared: str) -> tuple[str, dict[str, str]]:
     fitting = {backend.name: backend for backend in backends_for(file.name)}
     if declared and declared not in fitting:
         raise InvalidModel(
-            f"{file} is not for backend '{declared}' but for {' or '.join(fitting)}: correct "
-            "config.pbtxt, or give the file the suffix of what it is"
+            f"{file} is a file for {' or '.join(fitting)}, not for the backend '{declared}': "
+            "correct config.pbtxt, or the file's suffix"
         )
     made_for, metadata = next(iter(fitting.values())).read_header(file)
     return declared or made_for, read_metadata(file) if file.suffix == ".onnx" else metadata

@@ -52,7 +52,7 @@ def entry_points(group: Group) -> dict[str, metadata.EntryPoint]:
     for point in sorted(_list_foreign(group), key=lambda one: (_package(one), one.name)):
         if (first := found.setdefault(point.name, point)) is not point:
             log.warning(
-                "%s: %r of %s is left out, as %s has that name",
+                "%s: %r of %s is ignored, because %s has that name",
                 group,
                 point.name,
                 _package(point),

@@ -204,7 +204,7 @@ def decode_image(
         if _lacks_memory(error, width * height):
             raise NoMemory(
                 f"there is not enough memory to decode an image of {width}x{height} now: send it "
-                "again later, or smaller"
+                "again later, or send a smaller image"
             ) from error
         raise InvalidImage(_unreadable(data, error)) from error
 
@@ -274,7 +274,7 @@ def _description(data: bytes | bytearray) -> str:
 
 def _check_size(width: int, height: int, limits: ImageLimits) -> None:
     if width < 1 or height < 1:
-        raise InvalidImage(f"the image says it is {width}x{height}: it must have pixels")
+        raise InvalidImage(f"the image is empty ({width}x{height})")
     if width * height > limits.max_pixels:
         raise ImageTooLarge(
             f"the image is {width}x{height}, over the limit of {limits.max_pixels / 1e6:g} "

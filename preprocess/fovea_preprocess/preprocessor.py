@@ -50,8 +50,8 @@ class Preprocessor:
         self.spec = spec
         if prod(spec.row_shape) > _MAX_ELEMENTS:
             raise InvalidModel(
-                f"its input takes images of {spec.width} x {spec.height}, which take more than a "
-                "gigabyte each: export the model with a smaller input"
+                f"its input of {spec.width} x {spec.height} pixels takes more than a gigabyte per "
+                "image: export the model with a smaller input"
             )
         self._tables = _tables(spec)
         # Streams send images of few sizes.

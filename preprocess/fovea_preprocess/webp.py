@@ -28,7 +28,7 @@ def read_webp_header(data: bytes | bytearray) -> WebPHeader:
     """Read the first chunk; ValueError where it is none of a WebP."""
     kind, body = bytes(data[12:16]), data[20:30]
     if data[8:12] != b"WEBP" or len(body) < 10:
-        raise ValueError("this is no WebP")
+        raise ValueError("not a WebP file")
     if kind == b"VP8X":
         width, height = (1 + int.from_bytes(body[at : at + 3], "little") for at in (4, 7))
         return WebPHeader(width, height, bool(body[0] & _ANIMATED))

@@ -86,7 +86,7 @@ def test_heads_that_are_none_are_left_out(demo_model, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     command = [*FOVEA, "inspect", demo_model]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stderr.count("of heads 'toy' is left out: it is no family of heads") == 2
+    assert done.stderr.count("of heads 'toy' is ignored: it is not a Head class") == 2
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_names_stay_with_the_first(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     doctor = subprocess.run([*FOVEA, "doctor"], capture_output=True, text=True, check=False)
     for taken in ("onnxruntime", "tensorrt"):
-        assert f"backend '{taken}' of late 1.0 is left out: that name is taken" in doctor.stderr
+        assert f"backend '{taken}' of late 1.0 is ignored: another backend has that name" in doctor.stderr
 
 
 def test_a_server_and_doctor_warn_of_a_table_that_is_not_read_any_more(tmp_path, monkeypatch):

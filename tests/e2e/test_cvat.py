@@ -229,7 +229,7 @@ def test_a_class_without_a_name_says_what_to_do(server, tmp_path):
         words = ("task", "auto-annotate", str(TASK))
         done = cvat_cli(server, double, tmp_path, words, "few", ())
     assert done.returncode != 0
-    assert "of 'few' has no name, as its labels end before it: build it with" in done.stderr
+    assert "of 'few' has no label: build the model with" in done.stderr
 
 
 def test_an_agent_offers_it_in_cvats_own_page(server, tmp_path):

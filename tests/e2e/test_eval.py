@@ -165,7 +165,7 @@ def test_labels_of_other_things_are_a_sentence(detector_server, few, fovea):
         detector_server.url,
     )
     assert code == 2
-    assert "and the model has not, only " in err
+    assert "and the model only has " in err
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_tensors_and_annotated_images_too(demo_server, large, expected):
         ("tile=2by2", "side of a tile"),
         ("tile=640&overlap=1", "from 0 to 0.9"),
         ("tile=64x64&overlap=0", "larger tiles"),
-        ("overlap=.3", "overlap is of tiles, and there are none"),
+        ("overlap=.3", "overlap needs tile"),
         ("top_k=3", "top_k has no effect on model 'digits', whose task is detect"),
         ("mask=png", "mask=png has no effect on model 'digits'"),
     ],
@@ -106,7 +106,7 @@ def test_accuracy_with_tiles(demo_server, demo_repository, scene, demo_truth, fo
     assert found[True] > found[False] + 0.1
     code, _, err = fovea(*words, "--overlap", 0.3, "--url", demo_server.url)
     assert code == 2
-    assert "overlap is of tiles" in err
+    assert "overlap needs tile" in err
 
 
 def test_options_that_every_answer_follows_are_taken(demo_server, large):

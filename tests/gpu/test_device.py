@@ -50,7 +50,7 @@ def test_copies_go_on_while_a_kernel_runs(device, target):
 
 
 def test_an_image_that_is_none_is_refused(device):
-    with device.current(), pytest.raises(InferenceFailed, match="does not take the kernel"):
+    with device.current(), pytest.raises(InferenceFailed, match="the kernel await"):
         device.kernel(b"no image\0", "await")
 
 

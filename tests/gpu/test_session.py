@@ -149,7 +149,7 @@ def test_a_refusal_fails_its_batch_alone(engine):
 
         with ThreadPoolExecutor(THREADS) as pool:
             right = sum(pool.map(serve, range(THREADS)))
-        assert refused == ["TensorRT refused to run this batch; the log says why"] * 40
+        assert refused == ["TensorRT could not run this batch; see the log"] * 40
         assert right == THREADS * 100 - 40
         served(session)
 

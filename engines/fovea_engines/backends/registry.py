@@ -37,7 +37,9 @@ class _Backends(Mapping[str, Backend]):
         found = dict(_OWN)
         for name, point in entry_points(Group.BACKENDS).items():
             if name in found:
-                log.warning("backend %s is left out: that name is taken", describe_entry(point))
+                log.warning(
+                    "backend %s is ignored: another backend has that name", describe_entry(point)
+                )
                 continue
             try:
                 backend = load(Group.BACKENDS, name)
@@ -47,7 +49,7 @@ class _Backends(Mapping[str, Backend]):
             if isinstance(backend, Backend) and backend.name == name:
                 found[name] = backend
             else:
-                log.warning("%r is left out: it is no backend of that name", name)
+                log.warning("%r is ignored: it is not a backend with that name", name)
         return found
 
     def __getitem__(self, name: str) -> Backend:

@@ -166,8 +166,8 @@ def _open(
             raise BuildError(f"the engine does not run on the {gpu} it is for: {error}") from error
         if prepared.unproven:
             raise BuildError(
-                f"the engine cannot run here ({error}), and nothing stands in for a plugin: build "
-                "it where its GPU is"
+                f"the engine cannot run on this machine ({error}), and no other runtime has its "
+                "plugins: build it on a machine with its GPU"
             ) from error
         progress.note(f"the engine cannot run here ({error}): ONNX Runtime computes its figures")
         return _stand_in(plan, graph), REFERENCE_BACKEND

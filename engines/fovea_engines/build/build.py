@@ -107,8 +107,8 @@ def build(
     except OSError as error:
         where = error.filename or plan.repository
         raise BuildError(
-            f"{where} cannot be read or written ({error.strerror}): nothing was "
-            "published; name files and a --repository of yours"
+            f"{where} cannot be read or written ({error.strerror}): nothing was published; use "
+            "files and a --repository that you may read and write"
         ) from error
 
 
@@ -126,7 +126,7 @@ def _build(
     check_head_decided(plan, prepared)
     if plan.labels and prepared.head.nameless:
         raise InvalidOption(
-            f"--labels has no effect: the model's task is {prepared.head.task}, which knows no "
+            f"--labels has no effect: the model's task is {prepared.head.task}, which has no "
             "classes: leave --labels out"
         )
     dataset = None if labelled is None else _match_labels(labelled, prepared)
@@ -260,8 +260,7 @@ def _read_labels(data: Path, images: Path | None, progress: Progress) -> Labels:
 def _match_labels(labelled: Labels, prepared: PreparedModel) -> Labels:
     if prepared.head.family is None:
         raise InvalidOption(
-            f"--data measures models whose head is known, and that of this one is not: "
-            f"{prepared.head.reason}"
+            f"--data needs a recognised head, and this model has none: {prepared.head.reason}"
         )
     check_task(labelled, prepared.head.task)
     classes = prepared.head.num_classes or len(prepared.labels or ()) or None

@@ -187,9 +187,9 @@ class BuildPlan:
             )
         if self.precision == "bf16" and not sets_for("bf16"):
             raise InvalidOption(
-                f"--precision bf16 needs a CPU with {' or '.join(BFLOAT16_SETS)}, and this one "
-                f"({processor_name()}) has neither: take --precision int8, which every CPU "
-                "computes, or fp32"
+                f"--precision bf16 needs a CPU with {' or '.join(BFLOAT16_SETS)}, and this CPU "
+                f"({processor_name()}) has neither: use --precision int8 or fp32, which run on "
+                "every CPU"
             )
         if len(self.precisions) > 1 and self.tensorrt is not None:
             raise InvalidOption("--tensorrt writes one precision: give --precision fp16 or int8")
@@ -207,8 +207,8 @@ class BuildPlan:
             )
         if self.image_front or self.nms_tail or self.tensorrt is not None:
             raise InvalidOption(
-                "--rect has its boxes decoded outside of the graph, whose size they depend on: "
-                "leave out --image-front, --nms-tail and --tensorrt"
+                "--rect decodes boxes outside the graph, because they depend on its size: leave "
+                "out --image-front, --nms-tail and --tensorrt"
             )
 
     def choice(self, backend: str, precision: Precision) -> BuildPlan:
@@ -217,11 +217,13 @@ class BuildPlan:
 
     def _check_files(self) -> None:
         if self.text is not None and self.tokenizer_file is None:
-            raise InvalidOption("--text needs --tokenizer FILE.json: a network of texts has one")
+            raise InvalidOption(
+                "--text needs the tokenizer of the text encoder: --tokenizer FILE.json"
+            )
         if self.calibration is not None and self.calibration.is_file() and self.images is None:
             raise InvalidOption(
-                f"{self.calibration} is no folder of images: give one, or, where it holds the "
-                "ranges of another build, --images to judge the engine on"
+                f"{self.calibration} is not a folder of images: give a folder; if the file holds "
+                "the ranges of another build, add --images to check the engine on"
             )
         # COCO files may name images in subfolders.
         for folder in (self.calibration, self.images if self.data is None else None):
@@ -253,8 +255,8 @@ class BuildPlan:
         """Return the origin of INT8 ranges; an InvalidOption without one."""
         if self.calibration is None:
             raise InvalidOption(
-                "INT8 needs --calibration DIR: a hundred images or more, as the camera takes "
-                "them, without labels"
+                "INT8 needs --calibration DIR: a hundred images or more from your camera, without "
+                "labels"
             )
         return self.calibration
 

@@ -227,14 +227,14 @@ def _check_plugins(plan: BuildPlan, operators: tuple[str, ...]) -> None:
     what = f"the graph has operators that neither ONNX nor ONNX Runtime defines: {named}"
     if not plan.runtime.takes_builder:
         raise UnsupportedModel(
-            f"{what}. {plan.backend} cannot compute them: if a plugin of TensorRT does, build with "
-            "--backend tensorrt --plugin LIB.so where the GPU is; else export the model without "
-            "them (Fovea suppresses duplicates itself)"
+            f"{what}. {plan.backend} cannot compute them: if TensorRT has a plugin, build with "
+            "--backend tensorrt --plugin LIB.so on the machine with the GPU; otherwise export the "
+            "model without them (Fovea runs NMS itself)"
         )
     if plan.precision != "fp32" or plan.tensorrt is not None:
         raise UnsupportedModel(
-            f"{what}, so nothing can measure another precision: leave out --precision and "
-            "--tensorrt (what the exporter wrote in float16 stays so)"
+            f"{what}, so another precision cannot be checked: leave out --precision and "
+            "--tensorrt (float16 parts of the export stay float16)"
         )
 
 
@@ -285,7 +285,7 @@ def _check_size(plan: BuildPlan, graph: onnx.ModelProto) -> None:
     if (size := working_size(load(plan.source).proto)) is not None:
         raise UnsupportedModel(
             f"ONNX Runtime cannot run the model at {height}x{width}, though its size is dynamic: "
-            f"build with --size {size[0]}x{size[1]}, at which it runs"
+            f"build with --size {size[0]}x{size[1]}, which works"
         )
 
 
@@ -297,13 +297,13 @@ def _judge_misplacement(plan: BuildPlan, head: Recognition, reason: str | None) 
         return replace(head, doubt="; ".join(filter(None, [head.doubt, reason])))
     if (own := head_in_file(head.family)) is not None:
         raise UnsupportedModel(
-            f"{own.file} misreads the outputs: {reason}. Correct its decode; "
-            "--force-head builds it all the same"
+            f"{own.file} misreads the outputs: {reason}. Correct its decode method; --force-head "
+            "skips this check"
         )
     raise UnsupportedModel(
-        f"the outputs are not those of the family {head.family}: {reason}. Export the model "
-        "again, without what changes their order, or build with --head tensors; --head "
-        f"{head.family} --force-head builds it all the same"
+        f"the outputs do not fit the family {head.family}: {reason}. Export the model again "
+        f"without reordering outputs, or build with --head tensors; --head {head.family} "
+        "--force-head skips this check"
     )
 
 
@@ -361,8 +361,8 @@ def _check_class_ids(
     found = [opened.decode(outputs, 0, options).class_ids.max(initial=-1) for outputs in seen]
     if (highest := max(found, default=-1)) >= names:
         raise InvalidOption(
-            f"the model finds class {highest} on a sample image, and the labels name only 0 to "
-            f"{names - 1}: give --labels with a line for each class of the training, in its order"
+            f"the model finds class {highest} on a sample image, and the labels end at class "
+            f"{names - 1}: give --labels with a line for each class, in the order of the training"
         )
 
 
@@ -378,8 +378,8 @@ def _check_batch(plan: BuildPlan, rows: int) -> None:
     if rows != 1:
         raise UnsupportedModel(f"the model takes exactly {rows} images at a time: {cure}")
     raise InvalidOption(
-        f"the model takes one image at a time, so --max-batch {plan.max_batch} cannot be: leave it "
-        f"out, or {cure}"
+        f"the model takes one image at a time, so --max-batch {plan.max_batch} is impossible: "
+        f"leave it out, or {cure}"
     )
 
 
@@ -387,9 +387,9 @@ def check_straight(graph: onnx.ModelProto, what: str) -> None:
     """Refuse, as UnsupportedModel, a graph with control flow; `what` cannot have it."""
     if branches := control_flow(graph):
         raise UnsupportedModel(
-            f"the graph has control flow ({branches}) that depends on the image, and {what} cannot "
-            "have it: build with --precision fp32 for a CPU, or export the model without it (with "
-            "NMS outside the graph)"
+            f"the graph has control flow ({branches}) that depends on the image, and {what} does "
+            "not support it: build with --precision fp32 for a CPU, or export the model without "
+            "it (with NMS outside the graph)"
         )
 
 
@@ -401,11 +401,12 @@ def check_float32(prepared: PreparedModel, precision: str) -> None:
     held = {weight.data_type for weight in graph.initializer}
     if any(spec.dtype == "float16" for spec in ends) or onnx.TensorProto.FLOAT16 in held:
         raise UnsupportedModel(
-            f"the model is float16 already, and {precision} is made from float32: export it "
-            "without half, or build with --precision fp32, which keeps it as it is"
+            f"the model is float16, and {precision} needs float32: export it without half, or "
+            "build with --precision fp32, which leaves it unchanged"
         )
     if any(node.op_type == "DequantizeLinear" for node in graph.node):
         raise UnsupportedModel(
-            f"the exporter has quantised the model's weights, and {precision} is made from "
-            "float32: export it without, or build with --precision fp32, which keeps it as it is"
+            f"the exporter has quantised the model's weights, and {precision} needs float32: "
+            "export it without quantisation, or build with --precision fp32, which leaves it "
+            "unchanged"
         )

@@ -95,8 +95,8 @@ def halves(
     if plan.text is None and not any(map(takes_tokens, graph_inputs(source))):
         if plan.tokenizer is not None:
             raise InvalidOption(
-                "--tokenizer is of networks that take texts, and this one takes none: leave it "
-                "out, or name its other half with --text"
+                "--tokenizer is for text encoders, and this model takes no texts: leave it out, "
+                "or give the text encoder with --text"
             )
         yield plan, {}
         return
@@ -115,8 +115,8 @@ def _make_halves(
 ) -> BuildPlan:
     if sum(len(tensor.raw_data) for tensor in source.graph.initializer) > _LARGEST:
         raise UnsupportedModel(
-            "the network has more than 2 GB, which no ONNX file holds in one: export its halves in "
-            "float16, or each as a file of its own (--text)"
+            "the model has more than 2 GB, the limit of one ONNX file: export it in float16, or "
+            "each encoder in its own file (--text)"
         )
     whole = source
     if plan.text is None:
@@ -204,8 +204,8 @@ def _choose_vectors(outputs: Sequence[TensorSpec], of: str) -> TensorSpec:
     if len(found) != 1:
         names = ", ".join(spec.name for spec in outputs) or "none"
         raise UnsupportedModel(
-            f"{len(found)} outputs may be the vectors of {of} alone (outputs: {names}): export the "
-            "model with text_embeds and image_embeds, or each half as a file of its own (--text)"
+            f"{len(found)} outputs could be the {of} embedding (outputs: {names}): export the "
+            "model with text_embeds and image_embeds, or each encoder in its own file (--text)"
         )
     return found[0]
 
@@ -215,11 +215,11 @@ def length_of(text: onnx.ModelProto, tokenizer: Path) -> int:
     inputs = graph_inputs(text)
     if not inputs or not all(map(takes_tokens, inputs)):
         raise UnsupportedModel(
-            "the network of texts must take whole numbers [batch, length] alone: export it so"
+            "the text encoder must have integer inputs [batch, length] only: export it so"
         )
     if inputs[0].shape[0] not in (-1, 1):
         raise UnsupportedModel(
-            f"the network of texts takes exactly {inputs[0].shape[0]} at a time: export it with a "
+            f"the text encoder has the fixed batch size {inputs[0].shape[0]}: export it with a "
             "dynamic batch"
         )
     if (fixed := inputs[0].shape[1]) != -1:
@@ -231,13 +231,13 @@ def length_of(text: onnx.ModelProto, tokenizer: Path) -> int:
 def _check_vectors(read: Array, seen: TensorSpec) -> None:
     if not np.isfinite(read).all():
         raise UnsupportedModel(
-            "the network of texts computes NaN or infinity: export it in float32, or see that the "
-            "tokenizer is its own"
+            "the text encoder computes NaN or infinity: export it in float32, and check that the "
+            "tokenizer belongs to it"
         )
     if seen.shape[1] not in (-1, read.shape[1]):
         raise UnsupportedModel(
-            f"vectors of texts have {read.shape[1]} numbers and those of images {seen.shape[1]}: "
-            "they are of two models"
+            f"text embeddings have {read.shape[1]} numbers and image embeddings {seen.shape[1]}: "
+            "the encoders belong to different models"
         )
 
 
@@ -279,8 +279,8 @@ def _find_logits(
         if np.abs(table[:, :columns] @ solved - logits).max() <= _ROUNDING:
             return _Logits(float(solved[0]), float(solved[1]) if columns == 2 else None)
     raise UnsupportedModel(
-        f"{names[0]} is no scale times the cosines of its vectors, plus a bias: export "
-        "each half as a file of its own (--text)"
+        f"{names[0]} is not scale * cosine + bias of the embeddings: export each half as a file "
+        "of its own (--text)"
     )
 
 
@@ -329,20 +329,21 @@ def _make_detector(
     """
     if plan.text is None:
         raise InvalidOption(
-            f"the network takes vectors of texts ({PROMPTS}): name the network that makes them "
-            "with --text, as repository/clip/1/text.onnx of a model of images and texts"
+            f"the model takes text embeddings ({PROMPTS}): give the text encoder with --text, for "
+            "example repository/clip/1/text.onnx"
         )
     if plan.backend not in CPU_BACKENDS or plan.rect or plan.image_front or plan.nms_tail:
         raise InvalidOption(
-            "a network that takes texts is built for CPUs and one size: leave out --rect, "
-            f"--image-front and --nms-tail, and build for {' or '.join(CPU_BACKENDS)}"
+            "a model that takes texts runs on CPUs at one size: leave out --rect, --image-front "
+            f"and --nms-tail, and build for {' or '.join(CPU_BACKENDS)}"
         )
     labels = plan.labels or labels_from_metadata(metadata_of(source), None)
     if not labels:
-        raise InvalidOption("--labels is needed: what the detector finds in requests without texts")
+        raise InvalidOption("--labels is needed: the classes for requests without texts")
     if prompts.shape[1] != -1:
         raise UnsupportedModel(
-            f"{PROMPTS} takes exactly {prompts.shape[1]} texts: export it with a dynamic number"
+            f"{PROMPTS} takes exactly {prompts.shape[1]} texts: export it with a dynamic number "
+            "of texts"
         )
     text = load(plan.text).proto
     spec = WordsSpec(
@@ -360,8 +361,8 @@ def _make_detector(
         vectors = words.matrix(labels)
     if vectors.shape[1] != prompts.shape[2]:
         raise UnsupportedModel(
-            f"vectors of texts have {vectors.shape[1]} numbers, and {PROMPTS} takes "
-            f"{prompts.shape[2]}: they are of two models"
+            f"text embeddings have {vectors.shape[1]} numbers, and {PROMPTS} takes "
+            f"{prompts.shape[2]}: the files belong to different models"
         )
     fixed = _fix_vectors(source, vectors[None])
     set_model_props(fixed, metadata_of(source) | {WORDS: spec.text})

@@ -262,8 +262,8 @@ class Words(Closing):
         with self._lock:
             if self._waiting >= _MAX_WAITING:
                 raise QueueFull(
-                    f"{self._waiting} requests wait for the vectors of their texts: send again "
-                    "later; those of texts that were asked for before are there at once",
+                    f"{self._waiting} requests wait for text embeddings: send again later. Cached "
+                    "texts are answered at once",
                     retry_after_s=1.0,
                 )
             self._waiting += 1
@@ -300,7 +300,7 @@ class Words(Closing):
             vectors = (vectors * share).sum(1) / share.sum(1)
         if not np.isfinite(vectors).all():
             raise NotFinite(
-                f"the vector of '{texts[0][:60]}' or of a text beside it is NaN or infinite: the "
-                "network of texts cannot read it, so leave it out, or export that network again"
+                f"the embedding of '{texts[0][:60]}' or of another text in the request is NaN or "
+                "infinite: leave the text out, or export the text encoder again"
             )
         return vectors

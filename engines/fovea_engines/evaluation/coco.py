@@ -113,7 +113,7 @@ def _parse(data: Path) -> _File:
     except OSError as error:
         raise NotFound(f"{data} cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise InvalidOption(f"{data} is no COCO file: it is not text in UTF-8") from error
+        raise InvalidOption(f"{data} is not a COCO file: it is not UTF-8 text") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"

@@ -116,8 +116,8 @@ def check_task(labelled: Labels, task: str) -> None:
         )
     if not isinstance(labelled, wanted):
         raise InvalidOption(
-            f"{labelled.path} has {_KINDS[type(labelled)][0]}, and the task of the model is "
-            f"{task}: give {_KINDS[wanted][1]}"
+            f"{labelled.path} has {_KINDS[type(labelled)][0]}, and the model's task is {task}: "
+            f"give {_KINDS[wanted][1]}"
         )
     if task == "pose" and isinstance(labelled, Dataset) and labelled.path.is_dir():
         _check_visibility(labelled)

@@ -228,7 +228,7 @@ class FileHead(Head):
         if array.dtype.kind not in ("iu" if whole else "iuf") or array.shape != shape:
             wanted = f"{'whole numbers' if whole else 'numbers'} [{', '.join(map(str, shape))}]"
             actual = "None" if value is None else f"{array.dtype} {list(array.shape)}"
-            raise self._make_error(f"{name} of the result are {actual}, and must be {wanted}")
+            raise self._make_error(f"{name} of the result are {actual}; they must be {wanted}")
         if not np.isfinite(array).all():
             raise self._make_error(f"{name} of the result have NaN or infinity")
         return array.astype(dtype)

@@ -155,8 +155,9 @@ def read_preprocess(name: str) -> Mapping[str, Any]:
         return {**_UNIT, **fields}
     if named := [field for field in ("mean", "std") if field in fields]:
         raise InvalidOption(
-            f"--preprocess {path}: {' and '.join(named)} without scale, and their unit depends on "
-            'it: add "scale": 1 if they are of 0 to 255, or 0.00392156862745098 if of 0 to 1'
+            f"--preprocess {path}: {' and '.join(named)} without scale, which sets their unit: "
+            'add "scale": 1 if they are in 0 to 255, or 0.00392156862745098 if they are in 0 to '
+            "1"
         )
     return fields
 

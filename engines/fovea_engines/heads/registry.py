@@ -45,9 +45,11 @@ class Families(Mapping[str, type[Head]]):
                 continue
             for head in added if isinstance(added, tuple) else (added,):
                 if not _is_family(head):
-                    log.warning("%r of heads %r is left out: it is no family of heads", head, name)
+                    log.warning("%r of heads %r is ignored: it is not a Head class", head, name)
                 elif found.setdefault(head.family, head) is not head:
-                    log.warning("head %r of %r is left out: that name is taken", head.family, name)
+                    log.warning(
+                        "head %r of %r is ignored: another head has that name", head.family, name
+                    )
         return found
 
     def __getitem__(self, family: str) -> type[Head]:

@@ -218,9 +218,9 @@ def _batch_of_images(model: onnx.ModelProto) -> TensorSpec:
 def _check_image(image: TensorSpec) -> None:
     if image_layout(image) is None:
         raise UnsupportedModel(
-            f"input {image.name} of shape {list(image.shape)} takes no colour images, which are "
-            "[batch, 3, height, width] or [batch, height, width, 3]: export the model so, or serve "
-            "the file as it is, as NAME/1/model.onnx in a repository"
+            f"input {image.name} of shape {list(image.shape)} is not a colour image, [batch, 3, "
+            "height, width] or [batch, height, width, 3]: export the model so, or serve its "
+            "tensors: put the file into a repository as NAME/1/model.onnx"
         )
 
 

@@ -83,9 +83,8 @@ class Variety:
         """Raise InvalidOption if more than half of the images have one colour."""
         if self._flat > self._count / 2:
             raise InvalidOption(
-                f"{self._flat} of {self._count} calibration images are of one colour: the ranges "
-                "of an empty scene fit no other; give --calibration images as the camera will "
-                "take them"
+                f"{self._flat} of {self._count} calibration images have a single colour, whose "
+                "ranges fit no real scene: calibrate on images from your camera"
             )
 
     def remarks(self) -> tuple[str, ...]:
@@ -184,13 +183,13 @@ def _read_ranges(file: Path, plan: BuildPlan, prepared: PreparedModel) -> Ranges
     given = Ranges.read(file)
     if difference := given.origin.difference(_origin(plan, prepared, given.origin.images)):
         raise InvalidOption(
-            f"{file} was measured with {difference}: give --calibration the folder of images, "
-            "to measure anew"
+            f"{file} was measured with {difference}: give --calibration the folder of images to "
+            "measure again"
         )
     if missing := _find_missing(given, prepared):
         raise InvalidOption(
-            f"{file} has no range of {missing!r}: give --calibration the folder of images, to "
-            "measure anew"
+            f"{file} has no range of {missing!r}: give --calibration the folder of images to "
+            "measure again"
         )
     return given
 

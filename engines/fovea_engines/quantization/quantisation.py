@@ -193,9 +193,8 @@ def plan_quantisation(
             ranking += found.ranking
     if len(kept) == len(layers):
         raise UnsupportedModel(
-            f"INT8 agrees only with all of its {counted(len(layers), 'layer')} left in float, so "
-            "that nothing is INT8: build with --precision fp16 or fp32, or give --calibration "
-            "more, and more varied, images"
+            f"INT8 passes the check only if all {counted(len(layers), 'layer')} stay float: build "
+            "with --precision fp16 or fp32, or give --calibration more, and more varied, images"
         )
     return Quantisation(ranges, reused, layers, kept, ranking)
 
@@ -229,8 +228,8 @@ def quantisable_layers(prepared: PreparedModel) -> tuple[str, ...]:
     """Return the names of the layers that can be INT8, in order; UnsupportedModel if none can."""
     if prepared.quantised:
         raise UnsupportedModel(
-            "the model was quantised by its exporter and keeps its own scales: fovea build takes "
-            "it as it is, with --precision int8"
+            "the model was quantised by its exporter and keeps its own scales: build it unchanged "
+            "with --precision int8"
         )
     check_float32(prepared, "int8")
     layers = quantisable(prepared.graph)

@@ -65,7 +65,7 @@ def select(patterns: Iterable[str], layers: Sequence[str]) -> tuple[str, ...]:
         found = groups.get(pattern) or [name for name in layers if fnmatchcase(name, pattern)]
         if not found:
             raise InvalidOption(
-                f"--exclude-nodes {pattern!r} is no layer that INT8 would touch; the blocks are "
+                f"--exclude-nodes {pattern!r} matches no INT8 layer; the blocks are "
                 f"{', '.join(groups)}"
             )
         chosen.update(found)

@@ -105,7 +105,7 @@ def read_config(path: Path) -> ModelConfig:
         if (size := path.stat().st_size) > _LONGEST:
             raise InvalidModel(
                 f"{path} has {size_text(size)}, and a configuration has at most "
-                f"{size_text(_LONGEST)}: leave out what no model needs"
+                f"{size_text(_LONGEST)}: shorten it"
             )
         try:
             # Windows editors write a byte order mark first.

@@ -45,7 +45,7 @@ class History:
         path = folder / HISTORY_FILE
         # A pipe would never end.
         if path.exists() and not path.is_file():
-            raise InvalidModel(f"{folder.name}/{HISTORY_FILE} is no file: move it away")
+            raise InvalidModel(f"{folder.name}/{HISTORY_FILE} is not a file: move it away")
         try:
             lines = path.read_bytes().splitlines(keepends=True)
         except OSError as error:
@@ -61,7 +61,8 @@ class History:
                     found = found._apply(events[-1])
                 except (ValueError, KeyError, TypeError, RecursionError):
                     raise InvalidModel(
-                        f"line {number} of {folder.name}/{HISTORY_FILE} is no event: take it out"
+                        f"line {number} of {folder.name}/{HISTORY_FILE} is not an event: delete "
+                        "the line"
                     ) from None
         return replace(found, events=tuple(events))
 

@@ -27,7 +27,9 @@ def find_labels(name: str) -> tuple[str, ...]:
             f"--labels {name} is neither a file nor one of {', '.join(LABEL_SETS)}: {meant}"
         )
     if Path(name).suffix in (".yaml", ".yml", ".json"):
-        raise InvalidOption(f"--labels {name} is no list: write a text file with a label a line")
+        raise InvalidOption(
+            f"--labels {name} is not a label set: use a text file with one label per line"
+        )
     return read_labels(Path(name))
 
 

@@ -99,11 +99,11 @@ class BuilderOptions:
 
     def __post_init__(self) -> None:
         if not self.profiles:
-            raise InvalidOption("profiles are none; give one, e.g. 1,4,8")
+            raise InvalidOption("no profile is given; give one, e.g. 1,4,8")
         if self.level not in _LEVELS:
             raise InvalidOption(f"--builder-level is {self.level}; it must be 0 to 5")
         if self.workspace is not None and self.workspace < 1:
-            raise InvalidOption("--workspace must be 1 MiB or more; leave it out for all there is")
+            raise InvalidOption("--workspace must be 1 MiB or more; leave it out to use all memory")
 
     @property
     def max_batch(self) -> int:

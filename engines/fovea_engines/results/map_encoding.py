@@ -84,7 +84,8 @@ def check_there(values: Array) -> None:
     """Raise InvalidResult if an answer has left a map out."""
     if not values.size:
         raise InvalidResult(
-            "the result of an image has no map, as with mask=none: predict it anew with its map"
+            "the result of an image has no map, for example because of mask=none: predict it "
+            "again with its map"
         )
 
 
@@ -93,7 +94,7 @@ def read_classes(text: str, size: tuple[int, int]) -> NDArray[np.uint16]:
     # OpenCV reads the colours of an indexed file, and not the indices.
     image = Image.open(io.BytesIO(base64.b64decode(text, validate=True)))
     if image.size != size[::-1] or len(image.getbands()) != 1:
-        raise ValueError(f"the file is no map of {size[1]}x{size[0]} pixels")
+        raise ValueError(f"the file is not a map of {size[1]}x{size[0]} pixels")
     levels = np.asarray(image)
     ids = levels.astype(np.uint16)
     # A class of this number is in no file of as many bits.
@@ -110,7 +111,7 @@ def read_levels(text: str, size: tuple[int, int] | None = None) -> NDArray[Any]:
     data = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
     levels = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if len(data) else None
     if levels is None:
-        raise ValueError("the answer has a file that is no image")
+        raise ValueError("the response has a file that is not an image")
     if size is not None and levels.shape != size:
-        raise ValueError(f"the file is no map of {size[1]}x{size[0]} pixels")
+        raise ValueError(f"the file is not a map of {size[1]}x{size[0]} pixels")
     return levels if levels.ndim == 2 else np.ascontiguousarray(levels[..., 2::-1])

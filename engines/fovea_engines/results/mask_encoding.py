@@ -140,7 +140,7 @@ def read_bitmap(mask: Mapping[str, Any], size: tuple[int, int]) -> Bitmap:
                 and (left + levels.shape[1] > width or top + levels.shape[0] > height)
             )
         ):
-            raise ValueError("the file of a mask does not lie in its image")
+            raise ValueError("a mask reaches over the edge of its image")
         return Bitmap(left, top, (levels > 0).view(np.uint8))
     if "counts" in mask:
         whole = _decode(mask["counts"], size)

@@ -68,7 +68,7 @@ class NewImage(TaskResult):
             return cls(np.zeros((height, width, 0), np.uint8))
         levels = read_levels(given["png"])
         if levels.shape[:2] != (height, width) or levels.dtype != np.uint8:
-            raise ValueError(f"the file is no picture of {width}x{height} pixels of 8 bits")
+            raise ValueError(f"the file is not an image of {width}x{height} pixels of 8 bits")
         return cls(levels.reshape(height, width, -1))
 
     @classmethod

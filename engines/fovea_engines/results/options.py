@@ -180,11 +180,11 @@ class PredictOptions:
         if self.tile is not None:
             read_tile(self.tile)
         elif self.overlap != _OVERLAP:
-            raise InvalidOption("overlap is of tiles, and there are none: add tile or leave it out")
+            raise InvalidOption("overlap needs tile: add it, or leave overlap out")
         if self.track is None and any(getattr(self, each) is not None for each in OF_TRACK):
             raise InvalidOption(
-                f"{', '.join(OF_TRACK[:-1])} and {OF_TRACK[-1]} are of track: add track, or leave "
-                "them out"
+                f"{', '.join(OF_TRACK[:-1])} and {OF_TRACK[-1]} need track: add it, or leave them "
+                "out"
             )
         if self.labels is not None:
             check_texts(self.labels, "labels")
@@ -195,7 +195,7 @@ class PredictOptions:
                 f"classes has {len(self.classes)} entries; at most {MAX_CLASSES} fit"
             )
         if any(isinstance(each, int) and not 0 <= each < 100_000 for each in self.classes):
-            raise InvalidOption("classes has a number that is no class id: ids count from 0 up")
+            raise InvalidOption("classes has an id outside of 0 to 99999")
 
 
 def drop_track(options: PredictOptions) -> PredictOptions:
@@ -212,7 +212,7 @@ def check_texts(texts: Sequence[str], name: str = "text") -> None:
         if not text.strip() or len(text) > MAX_LETTERS:
             raise InvalidOption(
                 f"{name} has an entry of {len(text)} letters: each must have 1 to {MAX_LETTERS}, "
-                "and not blanks alone"
+                "and more than blanks"
             )
 
 

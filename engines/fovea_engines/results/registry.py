@@ -70,5 +70,5 @@ def reading() -> Iterator[None]:
         raise
     except _DAMAGED as error:
         raise InvalidResult(
-            f"the result of an image is damaged, and has to be predicted anew ({error!r})"
+            f"the result of an image is damaged: predict the image again ({error!r})"
         ) from error

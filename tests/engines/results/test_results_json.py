@@ -123,7 +123,7 @@ def attributes(draw) -> tuple[Attributes, PredictOptions]:
 def embeddings(draw) -> tuple[Embedding, PredictOptions]:
     vector = draw(arrays(np.float32, st.integers(1, 20), elements=floats(-100, 100)))
     form = draw(st.sampled_from(["list", "base64"]))
-    return Embedding(vector), PredictOptions(vector=form, normalise=draw(st.booleans()))
+    return Embedding(vector), PredictOptions(vector=form, normalize=draw(st.booleans()))
 
 
 @st.composite
@@ -313,14 +313,14 @@ def object_with(**fields):
         (object_with(mask={"size": [100_000, 100_000], "counts": "0"}), "as its image is"),
         ({"semantic": {"classes": []}, "height": 100_000, "width": 100_000}, "100000 x 100000"),
         (object_with(mask={"size": [3, 2], "counts": "6"}), "as its image is"),
-        (object_with(mask={"size": [2, 2], "left": -1, "top": 0, "png": DOT}), "lie in its"),
-        (object_with(mask={"size": [2, 2], "left": 1, "top": 1, "png": SQUARE}), "lie in its"),
+        (object_with(mask={"size": [2, 2], "left": -1, "top": 0, "png": DOT}), "edge of its image"),
+        (object_with(mask={"size": [2, 2], "left": 1, "top": 1, "png": SQUARE}), "edge of its image"),
         ({"depth": {"min": 0, "unit": None}}, "max"),
         ({"saliency": {"share": 0.5, "png": "no base64"}, "height": 2, "width": 2}, "."),
         ({"saliency": {"share": 0.5, "png": SQUARE}, "height": 2, "width": 3}, "3x2"),
         ({"semantic": {"classes": [], "png": SQUARE}, "height": 1, "width": 1}, "1x1"),
         ({"embedding": {"norm": 1, "normalised": False, "data": "!AACAPw=="}}, "."),
-        ({"picture": {"width": 1, "height": 1, "png": "AAAA"}}, "no image"),
+        ({"picture": {"width": 1, "height": 1, "png": "AAAA"}}, "not an image"),
         ({"semantic": {"classes": [{"class_id": 1}]}, "height": 2, "width": 2}, "pixels"),
         (object_with(keypoints=[{"x": 0, "y": 0, "score": 1}] * 3), "3"),
         (object_with(box={"x1": 0, "y1": [0, 1], "x2": 1, "y2": 1}), "."),

@@ -185,7 +185,7 @@ def test_thresholds_follow_conf_unless_they_are_given(options, expected):
         ({"track": "botsort", "track_new": 0.4, "track_high": 0.5}, "lower track_high or raise"),
         ({"track": "bytetrack", "track_new": 1.5}, "track_new is 1.5; it must be from 0 to 1"),
         ({"track": "bytetrack", "min_frames": 0}, "min_frames is 0; it must be from 1"),
-        ({"min_frames": 2}, "are of track: add track"),
+        ({"min_frames": 2}, "need track"),
     ],
 )
 def test_thresholds_that_are_none(options, words):

@@ -46,8 +46,8 @@ class TensorRTBackend(Backend):
         if plan.precision == "int8" and _TURING in capabilities:
             raise InvalidOption(
                 "TensorRT-RTX computes INT8 convolutions in FP16 for compute capability 75, and "
-                "then for all it builds for together: take --precision fp16 for 75, in a build of "
-                "its own"
+                "for every other capability in the same build: build for 75 separately, with "
+                "--precision fp16"
             )
 
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:

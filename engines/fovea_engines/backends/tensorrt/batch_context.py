@@ -41,8 +41,8 @@ def read_profiles(engine: Any, inputs: Sequence[Tensor]) -> dict[int, Profile]:
             profiles[index] = Profile(fewest, min(best, most), most)
     if not profiles:
         raise UnsupportedModel(
-            "no optimization profile of the engine has a number of rows that all inputs take: "
-            "build it again with the same batches for every input"
+            "no optimization profile has a batch size that all inputs accept: build the engine "
+            "again with equal batch sizes for all inputs"
         )
     return profiles
 
@@ -114,8 +114,8 @@ class Contexts:
             made = False
         if not made:
             raise InferenceFailed(
-                f"TensorRT made no context for batches of {bucket.rows}; the log says why. It may "
-                "be short of memory: build the engine with a smaller --max-batch"
+                f"TensorRT could not create a context for batches of {bucket.rows}; see the log. "
+                "If memory is short, build the engine with a smaller --max-batch"
             )
         return context
 
@@ -206,7 +206,7 @@ class BatchContext:
 
     def _execute(self) -> None:
         if not self._context.execute_async_v3(self._stream.handle):
-            raise InferenceFailed("TensorRT refused to run this batch; the log says why")
+            raise InferenceFailed("TensorRT could not run this batch; see the log")
 
     def close(self) -> None:
         """Release graph and context; the stream must have finished with them."""

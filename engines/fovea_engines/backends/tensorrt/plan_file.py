@@ -127,7 +127,8 @@ def _read(path: Path, file: BinaryIO, size: int) -> PlanFile:
     plan = file.read(_PLAN_START)
     if len(plan) < _PLAN_START or plan[:4] not in _BACKENDS:
         raise InvalidModel(
-            f"{path} has no TensorRT plan at byte {offset}: it is damaged, copy or export it again"
+            f"{path} has no TensorRT plan at byte {offset}. The file is damaged: copy or export "
+            "it again"
         )
     known = plan[4:8] == bytes(4)
     major, minor, patch, build = plan[24:28]

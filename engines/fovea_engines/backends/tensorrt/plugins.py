@@ -63,6 +63,6 @@ def _load(runtime: Runtime, plugin: Plugin) -> None:
     if len(registry.all_creators) == before:
         reason = " ".join(messages) or "it registers none that is new"
         raise InvalidOption(
-            f"{runtime.backend} {runtime.version} gains no plugin from {plugin.path} ({reason}): "
-            "give the library that has the network's plugins, or leave it out"
+            f"{runtime.backend} {runtime.version} found no plugin in {plugin.path} ({reason}): "
+            "give the library with the model's plugins, or leave --plugin out"
         )

@@ -96,8 +96,8 @@ class Runtime:
             here = gpu_here()
             if here is None:
                 raise InvalidOption(
-                    "there is no GPU here to build for: say for which with --compute-capability, "
-                    f"of {', '.join(known)}, e.g. 80,89"
+                    "this machine has no GPU: name the GPUs with --compute-capability "
+                    f"({', '.join(known)}), e.g. 80,89"
                 )
             # A GPU newer than all of the list compiles its kernels itself. For an older one RTX
             # builds a plan without complaint, which no GPU then loads (1.7 on an H200).
@@ -119,7 +119,8 @@ class Runtime:
             except TypeError as error:  # pybind11's error for a factory that returned nothing
                 raise BackendUnavailable(
                     f"TensorRT {self.version} cannot build here ({' '.join(messages) or error}): "
-                    "it takes an NVIDIA GPU and its driver; --backend tensorrt-rtx builds without"
+                    "it needs an NVIDIA GPU and its driver; --backend tensorrt-rtx builds without "
+                    "a GPU"
                 ) from error
 
     def deserializer(self) -> Any:
@@ -130,8 +131,9 @@ class Runtime:
                 return trt.Runtime(self.logger)
             except TypeError as error:
                 raise BackendUnavailable(
-                    f"TensorRT {self.version} does not start here ({' '.join(messages) or error}): "
-                    "`fovea doctor` says whether the driver is as new as the CUDA it takes"
+                    f"TensorRT {self.version} does not start here "
+                    f"({' '.join(messages) or error}): check with `fovea doctor` that the driver "
+                    "is new enough for its CUDA version"
                 ) from error
 
     def network(self, builder: Any) -> Any:

@@ -111,8 +111,8 @@ def _check_rows(spec: PreprocessSpec, inputs: Sequence[Tensor]) -> None:
     # On the GPU, nothing else would prevent the kernel from writing beyond the end.
     if [(i.row, i.dtype.name) for i in inputs] != [(spec.row_shape, spec.dtype)]:
         raise InvalidModel(
-            f"the letterbox kernel beside the engine makes rows of {spec.dtype} "
-            f"{list(spec.row_shape)}, which is not what the engine takes: build it again"
+            f"the letterbox kernel writes rows of {spec.dtype} {list(spec.row_shape)}, and the "
+            "engine takes other rows: build it again"
         )
 
 
@@ -129,10 +129,10 @@ def check_memory(device: Device, slots: int, activations: int, buffers: int, row
     ways = [f"a build with a --max-batch below {rows}"] if rows > 1 else []
     ways += ["stopping what else uses the GPU"]
     raise OutOfMemory(
-        f"the engine needs {megabytes(needed)} beside its weights, and {device.name} has "
+        f"the engine needs {megabytes(needed)} besides its weights, and {device.name} has "
         f"{megabytes(free)} of {megabytes(total)} free: {counted(slots, 'slot')} of "
-        f"{megabytes(activations)} to compute in and {megabytes(buffers)} for inputs and outputs. "
-        f"What helps: {', '.join(ways)}"
+        f"{megabytes(activations)} for activations, and {megabytes(buffers)} for inputs and "
+        f"outputs. To reduce it: {', '.join(ways)}"
     )
 
 

@@ -55,7 +55,7 @@ def read_inputs(engine: Any, *, batched: bool) -> tuple[Tensor, ...]:
         for name in _names(engine, "INPUT")
     )
     if not inputs:
-        raise UnsupportedModel("the engine has no input, so there is nothing to serve")
+        raise UnsupportedModel("the engine has no input, so it cannot be served")
     return inputs
 
 
@@ -66,8 +66,9 @@ def read_outputs(engine: Any, context: Any, rows: int, *, batched: bool) -> tupl
         shape = tuple(context.get_tensor_shape(name))
         if -1 in shape:
             raise UnsupportedModel(
-                f"output {name!r} has shape {list(shape)}: its size depends on what is found. "
-                "Build the engine from ONNX with `fovea build`, which gives it a fixed size"
+                f"output {name!r} has shape {list(shape)}: its size depends on the number of "
+                "detections. Build the engine from ONNX with `fovea build`, which gives it a "
+                "fixed size"
             )
         if batched and shape[:1] != (rows,):
             raise UnsupportedModel(

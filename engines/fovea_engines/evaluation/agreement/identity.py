@@ -216,7 +216,7 @@ def _output_error(sample: Sample, have: Outputs) -> float:
     for output, expected in sample.want.items():
         if expected.shape != (actual := have[output]).shape:
             raise Disagreement(
-                f"on {sample.name} an output is {list(actual.shape)} where the source model has "
+                f"on {sample.name} an output is {list(actual.shape)}, and in the source model "
                 f"{list(expected.shape)}: try another --backend"
             )
     rows = align(sample.want, have, sample.ranked)

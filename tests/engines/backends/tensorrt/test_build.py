@@ -103,8 +103,8 @@ def test_without_a_gpu_it_does_not_open(fovea, tiny_model, tmp_path):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("--backend", "tensorrt-rtx"), "no GPU here to build for"),
-        ((*RTX[:3], "90"), r"does not build for compute capability '90'"),
+        (("--backend", "tensorrt-rtx"), "no GPU"),
+        ((*RTX[:3], "90"), "does not build for compute capability"),
         ((*RTX[:3], "75,89", "--precision", "int8"), "in FP16 for compute capability 75"),
         (("--backend", "openvino", "--profile", "1,2,4"), "--profile has no .* --backend tensorr"),
         ((*RTX, "--profile", "4,2,1"), "must ascend"),

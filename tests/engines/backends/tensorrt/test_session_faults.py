@@ -115,11 +115,8 @@ def test_an_engine_that_does_not_fit_is_refused_before_anything_is_taken(tmp_pat
         made = engine(tmp_path, device, (1, 4, 8), workspace=30_000_000)
         with pytest.raises(OutOfMemory) as refused:
             open_session(made, max_batch=8)
-        assert str(refused.value) == (
-            "the engine needs 60.0 MB beside its weights, and Fake GPU has 50.0 MB of 50.0 MB "
-            "free: 2 slots of 30.0 MB to compute in and 0.0 MB for inputs and outputs. What "
-            "helps: a build with a --max-batch below 8, stopping what else uses the GPU"
-        )
+        figures = ("60.0 MB", "50.0 MB of 50.0 MB free", "2 slots of 30.0 MB", "below 8")
+        assert all(each in str(refused.value) for each in figures)
         with open_session(made, max_batch=8, slots=1) as session:
             served(session)
 

@@ -39,7 +39,7 @@ def open_device(index: int = 0) -> Device:
         BackendUnavailable: pycuda, the driver or the GPU is missing; the message says what to do.
     """
     if gpu_here() is None:
-        raise BackendUnavailable(f"there is no NVIDIA GPU here, or no driver for it: {_ADVICE}")
+        raise BackendUnavailable(f"no NVIDIA GPU or no driver was found: {_ADVICE}")
     driver = _pycuda()
     try:
         driver.init()
@@ -116,7 +116,7 @@ class Device(Closing):
         except OutOfMemory as error:
             free, total = self.memory()
             raise OutOfMemory(
-                f"{megabytes(size)} are wanted, and {self.name} has {megabytes(free)} of "
+                f"{megabytes(size)} are needed, and {self.name} has {megabytes(free)} of "
                 f"{megabytes(total)} free; unload a model, or stop what else uses the GPU"
             ) from error
 
@@ -130,8 +130,8 @@ class Device(Closing):
             return PinnedMemory(self._driver, size)
         except OutOfMemory as error:
             raise OutOfMemory(
-                f"{megabytes(size)} of the host's memory are wanted for copies, and it has "
-                "less than that left; unload a model, or give the container more"
+                f"{megabytes(size)} of pinned host memory are needed for copies, and less is "
+                "free; unload a model, or give the container more memory"
             ) from error
 
     def copy_in(self, to: DeviceMemory, source: PinnedMemory, size: int, stream: Stream) -> None:
@@ -170,8 +170,8 @@ def _pycuda() -> Any:
         import_module("cuda.bindings.driver")
     except ModuleNotFoundError as error:
         raise BackendUnavailable(
-            f"no GPU can be used ({error}): {install('pycuda', 'cuda-bindings')}, for which a CUDA "
-            "toolkit must be there; docker/gpu.Dockerfile has all of it"
+            f"no GPU can be used ({error}): {install('pycuda', 'cuda-bindings')}, which need a "
+            "CUDA toolkit; docker/gpu.Dockerfile installs everything"
         ) from error
     except ImportError as error:
         raise BackendUnavailable(

@@ -72,8 +72,8 @@ def compile_cuda(source: str, name: str, target: str, options: Sequence[str] = (
             log = _text(nvrtc, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
             reason = log.decode(errors="replace").strip("\0\n")
             raise BuildError(
-                f"{name} does not compile for {target}: {reason}; a target that this NVRTC does "
-                "not know needs another release of nvidia-cuda-nvrtc"
+                f"{name} does not compile for {target}: {reason}; if this NVRTC is too old for "
+                "the target, install another release of nvidia-cuda-nvrtc"
             )
         if target.startswith("sm_"):
             return _text(nvrtc, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
@@ -126,8 +126,8 @@ class LetterboxKernel:
         size = packed_size(rows, sum(image.pixels.nbytes for image in images))
         if len(images) > rows or size > staging.array.size:
             raise ValueError(
-                f"{len(images)} images in {rows} rows take {size} bytes; "
-                f"{staging.array.size} are there"
+                f"{len(images)} images in {rows} rows take {size} bytes, and the buffer has "
+                f"{staging.array.size}"
             )
         table = np.zeros(rows, IMAGE)
         start = table.nbytes

@@ -205,7 +205,7 @@ class Capture:
     def graph(self) -> Graph:
         """Return the recorded graph, ready to launch, after the end of the block."""
         if self.recorded is None:
-            raise RuntimeError("there is no graph before the block that records it has ended")
+            raise RuntimeError("the graph is not recorded yet")
         return self.recorded
 
 

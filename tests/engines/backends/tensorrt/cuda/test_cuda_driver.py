@@ -78,7 +78,7 @@ def test_a_context_outlives_the_devices_that_use_it(monkeypatch):
 
 
 def test_a_graph_is_there_when_its_block_has_ended():
-    with pytest.raises(RuntimeError, match="before the block"):
+    with pytest.raises(RuntimeError, match="not recorded"):
         Capture().graph()
 
 
