@@ -1,8 +1,9 @@
 """A small typed client for a Fovea server.
 
-with Client("http://127.0.0.1:8000") as client:
-    for found in client.predict("yolov8n", "bus.jpg", conf=0.5).detections:
-        print(found.class_name, found.score, found.box)
+Example:
+    with Client("http://127.0.0.1:8000") as client:
+        for found in client.predict("yolov8n", "bus.jpg", conf=0.5).detections:
+            print(found.class_name, found.score, found.box)
 """
 
 from fovea_client._async_client import AsyncClient

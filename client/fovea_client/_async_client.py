@@ -1,4 +1,4 @@
-"""Sends requests from an event loop."""
+"""The client for asyncio."""
 
 from __future__ import annotations
 
@@ -31,7 +31,15 @@ from fovea_client.results import Embedding, Match
 
 
 class AsyncClient(BaseClient):
-    """Sends images to a Fovea server as `Client` does, with the same arguments, from asyncio."""
+    """Sends images to a Fovea server from asyncio; the arguments and errors are those of `Client`.
+
+    Example:
+        async with AsyncClient("http://127.0.0.1:8000") as client:
+            prediction = await client.predict("yolov8n", "bus.jpg", conf=0.5)
+            print(prediction.detections)
+            async for result in client.predict_many("yolov8n", ["a.jpg", "b.jpg"]):
+                print(result)
+    """
 
     def __init__(
         self,
@@ -50,7 +58,11 @@ class AsyncClient(BaseClient):
     async def predict(
         self, model: str, image: Images, **options: Unpack[PredictOptions]
     ) -> Prediction:
-        """Find what is on an image, or with one request on a list, as `Client.predict` does."""
+        """Run a model on one image, or on a list of images, as `Client.predict` does.
+
+        Example:
+            prediction = await client.predict("yolov8n", "bus.jpg", conf=0.5)
+        """
         return await self._ask_about(image, partial(self._predict, model, image, **options))
 
     async def predict_many(
@@ -61,7 +73,12 @@ class AsyncClient(BaseClient):
         in_flight: int = 16,
         **options: Unpack[PredictOptions],
     ) -> AsyncIterator[ImageResult | ImageError]:
-        """Find what is on each of many images, as `Client.predict_many` does."""
+        """Run a model on many images, as `Client.predict_many` does; `images` may be asynchronous.
+
+        Example:
+            async for result in client.predict_many("yolov8n", ["a.jpg", "b.jpg"]):
+                print(result)
+        """
         check_many(in_flight, options)
 
         async def find(image: ImageSource) -> ImageResult | ImageError:
@@ -98,7 +115,12 @@ class AsyncClient(BaseClient):
         in_flight: int = 4,
         **options: Unpack[PredictOptions],
     ) -> AsyncIterator[ImageResult | ImageError]:
-        """Find what is on the frames of a camera, as `Client.stream` does."""
+        """Run a model on the frames of a camera, as `Client.stream` does.
+
+        Example:
+            async for result in client.stream("yolov8n", frames, in_flight=4):
+                print(result)
+        """
         return _frames.astream(_frames.Frames(self._policy, model, in_flight, options), images)
 
     async def annotate(
@@ -108,7 +130,11 @@ class AsyncClient(BaseClient):
         format: ImageFormat = "image/jpeg",
         **options: Unpack[PredictOptions],
     ) -> bytes:
-        """Return the image with its detections drawn in, as `Client.annotate` does."""
+        """Return the image with its results drawn in, as `Client.annotate` does.
+
+        Example:
+            Path("found.jpg").write_bytes(await client.annotate("yolov8n", "bus.jpg"))
+        """
         build = partial(self._annotate, model, image, format, **options)
         return await self._ask_about(image, build)
 
@@ -121,7 +147,11 @@ class AsyncClient(BaseClient):
         version: int | str | None = None,
         parameters: Parameters | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """Return the outputs of a model for tensors, as `Client.infer` does."""
+        """Run a model on tensors and return its outputs by name, as `Client.infer` does.
+
+        Example:
+            outputs = await client.infer("yolov8n", {"images": pixels})
+        """
         call = await asyncio.to_thread(_tensors.infer, model, inputs, outputs, version, parameters)
         return await self._ask(call)
 
@@ -133,7 +163,11 @@ class AsyncClient(BaseClient):
         normalize: bool = True,
         version: int | str | None = None,
     ) -> tuple[Embedding, ...]:
-        """Return the vectors of texts, as `Client.embed` does."""
+        """Return the embeddings of texts, as `Client.embed` does.
+
+        Example:
+            cat, dog = await client.embed("clip", ["a cat", "a dog"])
+        """
         return await self._ask(self._embed(model, texts, version, normalize=normalize))
 
     async def search(
@@ -148,17 +182,21 @@ class AsyncClient(BaseClient):
         version: int | str | None = None,
         channels: Channels = "RGB",
     ) -> tuple[Match, ...]:
-        """Find images that are like one, or words, as `Client.search` does."""
+        """Return the images of an index that are most similar to a query, as `Client.search` does.
+
+        Example:
+            matches = await client.search("clip", text="a red car", k=5)
+        """
         build = partial(self._search, model, image, text, version, channels)
         more = {"k": k, "index": index, "thumbnails": thumbnails or None}
         return await self._ask_about(image, partial(build, **more))
 
     async def models(self) -> tuple[ModelSummary, ...]:
-        """List the models, as `Client.models` does."""
+        """List the models of the server, as `Client.models` does."""
         return await self._ask(self._models())
 
     async def model(self, name: str, version: int | str | None = None) -> Model:
-        """Describe a model, as `Client.model` does."""
+        """Return the inputs, outputs, labels and engine card of a model, as `Client.model` does."""
         return await self._ask(self._model(name, version))
 
     async def card(self, name: str, version: int | str | None = None) -> Mapping[str, Any] | None:
@@ -170,7 +208,7 @@ class AsyncClient(BaseClient):
         return await self._ask(self._ready(model))
 
     async def aclose(self) -> None:
-        """Close the connections; a later call is a `RuntimeError`."""
+        """Close the connections; a later call raises `RuntimeError`."""
         await self._lanes.aclose()
 
     async def __aenter__(self) -> Self:
@@ -187,8 +225,8 @@ class AsyncClient(BaseClient):
         for wait_s, request in attempts:
             if wait_s:
                 await asyncio.sleep(wait_s)
-            # The steps of a request have timeouts of their own, which tell if it was sent. This
-            # one, a little later, is for answers that come drop by drop.
+            # The steps of a request have their own timeouts, whose errors show if the request was
+            # sent. This timeout, a little later, ends a response that arrives in many small pieces.
             left = attempts.until - time.monotonic() + 0.1
             try:
                 async with asyncio.timeout(left):
@@ -203,10 +241,10 @@ class AsyncClient(BaseClient):
 
 
 class _Lanes:
-    """Clients of httpx with one connection each; the one that was used last is used first.
+    """A pool of httpx clients with one connection each; the client that was used last comes first.
 
-    A single client would do, but its pool goes through all of its connections several times a
-    request: with 64 of them that takes as much CPU as all the rest.
+    A single httpx client would do, but its pool walks through all its connections several times per
+    request. With 64 connections this takes as much CPU time as everything else.
     """
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None) -> None:
@@ -217,7 +255,7 @@ class _Lanes:
         self._closed = False
 
     async def send(self, request: httpx.Request) -> httpx.Response:
-        """Send a request when a lane is free; raises as httpx does."""
+        """Send a request when a connection is free; raises the errors of httpx."""
         if self._closed:
             raise RuntimeError("the client is closed: create another one")
         try:
@@ -234,8 +272,9 @@ class _Lanes:
             return response
         finally:
             self._room.release()
-            # After a cancelled request httpcore (1.0.9) may take the connection to be in use for
-            # ever, and the lane has no other one. A given transport is shared by all lanes.
+            # After a cancelled request httpcore 1.0.9 may count the connection as in use forever,
+            # so its client is closed. Closing would also close a given transport, which all clients
+            # share.
             if (sound and not self._closed) or self._transport is not None:
                 self._idle.append(lane)
             else:
@@ -246,7 +285,7 @@ class _Lanes:
         return httpx.AsyncClient(verify=self._verify, limits=limits, transport=self._transport)
 
     async def aclose(self) -> None:
-        """Close the connections; those in use are closed after their request."""
+        """Close the connections. A connection in use is closed after its request."""
         self._closed = True
         while self._idle:
             await self._idle.pop().aclose()

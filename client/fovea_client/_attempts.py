@@ -1,4 +1,4 @@
-"""Decides when each request is sent, and how its outcome is taken; sends and awaits nothing."""
+"""Decides when each attempt of a request is sent, and reads its outcome. It does no I/O itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from fovea_client.errors import ConnectionFailed, FoveaClientError, ServerError,
 
 Answer = TypeVar("Answer")
 FIRST_WAIT_S = 0.1
-# With these errors nothing of the request, or not all of it, was sent.
+# Errors after which the server cannot have executed the request: it was not sent, or not
+# completely.
 _NOT_SENT = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
@@ -29,13 +30,14 @@ _NOT_SENT = (
 )
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
-# 429 and 503 refuse a request; a proxy may answer with another error after it was executed.
+# Statuses that reject a request before it is executed. A proxy may return another error status
+# after the server has executed the request.
 _REFUSED = (429, 503)
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Answer]):
-    """A request, and the function that reads its answer."""
+    """A request, and the function that reads its response."""
 
     request: Request
     read: Callable[[httpx.Response], Answer]
@@ -43,7 +45,7 @@ class Call(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The address of a server, and how long and how often requests are tried; see `Client`."""
+    """The URL of a server, and the timeout and retries of its requests; see `Client`."""
 
     url: str
     timeout: float
@@ -58,7 +60,7 @@ class Policy:
             raise ValueError(f"retries is a number from 0 up, not {self.retries!r}")
         for name, value in self.headers.items():
             if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value)):
-                # The value may be a secret.
+                # The message leaves out the value, which may be a secret.
                 raise ValueError(
                     f"the header {name!r} cannot be sent: its name must be of ASCII letters, "
                     "digits and hyphens, its value of printable ASCII without spaces around it"
@@ -68,9 +70,13 @@ class Policy:
 class Attempts(Generic[Answer]):
     """The attempts at one call.
 
-    Iterating yields seconds to wait and then a request to send, until `received` got an answer,
-    which then is `answer`. Each request must be followed by `received` or `failed`; the error of
-    the last attempt is raised. No answer is waited for beyond `until`, of the monotonic clock.
+    The iterator yields seconds to wait and then a request to send, until an attempt succeeds. Then
+    `answer` is the result. Call `received` or `failed` after each request. After the last attempt
+    the iterator raises its error.
+
+    Attributes:
+        answer: result of the call.
+        until: time on the monotonic clock at which the call times out, in seconds.
     """
 
     answer: Answer
@@ -98,7 +104,7 @@ class Attempts(Generic[Answer]):
             wait = chosen
 
     def received(self, response: httpx.Response) -> None:
-        """Read a response."""
+        """Read a response: keep its result, or its error."""
         self._error = None
         try:
             self.answer = self._call.read(response)
@@ -106,7 +112,7 @@ class Attempts(Generic[Answer]):
             self._error = error
 
     def failed(self, error: httpx.RequestError) -> None:
-        """Note that no response came."""
+        """Keep the error of a request that got no response."""
         self._error = _translate_error(error, self._policy)
 
     def _may_repeat(self, error: FoveaClientError) -> bool:
@@ -132,27 +138,27 @@ class Attempts(Generic[Answer]):
 
 
 class _Left(dict[str, float]):
-    """The timeouts of httpx: a step may take the time that is left for the call when it begins."""
+    """Timeouts for httpx: each step may take the time that is left for the whole call."""
 
     def __init__(self, until: float) -> None:
         self._until = until
         super().__init__({step: self._left() for step in ("connect", "read", "write", "pool")})
 
     def get(self, step: str, default: object = None) -> Any:
-        """Return the seconds that are left; httpcore asks at each step."""
+        """Return the seconds that are left. httpcore calls this at the beginning of each step."""
         return self._left()
 
     def _left(self) -> float:
-        # 0 would mean not to wait for a socket at all, which is another error.
+        # httpcore treats a timeout of 0 as non-blocking, which raises another error.
         return max(self._until - time.monotonic(), 0.001)
 
 
 def wait_s(error: FoveaClientError, attempt: int) -> float | None:
-    """Return the seconds to wait after an error before the next attempt; None for no attempt.
+    """Return the seconds to wait before the next attempt, or None if there must be no retry.
 
-    The server's Retry-After is always respected; after a failed connection the waits are 0.1, 0.2,
-    0.4 ... s. Up to a quarter more, at random, keeps clients that were refused together from
-    returning together.
+    After a rejection (429, 503) the wait is the server's Retry-After. After a failed connection the
+    waits are 0.1, 0.2, 0.4 ... s. A random extra of up to a quarter keeps clients that were
+    rejected at the same time from returning at the same time.
     """
     match error:
         case ServerError(status=status, retry_after_s=float(seconds)) if status in _REFUSED:
@@ -188,7 +194,7 @@ def _translate_error(error: httpx.RequestError, policy: Policy) -> FoveaClientEr
             "`fovea serve` has HTTP on port 8000 and gRPC on 8001"
         )
     if unanswered:
-        # As a port for TLS does with anything else.
+        # A TLS port closes the connection, or resets it, if it receives plain HTTP.
         broken = ("without sending a response", "reset by peer")
         tls = url.startswith("http:") and any(each in str(error) for each in broken)
         hint = "; if it speaks TLS, its address begins with https" if tls else ""
@@ -203,9 +209,10 @@ def _translate_error(error: httpx.RequestError, policy: Policy) -> FoveaClientEr
 
 
 def server_address(url: str) -> str:
-    """Return the address of a server with its scheme: http where there is none, as in "host:8000".
+    """Return the URL of a server with a scheme; "host:8000" becomes "http://host:8000".
 
-    Raises `ValueError` if it is not an http or https address.
+    Raises:
+        ValueError: it is not an http or https URL.
     """
     address = url if "://" in url else f"http://{url}"
     try:

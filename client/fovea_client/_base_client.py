@@ -1,4 +1,4 @@
-"""The base of `Client` and `AsyncClient`: it builds requests, and reads responses."""
+"""The base of `Client` and `AsyncClient`: builds requests and reads responses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Images: TypeAlias = ImageSource | Sequence[ImageSource]
 
 
 class BaseClient:
-    """Builds the calls of a client, which sends them by its `Policy`."""
+    """Builds the calls of a client. The subclasses send them by the rules of its `Policy`."""
 
     def __init__(
         self,
@@ -66,7 +66,12 @@ class BaseClient:
     def _predict_one(
         self, model: str, image: ImageSource, **options: Unpack[PredictOptions]
     ) -> Call[ImageResult | ImageError] | ImageError:
-        """Ask what is on one image of many: an error that is only its own is an answer."""
+        """Build the request for one of many images.
+
+        Returns:
+            The call, or an `ImageError` if the image cannot be read. Reading the response also
+            returns an `ImageError` if the server rejects only this image.
+        """
         to_send = encode_image(image, options.get("channels", "RGB"))
         if isinstance(to_send, ImageError):
             return to_send
@@ -80,7 +85,8 @@ class BaseClient:
                 if error.of_one_image:
                     return ImageError(error.code, error.message)
                 raise
-            # Only files are remembered: other images would stay in memory until the response.
+            # Only paths are kept as sources: bytes and arrays would stay in memory until the
+            # response.
             if isinstance(image, str | os.PathLike):
                 remember_source(found, partial(image_to_send, image))
             return found
@@ -96,7 +102,7 @@ class BaseClient:
     def _embed(
         self, model: str, texts: Sequence[str], version: int | str | None, *, normalize: bool
     ) -> Call[tuple[Embedding, ...]]:
-        # Servers of 0.1 do not know the name.
+        # Omit the default: servers of version 0.1 do not know the field `normalize`.
         raw = {} if normalize else {"normalize": False}
         body = json.dumps({"text": list(texts), **raw}).encode()
         path = f"{_requests.model_path(model, version)}/embed"
@@ -133,7 +139,7 @@ class BaseClient:
 
 
 def encode_image(image: ImageSource, channels: Channels) -> bytes | Url | ImageError:
-    """Return an image as it is sent; one that cannot be read only fails itself."""
+    """Return an image in the form in which it is sent, or an `ImageError` if it cannot be read."""
     try:
         return image_to_send(image, channels)
     except (OSError, TypeError, ValueError) as error:
@@ -141,9 +147,9 @@ def encode_image(image: ImageSource, channels: Channels) -> bytes | Url | ImageE
 
 
 def remember_source(result: ImageResult | ImageError, source: Source) -> None:
-    """Let a result find its image again."""
+    """Set the source of a result, a function that reads its image again."""
     if isinstance(result, ImageResult):
-        object.__setattr__(result, "source", source)  # as its own __init__ would: it is frozen
+        object.__setattr__(result, "source", source)  # the dataclass is frozen
 
 
 def _prediction(response: httpx.Response, count: int) -> Prediction:
@@ -154,21 +160,25 @@ def _prediction(response: httpx.Response, count: int) -> Prediction:
 
 
 def check_many(in_flight: int, options: PredictOptions) -> None:
-    """Raise ValueError for arguments of `predict_many` that are wrong for every image."""
+    """Check the arguments of `predict_many` that hold for every image.
+
+    Raises:
+        ValueError: `in_flight` is out of its range, or `channels` is unknown.
+    """
     if not 1 <= in_flight <= MAX_IN_FLIGHT:
         raise ValueError(f"in_flight is 1 to {MAX_IN_FLIGHT}, not {in_flight}")
     check_channels(options.get("channels", "RGB"))
 
 
 async def build_in_thread(image: Images | None, build: Callable[[], Built]) -> Built:
-    """Build what is to be sent: files are read, and pixels encoded, outside the event loop."""
+    """Run `build`, in a thread unless the image is bytes: it reads files and encodes pixels."""
     return build() if isinstance(image, bytes) else await asyncio.to_thread(build)
 
 
 async def iterate(
     images: Iterable[ImageSource] | AsyncIterable[ImageSource],
 ) -> AsyncIterator[ImageSource]:
-    """Yield images of any iterable."""
+    """Yield the images of a synchronous or asynchronous iterable."""
     if isinstance(images, AsyncIterable):
         async for image in images:
             yield image

@@ -1,4 +1,4 @@
-"""Sends requests synchronously."""
+"""The synchronous client."""
 
 from __future__ import annotations
 
@@ -24,28 +24,40 @@ from fovea_client.images import Channels, ImageSource
 from fovea_client.models import Model, ModelSummary
 from fovea_client.results import Embedding, Match
 
-# Headers of an answer; its content is decoded.
+# Response headers to keep. `content-encoding` is dropped, because `iter_bytes` decodes the content.
 _READ = ("content-type", "retry-after", BEFORE_TENSORS)
 
 
 class Client(BaseClient):
-    """Sends images to a Fovea server; keeps its connections, so create one and share it.
+    """Sends images to a Fovea server and keeps its connections open.
 
-    May be used from several threads at once, and as a context manager. Raises `ValueError` if the
-    `url` is not an http or https address, or another argument is not right.
+    Create one client and share it: it may be used from several threads at once. It is also a
+    context manager that closes the connections.
 
     Args:
-        url: address of the server, as `server_address` takes it.
-        timeout: seconds for a call in all, with its waits and further attempts. Only headers that a
-            server sends in many small pieces can hold `Client` up for longer, not `AsyncClient`.
-        retries: number of further attempts when the server refuses with Retry-After, or when no
-            connection can be made. A request that may have been executed is not sent again, unless
-            it only asks for information.
-        repeat_unanswered: also repeat requests that were sent but not answered. The server may have
-            executed them.
-        api_key: of a server that asks for one; default FOVEA_API_KEY of the environment.
-        headers: of every request, e.g. the secret of `--http-restricted-api`.
-        transport: sends instead of httpx's own, e.g. `fovea_client.testing.FakeServer`.
+        url: URL of the server, e.g. "http://127.0.0.1:8000"; `server_address` lists the accepted
+            forms.
+        timeout: seconds for a whole call, including its waits and retries. A server that sends its
+            response headers in many small pieces can exceed this timeout (only with `Client`, not
+            with `AsyncClient`).
+        retries: number of retries if the server rejects a request with Retry-After, or if no
+            connection can be made. A request other than GET that the server may have executed is
+            not sent again.
+        repeat_unanswered: also retry requests that were sent and got no response. The server may
+            have executed them.
+        api_key: key for a server that requires one. The default is the environment variable
+            FOVEA_API_KEY.
+        headers: headers of every request, e.g. the secret of `--http-restricted-api`.
+        transport: replaces the transport of httpx, e.g. by `fovea_client.testing.FakeServer`.
+
+    Raises:
+        ValueError: `url` is not an http or https URL, or another argument is out of its range.
+
+    Example:
+        with Client("http://127.0.0.1:8000", retries=3) as client:
+            prediction = client.predict("yolov8n", "bus.jpg", conf=0.5)
+            for found in prediction.detections:
+                print(found.class_name, found.score, found.box)
     """
 
     def __init__(
@@ -65,22 +77,31 @@ class Client(BaseClient):
         self._http = httpx.Client(limits=limits, transport=transport)
 
     def predict(self, model: str, image: Images, **options: Unpack[PredictOptions]) -> Prediction:
-        """Find what is on an image: `detections` of the result are objects, `classes` classes.
+        """Run a model on one image, or on a list of images.
+
+        The result has `detections` for a detector and `classes` for a classifier. `TASKS` names the
+        field of each task.
 
         Args:
             model: name of the model.
-            image: encoded bytes, a path, an address that the server fetches (with `--allow-url`),
-                a binary file, uint8 [height, width, 3], or an image of Pillow. A list is sent with
-                one request; then `images` of the result are in its order, and a bad image only
-                fails itself and gives an `ImageError` in its place.
-            **options: version, conf, iou, classes, max_det, top_k, agnostic, mask,
-                tile, overlap, timeout_ms, channels: see `PredictOptions`.
+            image: encoded bytes, a path, a URL that the server fetches (it needs `--allow-url`), a
+                binary file, an array uint8 [height, width, 3], or a Pillow image. A list is sent in
+                one request. Then `images` of the result has the same order, and an image that fails
+                gives an `ImageError` in its place.
+            **options: version, conf, iou, classes, max_det, top_k, agnostic, mask, tile, overlap,
+                timeout_ms, channels: see `PredictOptions`.
 
         Raises:
-            ServerError: the server refused or failed; `QueueFull` when it is overloaded.
-            ConnectionFailed: the server did not answer.
-            UnexpectedAnswer: the answer is not Fovea's.
+            ServerError: the server rejected the request or failed; `QueueFull` if it is overloaded.
+            ConnectionFailed: no response came from the server.
+            UnexpectedAnswer: the response does not come from a Fovea server.
             OSError: the file cannot be read.
+
+        Example:
+            prediction = client.predict("yolov8n", "bus.jpg", conf=0.5)
+            print(prediction.image.boxes)  # float32 [n, 4], x1 y1 x2 y2 in pixels
+            for result in client.predict("yolov8n", ["a.jpg", "b.jpg"]).images:
+                print(result)  # an ImageResult or an ImageError
         """
         return self._ask(self._predict(model, image, **options))
 
@@ -92,13 +113,20 @@ class Client(BaseClient):
         in_flight: int = 16,
         **options: Unpack[PredictOptions],
     ) -> Iterator[ImageResult | ImageError]:
-        """Find what is on each of many images, with `in_flight` requests under way, 1 to 100.
+        """Run a model on many images, with up to `in_flight` requests at once (1 to 100).
 
-        Results come in the order of the images. Images are taken as results are: at most
-        `in_flight` of them are in memory. A bad image, or a file that cannot be read, only fails
-        itself and gives an `ImageError` in its place. Other errors end the iteration; they and the
-        arguments are as for `predict`. An error of `images` comes after the results of the images
-        before. Who leaves the iteration does not wait for the requests under way.
+        Results come in the order of the images. The client takes the next image when you take a
+        result, so at most `in_flight` images are in memory. An image that fails or cannot be read
+        gives an `ImageError` in its place. Other errors end the iteration. The other arguments and
+        the errors are described at `predict`.
+
+        If `images` raises an error, the iteration first yields the results of the images before it.
+        If you leave the iteration early, it does not wait for the requests in flight.
+
+        Example:
+            paths = sorted(Path("images").glob("*.jpg"))
+            for path, result in zip(paths, client.predict_many("yolov8n", paths)):
+                print(path, result)
         """
         check_many(in_flight, options)
 
@@ -113,7 +141,7 @@ class Client(BaseClient):
             found: Future[ImageResult | ImageError] = Future()
             try:
                 for image in images:
-                    # Python would wait for the threads of a pool before it exits.
+                    # Threads of a pool would delay the exit of Python until their requests end.
                     Thread(target=find, args=(image, found), daemon=True).start()
                     yield found
                     found = Future()
@@ -137,20 +165,29 @@ class Client(BaseClient):
         in_flight: int = 4,
         **options: Unpack[PredictOptions],
     ) -> Iterator[ImageResult | ImageError]:
-        """Find what is on the frames of a camera, over one connection (WebSocket).
+        """Run a model on the frames of a camera, over one WebSocket connection.
 
-        Each result comes as soon as it is there, in order. Images are taken in a thread, as results
-        are: at most `in_flight` of them, 1 to 8, are under way, so a slow model slows `images`.
-        A frame that fails, or that the server has no room or time for, gives an `ImageError` in its
-        place. `track` needs no `stream_id`: the frames of a call are a stream of their own.
+        Results come in the order of the frames, each as soon as the server sends it. A thread takes
+        the frames from `images`. At most `in_flight` frames (1 to 8) are in flight, so a slow model
+        slows `images`. A frame that fails, or that the overloaded server drops, gives an
+        `ImageError` in its place. With `track` you need no `stream_id`: the frames of one call are
+        one stream.
 
-        It takes the package `websockets`. `timeout` is for the connection, and for the answer to a
-        frame; `retries` do not apply. Who leaves the iteration closes the connection.
+        This method needs the package `websockets`. `timeout` holds for the connection, and for the
+        response to each frame. `retries` has no effect. If you leave the iteration early, the
+        connection is closed.
 
         Raises:
-            ServerError: the server refused the connection, or would refuse every frame.
+            ServerError: the server rejected the connection, or would reject every frame.
             ConnectionFailed: the connection could not be made, or has ended.
+            UnexpectedAnswer: the server does not support WebSockets.
             ImportError: `websockets` is not installed.
+
+        Example:
+            camera = cv2.VideoCapture(0)
+            frames = iter(lambda: camera.read()[1], None)
+            for result in client.stream("yolov8n", frames, channels="BGR", track="bytetrack"):
+                print(result)
         """
         return _frames.stream(_frames.Frames(self._policy, model, in_flight, options), images)
 
@@ -161,11 +198,13 @@ class Client(BaseClient):
         format: ImageFormat = "image/jpeg",
         **options: Unpack[PredictOptions],
     ) -> bytes:
-        """Return the image with its detections drawn in, encoded as `format`.
+        """Return the image with its results drawn in, encoded as `format`.
 
-        Of a model that makes a picture of an image, it is this picture.
+        An image-to-image model has no drawing: the method returns the image that the model
+        generated. The other arguments and the errors are described at `predict`.
 
-        The other arguments and the errors are as for `predict`.
+        Example:
+            Path("found.jpg").write_bytes(client.annotate("yolov8n", "bus.jpg"))
         """
         return self._ask(self._annotate(model, image, format, **options))
 
@@ -178,24 +217,32 @@ class Client(BaseClient):
         version: int | str | None = None,
         parameters: Parameters | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """Return the outputs of a model for tensors, over the v2 protocol of Triton and KServe.
+        """Run a model on tensors over the v2 protocol of Triton and KServe.
 
-        BF16 is sent from arrays of ml_dtypes' bfloat16, and comes back as float32, which holds its
-        values. Arrays of bytes and str are sent as BYTES, and come back as arrays of bytes.
+        Returns the outputs by name.
+
+        BF16 inputs are arrays of the dtype `ml_dtypes.bfloat16`. BF16 outputs come back as float32,
+        which holds the same values. Arrays of bytes or str are sent as BYTES, and BYTES outputs
+        come back as arrays of bytes.
 
         Args:
-            model: name of the model; `model` describes its inputs and outputs.
-            inputs: an array for the name of each input, of the input's own element type.
+            model: name of the model; `Client.model` lists its inputs and outputs.
+            inputs: name of each input -> its array, in the element type of the input.
             outputs: names of the outputs to return; by default all.
             version: version of the model; by default the newest.
-            parameters: of the request, e.g. of a sequence.
+            parameters: parameters of the request, e.g. the id of a sequence.
 
         Raises:
             TypeError: the protocol has no tensors of this type.
-            ServerError: the server refused or failed. The protocol has no words for programs: the
-                `code` is "http_" and the status.
-            ConnectionFailed: the server did not answer.
-            UnexpectedAnswer: the answer does not follow the protocol.
+            ServerError: the server rejected the request or failed. The protocol has no error codes,
+                so `code` is "http_" and the status.
+            ConnectionFailed: no response came from the server.
+            UnexpectedAnswer: the response does not follow the protocol.
+
+        Example:
+            pixels = np.zeros((1, 3, 640, 640), np.float32)
+            outputs = client.infer("yolov8n", {"images": pixels})
+            print(outputs["output0"].shape)  # (1, 84, 8400)
         """
         return self._ask(_tensors.infer(model, inputs, outputs, version, parameters))
 
@@ -207,15 +254,19 @@ class Client(BaseClient):
         normalize: bool = True,
         version: int | str | None = None,
     ) -> tuple[Embedding, ...]:
-        """Return the vectors of texts, in the space of the vectors of images by `predict`.
+        """Return the embeddings of texts. They can be compared with the embeddings of images.
+
+        `predict` returns the embeddings of images. The errors are described at `predict`.
 
         Args:
-            model: of images and texts, such as CLIP.
-            texts: 1 to 1000.
-            normalize: divide each vector by its length.
-            version: of the model.
+            model: name of a model of images and texts, such as CLIP.
+            texts: 1 to 1000 texts.
+            normalize: divide each embedding by its length.
+            version: version of the model; by default the newest.
 
-        The errors are as for `predict`.
+        Example:
+            cat, dog = client.embed("clip", ["a cat", "a dog"])
+            print(cat.vector @ dog.vector)  # cosine similarity, -1 to 1
         """
         return self._ask(self._embed(model, texts, version, normalize=normalize))
 
@@ -231,50 +282,76 @@ class Client(BaseClient):
         version: int | str | None = None,
         channels: Channels = "RGB",
     ) -> tuple[Match, ...]:
-        """Return the images of an index that are most like an image, or words, best first.
+        """Return the images of an index that are most similar to an image or a text, best first.
+
+        The errors are described at `predict`. A missing index is a `ServerError` with the status
+        404.
 
         Args:
-            model: whose task is embed.
-            image: as for `predict`.
-            text: in place of the image, of a model of images and texts.
-            k: the most matches, 1 to 1000; default 10.
-            index: the name that it was built by, with `fovea index`.
-            thumbnails: have the pictures of the matches, too, if the index was built with them.
-            version: of the model.
+            model: name of a model whose task is embed.
+            image: query image, in a form that `predict` accepts.
+            text: query text in place of the image, for a model of images and texts.
+            k: largest number of matches, 1 to 1000; by default 10.
+            index: name of the index, as given to `fovea index`.
+            thumbnails: also return small images of the matches, if the index has them.
+            version: version of the model; by default the newest.
             channels: order of the channels of an array.
 
-        The errors are as for `predict`; without such an index, a `ServerError` with status 404.
+        Example:
+            for match in client.search("clip", text="a red car", k=5):
+                print(match.name, match.score)
         """
         more = {"k": k, "index": index, "thumbnails": thumbnails or None}
         return self._ask(self._search(model, image, text, version, channels, **more))
 
     def models(self) -> tuple[ModelSummary, ...]:
-        """List the served models, and those that could not be loaded; raises as `predict` does."""
+        """List the models of the server, including models that could not be loaded.
+
+        The errors are described at `predict`.
+
+        Example:
+            for model in client.models():
+                print(model.name, model.task, model.ready)
+        """
         return self._ask(self._models())
 
     def model(self, name: str, version: int | str | None = None) -> Model:
         """Return the inputs, outputs, labels and engine card of a model.
 
-        By default of the version that answers requests. An unknown model is a `ServerError` with
-        status 404; the other errors are as for `predict`.
+        The default version is the one that answers requests without a version. An unknown model is
+        a `ServerError` with the status 404. The other errors are described at `predict`.
+
+        Example:
+            print(client.model("yolov8n").inputs[0].shape)  # (-1, 3, 640, 640)
         """
         return self._ask(self._model(name, version))
 
     def card(self, name: str, version: int | str | None = None) -> Mapping[str, Any] | None:
-        """Return the engine card of a model; None where `card_reason` of `model` says why."""
+        """Return the engine card of a model, the content of its `card.json`.
+
+        Returns:
+            The card; None if the model has no card. Then `card_reason` of `model` has the reason.
+
+        Example:
+            print(client.card("yolov8n")["precision"])
+        """
         return self.model(name, version).card
 
     def ready(self, model: str | None = None) -> bool:
         """Return True if the server, or the named model, is ready; False for an unknown model.
 
         Raises:
-            ConnectionFailed: the server did not answer.
-            ServerError: the answer is neither yes nor no.
+            ConnectionFailed: no response came from the server.
+            ServerError: the status means neither ready (2xx) nor not ready (400, 503).
+
+        Example:
+            while not client.ready("yolov8n"):
+                time.sleep(1)
         """
         return self._ask(self._ready(model))
 
     def close(self) -> None:
-        """Close the connections; a later call is a `RuntimeError`."""
+        """Close the connections; a later call raises `RuntimeError`."""
         self._http.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Shows results in a notebook: the image in the size of a page, and the results over it."""
+"""Shows results in a notebook: the image, reduced to the page, with the results drawn over it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ from fovea_client.answers import ImageError, ImageResult, Prediction
 from fovea_client.images import Channels, ImageSource, PillowImage, Source, Url, image_to_send
 from fovea_client.png import write_rgb
 
-# Pixels of the longer side of an image on the page.
+# Lengths in pixels of an image's longer side: the smallest, the largest, and in a list.
 _MIN, _MAX, _IN_A_LIST = 240, 1000, 420
-# Images of a list: more would make the notebook a large file.
+# Largest number of images that are shown of a list. More would make the notebook file large.
 _LISTED = 24
 _JPEG_QUALITY = 85
 
 
 def source_of(image: ImageSource, channels: Channels) -> Source:
-    """Return a function that finds the image again to show it, or None if it is gone.
+    """Return a function that reads the image again to show it.
 
-    It holds encoded bytes, and of pixels a copy of the size in which they are shown.
+    It returns None if the image is gone.
+
+    The function keeps encoded bytes whole. It keeps an array or a Pillow image as a copy of at most
+    1000 pixels a side.
     """
     if isinstance(image, bytes | str | os.PathLike):
         return partial(image_to_send, image)
@@ -43,7 +46,7 @@ def source_of(image: ImageSource, channels: Channels) -> Source:
 
 
 def as_html(result: Prediction | ImageResult | ImageError, most: int = _MAX) -> str:
-    """Write results as HTML that loads nothing, but images that were sent by their address."""
+    """Return results as HTML. It loads nothing, except images that were sent as URLs."""
     match result:
         case Prediction(images=(only,)):
             return as_html(only, most)
@@ -55,7 +58,7 @@ def as_html(result: Prediction | ImageResult | ImageError, most: int = _MAX) -> 
 
 
 def list_as_html(results: Sequence[Any]) -> str | None:
-    """Write a list of results side by side; None for any other list."""
+    """Return a list of results as HTML, side by side; None if another object is in the list."""
     ours = Prediction | ImageResult | ImageError
     if not results or not all(isinstance(each, ours) for each in results):
         return None
@@ -68,7 +71,7 @@ def list_as_html(results: Sequence[Any]) -> str | None:
 
 
 def show_lists() -> None:
-    """Have IPython, where it runs, show lists of results as it shows each of them."""
+    """Register the HTML of lists and tuples of results with IPython, if it is running."""
     ipython: Any = sys.modules.get("IPython")
     shell = ipython and ipython.get_ipython()
     if shell:
@@ -78,7 +81,7 @@ def show_lists() -> None:
 
 
 def _own_html(results: Sequence[Any]) -> str | None:
-    # A list of another package may have HTML of its own.
+    # A list type of another package may define its own HTML.
     own = getattr(results, "_repr_html_", None)
     html: str | None = own() if own else list_as_html(results)
     return html
@@ -90,12 +93,12 @@ def _image(result: ImageResult, most: int) -> str:
     unit = max(width, height) / shown
     try:
         sent = getattr(result, "source", lambda: None)()
-    except OSError:  # the file is not there any more
+    except OSError:  # the file does not exist any more
         sent = None
     if result.picture is not None:
         sent = result.picture.png or sent
     address = sent.address if isinstance(sent, Url) else None
-    if isinstance(sent, bytes):  # browsers recognise the format themselves, and turn it upright
+    if isinstance(sent, bytes):  # browsers detect the format, and turn the image upright
         data = base64.b64encode(_shrink(sent, shown)).decode()
         address = f"data:image/jpeg;base64,{data}"
     fill = "position:absolute;inset:0;width:100%;height:100%"
@@ -110,7 +113,7 @@ def _image(result: ImageResult, most: int) -> str:
 
 
 def _shrink(sent: bytes, side: int) -> bytes:
-    """Return a JPEG of the size that is shown, where Pillow or OpenCV is installed."""
+    """Return a JPEG of the displayed size; the bytes unchanged without Pillow and OpenCV."""
     try:
         from PIL import Image, ImageOps
 
@@ -121,7 +124,7 @@ def _shrink(sent: bytes, side: int) -> bytes:
         file = io.BytesIO()
         upright.save(file, "JPEG", quality=_JPEG_QUALITY)
         return file.getvalue()
-    except (ImportError, OSError):  # of a file that Pillow does not read, too
+    except (ImportError, OSError):  # OSError: Pillow cannot read the format
         pass
     try:
         import cv2

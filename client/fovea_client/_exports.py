@@ -1,4 +1,4 @@
-"""Writes the results of an image in the forms of other tools."""
+"""Converts the results of an image to the formats of other tools."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ from fovea_client.answers import Detection, FiftyOneKind, ImageResult
 def coco(
     result: ImageResult, image_id: int, categories: Mapping[str, int] | None
 ) -> list[dict[str, Any]]:
-    """Return a row of COCO's results for each detection."""
+    """Return one row of COCO's results format for each detection.
+
+    Raises:
+        ValueError: `categories` lacks a class.
+    """
     if categories is None:
         return [_coco_row(found, image_id, found.class_id) for found in result.detections]
     if missing := {found.class_name for found in result.detections} - categories.keys():
@@ -28,7 +32,7 @@ def coco(
     return [_coco_row(each, image_id, categories[each.class_name]) for each in result.detections]
 
 
-# Decimals of pixels and of scores, as the server answers them.
+# Decimals of pixels and of scores; the server rounds to the same decimals.
 _PIXEL, _SCORE = 2, 5
 
 
@@ -51,7 +55,7 @@ def _coco_row(found: Detection, image_id: int, category_id: int) -> dict[str, An
 
 
 def _stage_results(found: Detection) -> dict[str, Any]:
-    """Return what the stages of a pipeline found of an object, under the names of `Detection`."""
+    """Return the results of a pipeline's stages for one object, by field of `Detection`."""
     more: dict[str, Any] = {}
     if found.attributes:
         more["attributes"] = {
@@ -73,7 +77,7 @@ def _pixels(places: Iterable[float]) -> list[float]:
 
 
 def supervision(result: ImageResult) -> Any:
-    """Return `supervision.Detections`."""
+    """Return the detections as `supervision.Detections`."""
     data = {"class_name": np.array([each.class_name for each in result.detections])}
     corners = [[(p.x, p.y) for p in each.corners] for each in result.detections]
     if corners and corners[0]:
@@ -93,7 +97,7 @@ def supervision(result: ImageResult) -> Any:
 
 
 def fiftyone(result: ImageResult, kind: FiftyOneKind) -> Any:
-    """Return a label of FiftyOne; its places are shares of the image's width and height."""
+    """Return a FiftyOne label. Its coordinates are fractions of the image's width and height."""
     fo = import_package("fiftyone", "fiftyone")
     if result.classes:
         classes = [
@@ -137,7 +141,7 @@ def _detection(fo: Any, found: Detection, size: tuple[int, int]) -> Any:
 
 
 def _crop_mask(found: Detection) -> NDArray[np.bool_] | None:
-    """Return the pixels of the mask that the box covers, wholly or in part."""
+    """Return the part of the mask inside the box, including pixels that the box only touches."""
     if not isinstance(found.mask, RunLengths | MaskFile):
         return None
     box = found.box
@@ -164,7 +168,7 @@ def _outline(fo: Any, found: Detection, size: tuple[int, int]) -> Any:
 
 
 def import_package(module: str, package: str) -> Any:
-    """Return a module; where it is not installed, the ImportError says which package has it."""
+    """Import a module; the ImportError of a missing module names the package to install."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Streams of frames over a WebSocket, which the package `websockets` speaks."""
+"""Streams frames over a WebSocket, with the package `websockets`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,19 @@ MAX_IN_FLIGHT = 8
 
 Found = ImageResult | ImageError
 
-# With these no frame has an answer any more.
+# Statuses after which the server answers no frame: key missing or not allowed, unknown model.
 _OF_ALL = (401, 403, 404)
-# Chunks of a large answer are no attack: it is the caller's own server.
+# No limit on the size of a message: it comes from the server that the caller chose.
 _CONNECTING: dict[str, Any] = {"max_size": None, "compression": None}
 
 
 class Frames:
-    """The wishes of a caller, and how outcomes are taken; it sends and awaits nothing.
+    """The settings of a stream, and the code that reads its messages. It does no I/O itself.
 
-    Raises ValueError, TypeError for arguments that are wrong, and ImportError without `websockets`.
+    Raises:
+        ValueError: `in_flight`, `frame` or `channels` is wrong.
+        TypeError: an option is unknown.
+        ImportError: `websockets` is not installed.
     """
 
     def __init__(self, policy: Policy, model: str, in_flight: int, options: PredictOptions) -> None:
@@ -55,21 +58,25 @@ class Frames:
         }
 
     def read_credits(self, hello: str | bytes) -> int:
-        """Read from the first message how many frames may wait for answers."""
+        """Return how many frames may wait for results; the first message has the server's limit."""
         try:
             return min(self._in_flight, int(json.loads(hello)["in_flight"]))
         except (LookupError, TypeError, ValueError) as error:
             raise UnexpectedAnswer(f"{self._policy.url} did not report its frame limit") from error
 
     def encode_image(self, image: ImageSource) -> bytes | ImageError:
-        """Return the bytes of an image; one that cannot be read only fails itself."""
+        """Return the bytes of an image, or an `ImageError` if it cannot be read."""
         data = _base_client.encode_image(image, self._channels)
         if isinstance(data, Url):
             return ImageError("invalid_image", "a stream takes images, not their addresses")
         return data
 
     def read_result(self, image: ImageSource, text: str | bytes) -> Found:
-        """Read the answer to a frame; ServerError for an error that all others would have, too."""
+        """Read the response to a frame.
+
+        Raises:
+            ServerError: the error would also concern all later frames.
+        """
         content = text.encode() if isinstance(text, str) else text
         answer = json.loads(content)
         status = int(answer.get("status", 200))
@@ -86,7 +93,7 @@ class Frames:
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
-        """Raise errors of `websockets` and of sockets as those of this client."""
+        """Translate errors of `websockets` and of sockets into errors of this client."""
         from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
         url = self._policy.url
@@ -119,10 +126,11 @@ class Frames:
 
 
 def stream(frames: Frames, images: Iterable[ImageSource]) -> Iterator[Found]:
-    """Send images in a thread, and yield what is found as it comes."""
+    """Send frames from a thread, and yield the result of each frame when it arrives."""
     from websockets.sync.client import connect
 
-    # In the order of the images: one that is sent, what it is instead, or why there are no more.
+    # Frames in the order of the images. An entry is a sent image, an image with its error, the
+    # error of `images`, or None at the end.
     begun: SimpleQueue[tuple[ImageSource, ImageError | None] | Exception | None] = SimpleQueue()
     left = False
 
@@ -149,7 +157,7 @@ def stream(frames: Frames, images: Iterable[ImageSource]) -> Iterator[Found]:
             except Exception as error:  # noqa: BLE001  it is raised in its turn
                 begun.put(error)
 
-        # Python would wait for another kind of thread before it exits, and `images` may wait long.
+        # A daemon thread does not delay the exit of Python, even if `images` blocks for long.
         Thread(target=send, daemon=True).start()
         try:
             while (one := begun.get()) is not None:
@@ -171,7 +179,7 @@ def stream(frames: Frames, images: Iterable[ImageSource]) -> Iterator[Found]:
 async def astream(
     frames: Frames, images: Iterable[ImageSource] | AsyncIterable[ImageSource]
 ) -> AsyncIterator[Found]:
-    """Send images in a task, and yield what is found as it comes."""
+    """Send frames from a task, and yield the result of each frame when it arrives."""
     from websockets.asyncio.client import connect
 
     begun: asyncio.Queue[tuple[ImageSource, ImageError | None] | Exception | None] = asyncio.Queue()

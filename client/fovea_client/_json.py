@@ -1,4 +1,4 @@
-"""Reads values from parsed JSON, and writes them, by the fields and types of their classes."""
+"""Converts typed values from and to parsed JSON, by the fields and types of their classes."""
 
 from __future__ import annotations
 
@@ -18,29 +18,40 @@ T = TypeVar("T")
 
 
 def read(kind: type[T], value: Any) -> T:
-    """Read a value of a class, without the fields that later servers add.
+    """Read a value of a class from parsed JSON; ignore fields that newer servers add.
 
-    A field that has a default may be missing, or null. Any `ValueError`, `TypeError`,
-    `LookupError` or `AttributeError` means that the JSON is of something else.
+    A field with a default may be missing or null.
+
+    Raises:
+        ValueError, TypeError, LookupError, AttributeError: the JSON does not fit the class.
     """
     result: T = _reader(cast("Any", kind))(value)
     return result
 
 
 def image_result(value: dict[str, Any]) -> ImageResult | ImageError:
-    """Read the JSON of one image in an answer: its results, or its error."""
+    """Read the JSON of one image in a response: its results, or its error.
+
+    Example:
+        body = requests.post(url, data=image).json()
+        result = image_result(body["images"][0])
+    """
     if "error" in value:
         return read(ImageError, value["error"])
     return read(ImageResult, value)
 
 
 def as_json(result: ImageResult | ImageError) -> dict[str, Any]:
-    """Return the JSON of one image, which `image_result` reads."""
+    """Return the JSON of one image, in the form that `image_result` reads.
+
+    Example:
+        text = json.dumps(as_json(prediction.image))
+    """
     if isinstance(result, ImageError):
         return {"error": _to_json(result)}
     answer: dict[str, Any] = _to_json(result)
     if len(answer) == len(_required_fields(ImageResult)):
-        answer["detections"] = []  # the model has found none
+        answer["detections"] = []  # an empty list means that a detector found nothing
     return answer
 
 
@@ -84,7 +95,7 @@ def _reader_of_fields(kind: Any) -> Read:
 
 
 def _reader_of_one(kinds: Sequence[Any]) -> Read:
-    """Return the function that reads the first of some classes all of whose fields are there."""
+    """Return a function that reads the first of several classes whose fields are all present."""
     if len(kinds) == 1:
         return _reader(kinds[0])
     readers = [({each.name for each in fields(kind)}, _reader(kind)) for kind in kinds]
@@ -100,14 +111,14 @@ def _reader_of_one(kinds: Sequence[Any]) -> Read:
 
 @cache
 def _required_fields(kind: Any) -> frozenset[str]:
-    """Return the names of the fields that have no default."""
+    """Return the names of the fields without a default."""
     return frozenset(each.name for each in fields(kind) if each.default is MISSING)
 
 
 def _to_json(value: Any) -> Any:
-    """Return a value as JSON has it: files in base64, and without the parts that it does not have.
+    """Convert a value to JSON: write bytes as base64, and leave out empty optional fields.
 
-    `asdict` would copy each value deeply, on the way of every image.
+    `dataclasses.asdict` is not used: it copies each value deeply, for every image.
     """
     match value:
         case bytes():

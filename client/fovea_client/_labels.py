@@ -1,4 +1,4 @@
-"""Chooses colours, words and places of what is written on an image, for drawings of every form."""
+"""Chooses colours, texts and places of the labels on an image, for all drawings."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from fovea_client.answers import Detection, ImageResult
 from fovea_client.shapes import Box
 
 BACKGROUND = ("background", "0")
-"""A class of these names is not coloured: it is what all others are not. Without names it mostly is
-the first."""
+"""Names of the background class, which is not coloured.
 
-# A smaller score, or share of an image, would be written as 0.00 or 0.0%.
+A model without class names mostly has it first, as class "0".
+"""
+
+# Smallest score and smallest share of the image that are listed; less rounds to 0.00 or 0.0%.
 _MIN_SCORE, _MIN_SHARE = 0.005, 0.0005
 
 
 class Label(NamedTuple):
-    """A line of text on its colour; places in pixels of the image."""
+    """A line of text on a coloured background; coordinates and sizes in pixels of the image."""
 
     text: str
     fill: Colour
@@ -28,7 +30,7 @@ class Label(NamedTuple):
     height: float
 
     def is_clear_of(self, other: Label) -> bool:
-        """Return True if none covers a part of the other."""
+        """Return True if the two labels do not overlap."""
         return (
             abs(self.top - other.top) >= self.height
             or self.left >= other.left + other.width
@@ -37,7 +39,10 @@ class Label(NamedTuple):
 
 
 def colours_of(found: Sequence[Detection]) -> list[Colour]:
-    """Return the colours of objects; those of one class whose masks touch get different shades."""
+    """Return the colours of objects.
+
+    Objects of one class whose masks touch get different shades.
+    """
     ids = [each.class_id for each in found]
     if any(each.mask for each in found):
         boxes = [(each.box.x1, each.box.y1, each.box.x2, each.box.y2) for each in found]
@@ -46,7 +51,7 @@ def colours_of(found: Sequence[Detection]) -> list[Colour]:
 
 
 def lines_of(result: ImageResult) -> Iterator[tuple[str, Colour]]:
-    """Yield what is listed of the whole image, a line each, with its colour."""
+    """Yield the lines of text that describe the whole image, each with its colour."""
     for value in result.values:
         for line in value.lines:
             yield _line(line), colour(value.colour_number)
@@ -64,9 +69,10 @@ def labels_of(
     height: float,
     size: tuple[int, int],
 ) -> Iterator[Label]:
-    """Yield labels that lie inside an image of (width, height) and cover no other.
+    """Yield labels that lie inside an image of (width, height) and do not overlap.
 
-    The best object chooses first. Where a label does not fit, it is without the score, or left out.
+    The best object chooses its place first. A label that does not fit loses its score; if it still
+    does not fit, it is left out.
     """
     taken: list[Label] = []
     for each, fill in zip(found, colours_of(found), strict=True):
@@ -94,7 +100,10 @@ def _line(text: str) -> str:
 
 
 def _spots(box: Box, wide: float, tall: float, width: int) -> Iterator[tuple[float, float]]:
-    """Yield places for a label at a box's edges, best first; some may leave the image."""
+    """Yield possible top left corners of a label at a box's edges, best first, as (x, y).
+
+    A corner may place the label beyond the top or bottom of the image.
+    """
     for top in (box.y1 - tall, max(box.y1, 0.0), box.y2, box.y2 - tall):
         for left in (box.x1, box.x2 - wide):
             yield max(0.0, min(left, width - wide)), top

@@ -1,4 +1,4 @@
-"""Defines the forms of a mask, and turns them into pixels."""
+"""The encodings of a mask, and their conversion to pixels."""
 
 from __future__ import annotations
 
@@ -10,32 +10,41 @@ from numpy.typing import NDArray
 
 from fovea_client.png import MAX_PIXELS, read_grey
 
-# Bits of the longest number in run lengths, and more.
+# Largest number of bits of a run length; any image needs fewer.
 _DIGITS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class RunLengths:
-    """A mask as COCO's compressed run lengths; `size` is (height, width) of the image."""
+    """A mask in COCO's compressed run-length encoding.
+
+    Attributes:
+        size: (height, width) of the image, pixels.
+        counts: the encoded run lengths.
+    """
 
     size: tuple[int, int]
     counts: str
 
     @property
     def pixels(self) -> NDArray[np.bool_]:
-        """Return the mask, bool [height, width]."""
+        """Return the mask, bool [height, width].
+
+        Raises:
+            ValueError: the run lengths do not fit the size.
+        """
         return run_length_pixels(self.size, self.counts)
 
 
 @dataclass(frozen=True, slots=True)
 class MaskFile:
-    """A mask as a PNG file of the part of the image that holds it.
+    """A mask as a PNG file of the part of the image that contains it.
 
     Attributes:
-        size: (height, width) of the image.
+        size: (height, width) of the image, pixels.
         left: column of the image at which the file begins.
-        top: row of the image at which it begins.
-        png: the file, white on the object.
+        top: row of the image at which the file begins.
+        png: PNG file; pixels of the object are white.
     """
 
     size: tuple[int, int]
@@ -45,11 +54,15 @@ class MaskFile:
 
     @property
     def pixels(self) -> NDArray[np.bool_]:
-        """Return the mask in the whole image, bool [height, width]."""
+        """Return the mask of the whole image, bool [height, width].
+
+        Raises:
+            ValueError: the PNG file is damaged, or extends beyond the image.
+        """
         pixels, part = _empty(self.size), read_grey(self.png)
         height, width = part.shape
         window = pixels[max(0, self.top) :, max(0, self.left) :][:height, :width]
-        # A mask without a pixel is written as one that is 0.
+        # The server writes an empty mask as a file with one black pixel.
         if min(self.top, self.left) < 0 or (part.size > 1 and window.shape != part.shape):
             raise ValueError("the file of a mask does not lie in its image")
         window[:] = part[: window.shape[0], : window.shape[1]]
@@ -58,7 +71,12 @@ class MaskFile:
 
 @dataclass(frozen=True, slots=True)
 class Outlines:
-    """A mask as polygons of x1 y1 x2 y2 ... in pixels; `size` is (height, width) of the image."""
+    """A mask as polygons.
+
+    Attributes:
+        size: (height, width) of the image, pixels.
+        polygons: coordinates x1 y1 x2 y2 ... of each polygon, pixels.
+    """
 
     size: tuple[int, int]
     polygons: tuple[tuple[float, ...], ...]
@@ -68,11 +86,14 @@ Mask = RunLengths | Outlines | MaskFile
 
 
 def run_length_pixels(size: tuple[int, int], counts: str) -> NDArray[np.bool_]:
-    """Decode COCO's compressed run lengths to bool [height, width]; ValueError: they do not fit.
+    """Decode COCO's compressed run lengths to a mask, bool [height, width].
 
-    Numbers are written in groups of five bits from the lowest, in the characters from "0" on, and
-    from the third on as the difference to the number before the last (cocoapi's `rleFrString`).
-    Runs go down the columns, and the first is outside the mask.
+    A number is written in groups of five bits, lowest first. Each group is a character from "0" on.
+    From the third number on, the difference to the number before the last is written (cocoapi's
+    `rleFrString`). Runs go down the columns; the first run is outside the mask.
+
+    Raises:
+        ValueError: the run lengths do not fit the size.
     """
     lengths: list[int] = []
     number = shift = 0
@@ -99,7 +120,11 @@ def run_length_pixels(size: tuple[int, int], counts: str) -> NDArray[np.bool_]:
 
 
 def _empty(size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return an image without a pixel that is set, bool; ValueError if none is as large."""
+    """Return an empty mask, bool [height, width].
+
+    Raises:
+        ValueError: no image has this size.
+    """
     if min(size) < 1 or size[0] * size[1] > MAX_PIXELS:
         raise ValueError(f"no image has {size[0]} x {size[1]} pixels")
     return np.zeros(size, np.bool_)

@@ -1,4 +1,4 @@
-"""Draws the results of an image as SVG, in the colours and with the labels of the server."""
+"""Draws the results of an image as SVG, with the colours and labels of the server."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from fovea_client._skeleton import SEEN
 from fovea_client.answers import Detection, ImageResult
 
 _OPACITY = 0.45
-# Of a label, in pixels of the page. Its text is stretched to the width that letters mostly have.
+# Height, font size, width of a letter and margin of a label, in pixels of the page. Its text is
+# stretched to the mean width of letters.
 _HEIGHT, _LETTERS, _LETTER, _MARGIN = 18, 12, 6.8, 5
 
 
 def overlay(result: ImageResult, unit: float) -> str:
-    """Write SVG in pixels of the image, of which `unit` are one pixel of the page."""
+    """Return SVG in the coordinates of the image; a pixel of the page has `unit` pixels of it."""
     found, size = result.detections, (result.width, result.height)
     areas = [
         _mask(area.mask, _css(colour(area.class_id)))
         for area in (result.semantic.classes if result.semantic else ())
         if area.class_name.casefold() not in BACKGROUND
     ]
-    # The best is drawn last, so that nothing covers it; labels are drawn over all boxes.
+    # Draw the best object last, so that nothing covers it. Draw the labels over all boxes.
     shapes = [
         _shapes(each, _css(fill), unit) for each, fill in zip(found, colours_of(found), strict=True)
     ]
@@ -84,7 +85,7 @@ def _mask(mask: Mask | None, fill: str) -> str:
 
 
 def _columns(pixels: NDArray[np.bool_]) -> Iterator[str]:
-    """Yield a rectangle of SVG's paths for each run down a column."""
+    """Yield one SVG path rectangle for each run of pixels in a column."""
     edges = np.diff(np.pad(pixels.T.astype(np.int8), ((0, 0), (1, 1))), axis=1)
     begins, ends = np.argwhere(edges == 1).tolist(), np.argwhere(edges == -1).tolist()
     for (x, begin), (_, end) in zip(begins, ends, strict=True):

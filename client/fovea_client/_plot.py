@@ -1,4 +1,4 @@
-"""Draws a result into its image with Pillow, in the colours that the server draws in."""
+"""Draws a result into its image with Pillow, in the colours of the server."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("Pillow is not installed: pip install pillow", name=error.name) from error
 
-# Weights of colours over the image, of 255: an object stays recognisable under its own.
+# Opacity of masks and of semantic areas, 0 to 255. Objects below must stay recognisable.
 _MASK, _AREA = 115, 140
-_LINES = 10  # more would hide the image
+_LINES = 10  # largest number of text lines; more would hide the image
 
 
 def plot(result: ImageResult, image: ImageSource | None, channels: Channels) -> Image.Image:
-    """Return a new image, RGB, as `ImageResult.plot` does."""
+    """Return a new RGB image with the results drawn in; see `ImageResult.plot`."""
     if result.picture is not None:
         return Image.fromarray(result.picture.pixels).convert("RGB")
     if result.tensors or result.embedding is not None:
@@ -66,8 +66,12 @@ def _upright(result: ImageResult, image: ImageSource | None, channels: Channels)
 
 
 def _depths(depth: Depth) -> Image.Image:
-    """Return an image whose near pixels are bright; great values are near if they have no unit."""
-    # A few depths far from all others would leave one colour to these.
+    """Return a depth map as an image whose near pixels are bright.
+
+    Depths in metres grow away from the camera. Depths without a unit grow towards it.
+    """
+    # Percentiles instead of extremes: a few outliers would leave almost one colour for all other
+    # depths.
     values = depth.values
     low, high = np.percentile(values, (1, 99))
     levels = ((values - low) / max(high - low, 1e-12) * 255).clip(0, 255).astype(np.uint8)
@@ -78,7 +82,8 @@ def _depths(depth: Depth) -> Image.Image:
 def _tint_classes(canvas: Image.Image, found: Semantic) -> None:
     ids = None if found.png is None else found.class_ids
     tints, weights = Image.new("RGB", canvas.size), Image.new("L", canvas.size)
-    # The largest is first: outlines cover what lies in their holes, until it is drawn.
+    # The largest class comes first. An outline also covers its holes, until the classes in them are
+    # drawn.
     for area in found.classes:
         inside = None if ids is None else Image.fromarray(ids == area.class_id)
         if area.mask is not None:
@@ -90,17 +95,17 @@ def _tint_classes(canvas: Image.Image, found: Semantic) -> None:
 
 
 def _inside(mask: Mask, size: tuple[int, int]) -> Image.Image:
-    """Return a mask as an image of one bit."""
+    """Return a mask as a 1-bit image."""
     if not isinstance(mask, Outlines):
         return Image.fromarray(mask.pixels)
     inside = Image.new("1", size)
-    for outline in mask.polygons:  # through the centres of pixels, which Pillow counts from
+    for outline in mask.polygons:  # Pillow's coordinates are centres of pixels
         ImageDraw.Draw(inside).polygon([place - 0.5 for place in outline], 1)
     return inside
 
 
 def _draw_objects(canvas: Image.Image, result: ImageResult) -> None:
-    """Draw the best last, so that nothing covers it."""
+    """Draw the best object last, so that nothing covers it."""
     line, pen = max(1, round(sum(canvas.size) * 0.0016)), ImageDraw.Draw(canvas)
     found, fills = result.detections, colours_of(result.detections)
     boxes = np.clip(np.rint(result.boxes), 0, np.subtract(canvas.size * 2, 1)).tolist()
@@ -119,7 +124,7 @@ def _draw_objects(canvas: Image.Image, result: ImageResult) -> None:
 
 
 def _draw_keypoints(pen: ImageDraw.ImageDraw, found: Detection, fill: Colour, line: int) -> None:
-    """Draw the points that are seen, and the bones between them if they are of a person."""
+    """Draw the keypoints with a sufficient score, and the bones between them for a person."""
     points = found.keypoints
     seen = [point.score >= SEEN for point in points]
     if tuple(point.name for point in points) == PERSON:
@@ -131,10 +136,14 @@ def _draw_keypoints(pen: ImageDraw.ImageDraw, found: Detection, fill: Colour, li
 
 
 class _Letters:
-    """Writes on an image; the height of a line is in pixels."""
+    """Writes lines of text on an image.
+
+    Attributes:
+        height: height of a line, pixels.
+    """
 
     def __init__(self, canvas: Image.Image) -> None:
-        # Legible, though the image is small, and in a large one not tiny.
+        # The font size keeps labels legible on small images, and grows with large ones.
         letters = round(max(9, min(12, canvas.width / 20), sum(canvas.size) * 0.011))
         self._font = ImageFont.load_default(letters)
         self._margin, self.height = letters // 4, round(letters * 1.4)

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from fovea_client.images import Channels, ImageSource, Url, image_to_send, multipart
 
-# Options that are not of an image, or have another place.
+# Options that do not go into the query: the version is in the path, the channels are in the image.
 _OF_CALL = ("version", "channels")
 
 ImageFormat = Literal["image/jpeg", "image/png", "image/webp"]
@@ -22,34 +22,37 @@ VectorFormat = Literal["base64", "list"]
 
 
 class PredictOptions(TypedDict, total=False):
-    """Options of one request; the server chooses a default for missing ones.
+    """Options of one request. The server has a default for each option that is missing.
 
     Attributes:
         version: version of the model; by default the newest.
-        conf: least score of a detection, 0 to 1; a classifier has `top_k` instead.
-        iou: boxes that overlap a better one by more than this are dropped, 0 to 1.
-        classes: names (str) or ids (int) of the classes to keep, or text with commas such as
-            "person,5".
-        max_det: most detections per image, from 1 up.
-        top_k: the largest number of classes of an image that a classifier returns, 1 to 1000.
-        agnostic: suppress across classes as well.
-        mask: form of masks: "rle", "polygon", "png" or "none"; maps of saliency and depth, and
-            pictures, are PNG files, or none.
-        labels: texts that a model of images and texts, such as CLIP, classifies the image by, or
-            that a detector which takes texts finds; or text with commas such as "a cat,a dog".
-        normalize: divide an embedding by its length, the default.
-        vector: form of a vector in JSON: "base64" or "list".
-        tile: side in pixels of the tiles that the image is cut into, or columns and rows: "3x2".
-        overlap: share of a tile that the next one repeats, 0 to .9.
-        track: objects keep ids over frames: "bytetrack", "sort", "ocsort" or "botsort".
-        stream_id: of `track`: a name for the camera or video of the frame.
-        frame: of `track`: number of the frame in its stream, from 0 up; default the next.
-        track_high, track_new: of `track`: scores from which a box is matched first, and from which
-            it begins a track; default a little above `conf`.
-        min_frames: of `track`: frames in which an object is seen until it gets its id.
-        timeout_ms: time after which the server gives the request up, milliseconds, more than 0;
-            waits and further attempts count.
-        channels: order of the channels of arrays: "RGB", the default, or "BGR", as OpenCV has them.
+        conf: smallest score of a detection, 0 to 1; a classifier has `top_k` instead.
+        iou: a box that overlaps a better box by more than this IoU is dropped, 0 to 1.
+        classes: names (str) or ids (int) of the classes to keep, or text such as "person,5".
+        max_det: largest number of detections per image, from 1 up.
+        top_k: largest number of classes that a classifier returns per image, 1 to 1000.
+        agnostic: also drop overlapping boxes of different classes.
+        mask: encoding of masks: "rle", "polygon", "png" or "none". Saliency maps, depth maps and
+            generated images are PNG files, or are left out with "none".
+        labels: texts that describe the classes, or text such as "a cat,a dog". They are for
+            classification by a model of images and texts, such as CLIP, and for an open-vocabulary
+            detector.
+        normalize: divide an embedding by its length; on by default.
+        vector: encoding of an embedding in JSON: "base64" or "list".
+        tile: cut the image into tiles: their side in pixels, or columns and rows such as "3x2".
+        overlap: fraction of a tile that overlaps the next tile, 0 to 0.9.
+        track: tracker that gives objects ids across frames: "bytetrack", "sort", "ocsort" or
+            "botsort".
+        stream_id: name of the camera or video, for `track`.
+        frame: number of the frame in its stream, from 0 up, for `track`; by default the next.
+        track_high: smallest score of a box that is matched first, for `track`; by default a little
+            above `conf`.
+        track_new: smallest score of a box that begins a track, for `track`; by default a little
+            above `conf`.
+        min_frames: number of frames with the object before it gets an id, for `track`.
+        timeout_ms: time in milliseconds after which the server gives up the request, more than 0.
+            It includes waits and retries.
+        channels: order of the channels of arrays: "RGB" (the default), or "BGR" as in OpenCV.
     """
 
     version: int | str | None
@@ -77,9 +80,12 @@ class PredictOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP request, not yet sent; its path has the query, percent-encoded.
+    """One HTTP request that is not sent yet.
 
-    `timeout_ms` counts from the first attempt, so it is written as the request is sent.
+    Attributes:
+        path: path with the query, percent-encoded.
+        timeout_ms: milliseconds from the first attempt on. The header with the remaining time is
+            added when the request is sent.
     """
 
     method: str
@@ -96,13 +102,15 @@ def predict(
     accept: ImageFormat | Literal["application/json"] = "application/json",
     **options: Unpack[PredictOptions],
 ) -> Request:
-    """Request what is on images, or one image with it drawn in; reads the files.
+    """Build a request to run a model on images; read the image files.
 
-    One image is the raw body, several are multipart in their order, and with addresses among them
-    they are JSON. `PredictOptions` lists the options.
+    With `accept`, the response is the image with its results drawn in. One image is sent as the raw
+    body, several as a multipart form in their order. If one of them is a URL, all are sent as JSON.
 
     Raises:
-        ValueError: there are no images, or one is not right; also TypeError and OSError.
+        ValueError: there are no images, or an image or option is wrong.
+        TypeError: an image has another type, or an option is unknown.
+        OSError: a file cannot be read.
     """
     if not images:
         raise ValueError("there is no image to send")
@@ -117,7 +125,11 @@ def predict(
 def images_path(
     model: str, operation: Literal["predict", "stream"], options: PredictOptions
 ) -> str:
-    """Return the path of an operation on images; TypeError for an option that does not exist."""
+    """Return the path and query of an operation on images.
+
+    Raises:
+        TypeError: an option is unknown.
+    """
     if unknown := options.keys() - PredictOptions.__annotations__.keys():
         raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
     of_images = {name: value for name, value in options.items() if name not in _OF_CALL}
@@ -125,7 +137,7 @@ def images_path(
 
 
 def query(options: Mapping[str, object]) -> str:
-    """Format the options that are not None, with their question mark."""
+    """Return the query of all options that are not None, with its question mark."""
     given = {name: value for name, value in options.items() if value is not None}
     for name in given.keys() & {"classes", "labels"}:
         given[name] = _format_list(cast("Iterable[int | str]", given[name]))
@@ -134,7 +146,7 @@ def query(options: Mapping[str, object]) -> str:
 
 
 def body_of(sources: Sequence[ImageSource], channels: Channels) -> tuple[str, bytes]:
-    """Return the content type and the body of images; reads their files."""
+    """Return the content type and the body for images; read their files."""
     images = [image_to_send(source, channels) for source in sources]
     files = [image for image in images if isinstance(image, bytes)]
     if len(files) < len(images):
@@ -155,12 +167,12 @@ def model_path(model: str, version: int | str | None, api: Literal["v1", "v2"] =
 
 
 def ready_path(model: str | None) -> str:
-    """Return the path of the readiness of the server, or of one of its models."""
+    """Return the path of the readiness check of the server, or of a model."""
     return "/v2/health/ready" if model is None else f"{model_path(model, None, 'v2')}/ready"
 
 
 def _format_list(entries: Iterable[int | str]) -> str:
-    """Format an option as text, with every name in double quotes."""
+    """Return a list as one line of CSV, with every name in double quotes."""
     if isinstance(entries, str):
         return entries
     line = io.StringIO()

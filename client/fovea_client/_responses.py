@@ -18,42 +18,56 @@ from fovea_client.models import Model, ModelSummary
 from fovea_client.results import Embedding, Match
 
 BEFORE_TENSORS = "inference-header-content-length"
-"""Header of the v2 protocol: the number of bytes of JSON, after which tensors follow."""
+"""Header of the v2 protocol: number of bytes of JSON in the body. Tensors follow the JSON."""
 
 
 def prediction(response: Response) -> Prediction:
-    """Read the answer to a predict request; an error of the server is a `ServerError`."""
+    """Read the response to a predict request.
+
+    Raises:
+        ServerError: the status is not 2xx.
+        UnexpectedAnswer: the body is not a prediction.
+
+    Example:
+        response = httpx.post("http://127.0.0.1:8000/v1/models/yolov8n/predict", content=image)
+        found = prediction(response).detections
+    """
     with parse_json(response, "a prediction") as answer:
         return read(Prediction, answer)
 
 
 def models(response: Response) -> tuple[ModelSummary, ...]:
-    """Read the list of models; raises as `prediction` does."""
+    """Read the list of models. The errors are described at `prediction`."""
     with parse_json(response, "a list of models") as answer:
         return tuple(read(ModelSummary, each) for each in answer["models"])
 
 
 def model(response: Response) -> Model:
-    """Read the description of a model; raises as `prediction` does."""
+    """Read the description of a model. The errors are described at `prediction`."""
     with parse_json(response, "a model") as answer:
         return read(Model, answer)
 
 
 def embeddings(response: Response) -> tuple[Embedding, ...]:
-    """Read the answer about texts; raises as `prediction` does."""
+    """Read the embeddings of texts. The errors are described at `prediction`."""
     with parse_json(response, "vectors") as answer:
         return tuple(read(Embedding, each["embedding"]) for each in answer["texts"])
 
 
 def matches(response: Response) -> tuple[Match, ...]:
-    """Read the answer to a search for one image; raises as `prediction` does."""
+    """Read the matches of a search with one image. The errors are described at `prediction`."""
     with parse_json(response, "matches") as answer:
         [only] = answer["images"]
         return tuple(read(Match, each) for each in only["matches"])
 
 
 def image(response: Response) -> bytes:
-    """Read the answer to a request for an annotated image: its encoded bytes."""
+    """Return the encoded bytes of an annotated image.
+
+    Raises:
+        ServerError: the status is not 2xx.
+        UnexpectedAnswer: the body is not an image.
+    """
     raise_for_status(response)
     kind = response.headers.get("content-type", "nothing")
     if not kind.startswith("image/"):
@@ -62,7 +76,7 @@ def image(response: Response) -> bytes:
 
 
 def ready(response: Response) -> bool:
-    """Read the answer to a readiness request: yes (2xx) or no (400, 503)."""
+    """Return the readiness: True for a 2xx status, False for 400 and 503."""
     if response.status_code in (400, 503):
         return False
     raise_for_status(response)
@@ -70,7 +84,12 @@ def ready(response: Response) -> bool:
 
 
 def raise_for_status(response: Response) -> None:
-    """Raise the error of an answer other than 2xx: `QueueFull` for 429, or `ServerError`."""
+    """Raise an error if the status is not 2xx.
+
+    Raises:
+        QueueFull: the status is 429.
+        ServerError: any other status.
+    """
     if 200 <= response.status_code < 300:
         return
     code, message = _error(response)
@@ -87,14 +106,14 @@ def _error(response: Response) -> tuple[str, str]:
                 return str(given), str(message)
             case {"error": str(message)}:  # the v2 protocol has no codes
                 return code, message
-    # A proxy answers in its own words; their first line is usually the most useful one.
+    # The body may come from a proxy. Its first characters usually have the most useful words.
     text = response.content[:200].decode("utf-8", "replace").strip()
     return code, text or "the answer has no content"
 
 
 @contextmanager
 def parse_json(response: Response, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON of an answer; errors while it is read become `UnexpectedAnswer`."""
+    """Yield the JSON of a response; errors in the block become `UnexpectedAnswer`."""
     raise_for_status(response)
     try:
         yield json.loads(response.content[: json_size(response)])
@@ -113,12 +132,12 @@ def parse_json(response: Response, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def json_size(response: Response) -> int:
-    """Return the number of bytes of JSON in an answer; tensors may follow them."""
+    """Return the number of bytes of JSON in a response; tensors may follow them."""
     return int(response.headers.get(BEFORE_TENSORS, len(response.content)))
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    # The header may also hold a date, but only proxies send one; it is ignored.
+    # The header may also be a date. Only proxies send dates, so they are ignored.
     try:
         seconds = float(retry_after or "")
     except ValueError:

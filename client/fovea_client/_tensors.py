@@ -1,4 +1,4 @@
-"""Asks for outputs of models, with tensors in the binary form of the v2 protocol."""
+"""Builds inference requests and reads responses in the binary tensor form of the v2 protocol."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _DATATYPES = {
     },
     **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
 }
-"""NumPy's name -> the protocol's."""
+"""NumPy's name of a dtype -> datatype of the protocol."""
 _NUMPY = {datatype: np.dtype(name) for name, datatype in _DATATYPES.items()}
-_TEXT = "OSUT"  # kinds of NumPy's arrays of objects and of strings
-_LENGTH = 4  # bytes of the number before each string
+_TEXT = "OSUT"  # dtype kinds of objects, str and bytes in NumPy
+_LENGTH = 4  # size in bytes of the length before each string
 
 
 def infer(
@@ -38,7 +38,11 @@ def infer(
     version: int | str | None,
     parameters: Parameters | None,
 ) -> Call[dict[str, NDArray[Any]]]:
-    """Ask for outputs of a model; a TypeError says which input has no form in the protocol."""
+    """Build an inference request.
+
+    Raises:
+        TypeError: the protocol has no datatype for an input.
+    """
     described, pieces = [], []
     for name, array in inputs.items():
         datatype, data = _encode(name, array)
@@ -63,7 +67,7 @@ def infer(
 
 
 def outputs(response: Response) -> dict[str, NDArray[Any]]:
-    """Read the outputs of a model by name; raises as `_responses.prediction` does."""
+    """Read the outputs of a model by name. The errors are described at `_responses.prediction`."""
     with parse_json(response, "tensors") as answer:
         found, at = {}, json_size(response)
         for each in answer["outputs"]:
@@ -77,7 +81,7 @@ def outputs(response: Response) -> dict[str, NDArray[Any]]:
 
 
 def _encode(name: str, array: NDArray[Any]) -> tuple[str, bytes]:
-    """Return the datatype of an array and its elements, row by row and little-endian."""
+    """Return the datatype of an array and its bytes, in C order and little-endian."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"the input {name!r} must be an array of NumPy, not {type(array).__name__}")
     if array.dtype.kind in _TEXT:
@@ -103,10 +107,10 @@ def _encode_element(name: str, element: object) -> bytes:
 
 
 def _decode(datatype: str, data: bytes) -> NDArray[Any]:
-    """Return the elements; as a copy, because NumPy wants them aligned, and users writable."""
+    """Return the elements as a new array: the buffer is read-only and may not be aligned."""
     if datatype == "BYTES":
         return _decode_strings(data)
-    if datatype == "BF16":  # the upper half of a float32; NumPy has no such type
+    if datatype == "BF16":  # BF16 is the upper half of a float32; NumPy has no such dtype
         return (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
     dtype = _NUMPY[datatype]
     return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype)

@@ -1,4 +1,4 @@
-"""Defines the server's answers as typed values.
+"""The server's responses as typed values.
 
 `_json.py` reads and writes them by their fields.
 """
@@ -31,29 +31,33 @@ from fovea_client.shapes import Box, Corner, Keypoint, Rotated
 if TYPE_CHECKING:
     from PIL import Image
 
-# The quality of JPEG and WebP files.
+# Quality of JPEG and WebP files, 1 to 100.
 _QUALITY = 92
 FiftyOneKind = Literal["boxes", "keypoints", "rotated"]
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """One thing found.
+    """One detected object.
 
     Attributes:
-        score: 0 to 1.
-        mask: of a segmenter, in the form that was requested: `RunLengths`, `Outlines` or
-            `MaskFile`; None if there is no mask.
-        keypoints: of a pose model.
-        rotated: of a model of rotated boxes or of text, whose `box` is around it; None of others.
-        corners: the four of `rotated`, clockwise; between the second and the third the angle
-            points.
-        track_id: of a request with `track`; None without, and until the tracker is sure.
-        attributes: of a pipeline, like the three below: what other models say of a crop of it.
-        classes: best first.
-        text: None where nothing reads it.
-        embedding: None where nothing makes a vector of it.
-        error: the reason why a stage of the pipeline failed for it.
+        box: box around the object, pixels of the upright image.
+        score: confidence, 0 to 1.
+        class_id: number of the class, from 0 up.
+        class_name: name of the class, or its number as text.
+        mask: mask by a segmentation model, in the requested encoding; None if there is no mask.
+        keypoints: keypoints by a pose model.
+        rotated: rotated box by a model of rotated boxes or of text; `box` is then the upright box
+            around it. None for other models.
+        corners: the four corners of `rotated`, clockwise. The angle points from the first to the
+            second corner.
+        track_id: id of the object in a request with `track`. None without it, and until the tracker
+            has confirmed the object.
+        attributes: results of attribute models that a pipeline runs on the crop of the object.
+        classes: classes by a classifier of a pipeline, best first.
+        text: text by a recognition model of a pipeline; None without such a model.
+        embedding: embedding by a model of a pipeline; None without such a model.
+        error: error of a pipeline's stage that failed for this object; None if none failed.
     """
 
     box: Box
@@ -73,7 +77,10 @@ class Detection:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what a pipeline found of it, in a few words each; a vector has none."""
+        """Return the results of a pipeline for this object, as short texts.
+
+        An embedding has no text.
+        """
         likely = [each.class_name for one in self.attributes for each in one.likely]
         best = [each.class_name for each in self.classes[:1]]
         text = [] if self.text is None or not self.text.text else [self.text.text]
@@ -82,14 +89,22 @@ class Detection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A raw output row of a model whose head is not recognised."""
+    """A raw output of a model whose head is not recognised, for one image.
+
+    Attributes:
+        name: name of the output.
+        data: values without the batch dimension.
+    """
 
     name: str
     data: NDArray[Any]
 
 
 class Shown:
-    """Finds the image of a result again; no field, so not compared, dumped or pickled."""
+    """Holds the function that reads the image of a result again.
+
+    `source` is not a dataclass field, so results are compared, converted and pickled without it.
+    """
 
     __slots__ = ("source",)
     source: Source
@@ -99,19 +114,23 @@ class Shown:
 class ImageResult(Shown):
     """Results of one image.
 
-    A notebook shows the image with the results drawn on it. For that it keeps an image that was
-    sent to `predict` as bytes, and of an array a small copy.
+    A notebook shows the image with the results drawn on it. For this, the result keeps the bytes of
+    an image that was sent to `predict`, or a reduced copy of an array.
 
     Attributes:
-        width: of the upright image, pixels.
-        height: of the upright image, pixels.
+        width: width of the upright image, pixels.
+        height: height of the upright image, pixels.
         orientation: EXIF orientation that was applied, 1 to 8.
-        detections: best first; empty when nothing was found, or for a model of another task.
-        classes: of a classifier, best first.
-        tensors: raw outputs, for a model whose head is not recognised.
-        semantic: the classes, for a model of that task; None otherwise, and so are `saliency`,
-            `depth`, `embedding`, `reading` and `picture`.
-        attributes: of a model with several classifiers, in its order.
+        detections: detected objects, best first; empty for models of other tasks.
+        tensors: raw outputs of a model whose head is not recognised.
+        classes: classes by a classifier, best first.
+        semantic: classes of the pixels; None unless the task is "semantic".
+        saliency: foreground mask; None unless the task is "saliency".
+        depth: depth map; None unless the task is "depth".
+        embedding: embedding; None unless the task is "embed".
+        reading: recognised text; None unless the task is "read".
+        picture: generated image; None unless the task is "image".
+        attributes: results of a model with several classifiers, in the order of the model.
     """
 
     width: int
@@ -135,7 +154,7 @@ class ImageResult(Shown):
 
     @property
     def values(self) -> tuple[Value, ...]:
-        """Return the results of the whole image, of tasks that find neither objects nor classes."""
+        """Return the results that concern the whole image: maps, embeddings, texts, attributes."""
         found: list[Value] = []
         for name in _FIELDS:
             value = getattr(self, name)
@@ -147,7 +166,7 @@ class ImageResult(Shown):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return the results of the whole image, for people."""
+        """Return the results of the whole image as lines of text."""
         return tuple(line for value in self.values for line in value.lines)
 
     @property
@@ -168,7 +187,11 @@ class ImageResult(Shown):
 
     @property
     def masks(self) -> NDArray[np.bool_] | None:
-        """Return the masks, bool [n, height, width]; None unless all are run lengths or files."""
+        """Return the masks, bool [n, height, width].
+
+        Returns:
+            The masks; None unless every detection has a mask as run lengths or as a file.
+        """
         known = (d.mask for d in self.detections if isinstance(d.mask, RunLengths | MaskFile))
         masks = [mask.pixels for mask in known]
         if len(masks) != len(self.detections) or not masks:
@@ -177,37 +200,44 @@ class ImageResult(Shown):
 
     @property
     def keypoints(self) -> NDArray[np.float32] | None:
-        """Return the keypoints, float32 [n, points, 3], x y in pixels and score, or None."""
+        """Return the keypoints, float32 [n, points, 3]: x, y in pixels, score; None without."""
         points = [[(p.x, p.y, p.score) for p in d.keypoints] for d in self.detections]
         return np.array(points, np.float32) if points and points[0] else None
 
     @property
     def rotated(self) -> NDArray[np.float32] | None:
-        """Return the rotated boxes, float32 [n, 5], cx cy w h in pixels and angle, or None."""
+        """Return the rotated boxes, float32 [n, 5], as cx, cy, w, h in pixels and angle in radians.
+
+        Returns:
+            The rotated boxes; None if there are none.
+        """
         found = [d.rotated for d in self.detections if d.rotated is not None]
         rows = [(r.cx, r.cy, r.w, r.h, r.angle) for r in found]
         return np.array(rows, np.float32) if rows else None
 
     def plot(self, image: ImageSource | None = None, channels: Channels = "RGB") -> Image.Image:
-        """Return the image with the results drawn in, a new image of Pillow, RGB and upright.
+        """Return a new Pillow image, RGB and upright, with the results drawn in.
 
-        Objects are drawn as the server's `annotate` draws them, without a request: boxes, masks,
-        keypoints (with bones if they are of a person) and their names; classes, attributes and
-        texts of the whole image are listed in its corner. A depth map, and a picture that a network
-        made, take the image's place.
+        The drawing looks like the server's `annotate` and needs no request. It has boxes, masks,
+        keypoints (with bones for a person) and names. Classes, attributes and texts of the whole
+        image are listed in a corner. A depth map or a generated image replaces the image.
 
         Args:
-            image: that was sent. By default a path is read again, and after `predict` also bytes
-                and arrays of up to 1000 pixels a side are there. It is needed after `predict` of a
-                larger array, an address or an open file, after `stream`, and after `predict_many`
-                of anything but a path.
+            image: the image that was sent. By default a path is read again, and after `predict`
+                bytes and arrays with sides of up to 1000 pixels are kept. You need to give the
+                image after `predict` with a larger array, a URL or an open file, after `stream`,
+                and after `predict_many` with anything but paths.
             channels: order of the channels of an array.
 
         Raises:
-            ValueError: the image is needed, or is of another size; or nothing can be drawn: of
-                tensors, vectors and, with mask="none", of maps and pictures.
-            ImportError: Pillow is not installed, which the extra `plot` brings.
+            ValueError: the image is needed, or has another size than the sent one; or the result
+                cannot be drawn (tensors, embeddings, and after mask="none" maps and generated
+                images).
+            ImportError: Pillow is not installed. The extra `plot` of the package installs it.
             OSError: the file cannot be read.
+
+        Example:
+            client.predict("yolov8n", "bus.jpg").image.plot().show()
         """
         from fovea_client._plot import plot
 
@@ -219,44 +249,69 @@ class ImageResult(Shown):
         image: ImageSource | None = None,
         channels: Channels = "RGB",
     ) -> None:
-        """Write what `plot` returns to a file, whose suffix names its format: .jpg, .png, .webp.
+        """Write the image that `plot` returns to a file: .jpg, .png or .webp.
 
-        The other arguments and the errors are as for `plot`; `ValueError` for another suffix.
+        The other arguments and the errors are described at `plot`. Another suffix is a
+        `ValueError`.
+
+        Example:
+            client.predict("yolov8n", "bus.jpg").image.save("found.jpg")
         """
         self.plot(image, channels).save(path, quality=_QUALITY)
 
     def to_coco(
         self, image_id: int, categories: Mapping[str, int] | None = None
     ) -> list[dict[str, Any]]:
-        """Return the detections as COCO's results have them, to be dumped as JSON.
+        """Return the detections in COCO's results format, ready for `json.dump`.
 
         Args:
-            image_id: of the image in the dataset.
-            categories: the dataset's `category_id` of each class name. By default it is the
-                model's class id; the datasets of COCO count otherwise. A `ValueError` names a class
-                that is missing.
+            image_id: id of the image in the dataset.
+            categories: class name -> the dataset's `category_id`. By default the `category_id` is
+                the class id of the model, which differs from COCO's own ids.
+
+        Raises:
+            ValueError: `categories` lacks a class.
+
+        Example:
+            rows = result.to_coco(42, {"person": 1, "bus": 6})
         """
         from fovea_client._exports import coco
 
         return coco(self, image_id, categories)
 
     def to_supervision(self) -> Any:
-        """Return a `supervision.Detections`; ImportError if supervision is not installed.
+        """Return the detections as `supervision.Detections`, for its annotators.
 
-        Its annotators draw them into an image: boxes, masks, and rotated boxes by
-        `OrientedBoxAnnotator`. Keypoints are a type of its own there:
+        `OrientedBoxAnnotator` draws rotated boxes. Keypoints have their own type in supervision:
         `KeyPoints(xy=keypoints[..., :2], keypoint_confidence=keypoints[..., 2])`.
+
+        Raises:
+            ImportError: supervision is not installed.
+
+        Example:
+            drawn = supervision.BoxAnnotator().annotate(image, result.to_supervision())
         """
         from fovea_client._exports import supervision
 
         return supervision(self)
 
     def to_fiftyone(self, kind: FiftyOneKind = "boxes") -> Any:
-        """Return a label of FiftyOne; ImportError if fiftyone is not installed.
+        """Return a FiftyOne label.
 
-        Of detections: `Detections` with their masks, for `kind="keypoints"` `Keypoints`, and for
-        "rotated" `Polylines`, where nothing was found too. Otherwise `Classifications`, a
-        `Segmentation` of classes, which takes mask="png", or a `Heatmap` of foreground or depth.
+        Args:
+            kind: label of detections: "boxes" gives `Detections` with masks, "keypoints"
+                `Keypoints`, "rotated" `Polylines`. They are empty if nothing was detected.
+
+        Returns:
+            For other tasks: `Classifications` of a classifier, a `Segmentation` of classes (needs
+                mask="png"), or a `Heatmap` of the foreground or depth.
+
+        Raises:
+            ImportError: fiftyone is not installed.
+            ValueError: `kind` is unknown, or the map was not requested.
+
+        Example:
+            sample["predictions"] = result.to_fiftyone()
         """
         from fovea_client._exports import fiftyone
 
@@ -279,16 +334,18 @@ TASKS: Mapping[str, str] = {
     "attributes": "attributes",
     "tensors": "tensors",
 }
-"""Task of a model -> the field of an `ImageResult` that holds its results."""
+"""Task of a model -> field of an `ImageResult` that has its results."""
 
 _FIELDS = tuple(each.name for each in fields(ImageResult))
 
 
 @dataclass(frozen=True, slots=True)
 class ImageError:
-    """A stable word for programs, a sentence for people.
+    """The error of one image among several.
 
-    It is of one image among several.
+    Attributes:
+        code: stable code for programs, e.g. "invalid_image".
+        message: message for people.
     """
 
     code: str
@@ -297,9 +354,13 @@ class ImageError:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Milliseconds by stage (of the slowest image in each) and in all.
+    """Duration of each stage, and in total, in milliseconds.
 
-    Those of a pipeline are of its detector, and `stages` has each of its stages by name.
+    With several images, each stage has the time of its slowest image. For a pipeline the stages are
+    those of its detector.
+
+    Attributes:
+        stages: name of each stage of a pipeline -> its milliseconds; None for other models.
     """
 
     decode: float
@@ -313,9 +374,14 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The answer to one request; `images` are in the order in which they were sent.
+    """The response to one request. A notebook shows its images with the results drawn on them.
 
-    A notebook shows the images with the results drawn on them.
+    Attributes:
+        model: name of the model.
+        version: version of the model.
+        task: task of the model, a key of `TASKS`.
+        images: results in the order of the sent images.
+        timing_ms: duration of each stage, milliseconds.
     """
 
     model: str
@@ -331,7 +397,11 @@ class Prediction:
 
     @property
     def image(self) -> ImageResult:
-        """Return the result of a request with one image; `ValueError` if it had several."""
+        """Return the result of a request with one image.
+
+        Raises:
+            ValueError: the request had several images, or its image failed.
+        """
         match self.images:
             case (ImageResult() as only,):
                 return only
@@ -339,18 +409,28 @@ class Prediction:
 
     @property
     def detections(self) -> tuple[Detection, ...]:
-        """Return the detections of a request with one image; raises as `image` does."""
+        """Return the detections of a request with one image.
+
+        The errors are described at `image`.
+        """
         return self.image.detections
 
     @property
     def classes(self) -> tuple[ScoredClass, ...]:
-        """Return the classes of a request with one image, best first; raises as `image` does."""
+        """Return the classes of a request with one image, best first.
+
+        The errors are described at `image`.
+        """
         return self.image.classes
 
     def plot(self, image: ImageSource | None = None, channels: Channels = "RGB") -> Image.Image:
-        """Return the image of a request with one image, as `ImageResult.plot` does.
+        """Return the drawing of a request with one image, as `ImageResult.plot` does.
 
-        Of several, each of `images` has its own. Raises as `image` does, too.
+        For several images, call `plot` of each entry of `images`. The errors are described at
+        `image` and at `ImageResult.plot`.
+
+        Example:
+            client.predict("yolov8n", "bus.jpg").plot().show()
         """
         return self.image.plot(image, channels)
 
@@ -360,5 +440,9 @@ class Prediction:
         image: ImageSource | None = None,
         channels: Channels = "RGB",
     ) -> None:
-        """Write what `plot` returns to a file, as `ImageResult.save` does."""
+        """Write the image that `plot` returns to a file, as `ImageResult.save` does.
+
+        Example:
+            client.predict("yolov8n", "bus.jpg").save("found.jpg")
+        """
         self.image.save(path, image, channels)

@@ -1,4 +1,4 @@
-r"""An auto-annotation function of CVAT: a Fovea server finds what is on the images of a task.
+r"""An auto-annotation function for CVAT: a Fovea server annotates the images of a task.
 
 cvat-cli task auto-annotate 5 --function-module fovea_client.cvat \
     -p url=str:http://127.0.0.1:8000 -p model=str:yolov8n
@@ -32,18 +32,18 @@ _TYPES = {
 
 
 class DetectionFunction:
-    """Finds rectangles, masks or polygons, skeletons or tags, as the model does.
+    """Annotates images with rectangles, masks or polygons, skeletons or tags, by the model's task.
 
     Args:
-        url: address of the server.
+        url: URL of the server.
         model: name of the model.
-        boxes: find rectangles also with a model of masks or keypoints.
-        **options: of each request, e.g. `conf` or `tile`: see `PredictOptions`.
+        boxes: also return rectangles for a model of masks or keypoints.
+        **options: options of each request, e.g. `conf` or `tile`: see `PredictOptions`.
 
     Raises:
         ImportError: cvat-sdk is not installed.
-        ValueError: CVAT has no annotations for the model's results, or the names of its classes or
-            keypoints are not known.
+        ValueError: CVAT has no annotations for the task of the model, or the model has no names for
+            its classes or keypoints.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class DetectionFunction:
         self._cvat = import_package("cvat_sdk.auto_annotation", "cvat-sdk")
         self._encode_mask = import_package("cvat_sdk.masks", "cvat-sdk").encode_mask
         self._client = Client(url, retries=3)
-        # CVAT does not say when it is done with a function.
+        # CVAT has no call that ends the use of a function.
         finalize(self, self._client.close)
         self._name, self._options = model, options
         described = self._client.model(model, options.get("version"))
         self._type = _type(described, boxes)
         self._scored = TASKS.get(described.task or "") == "detections"
-        # Two classes may have one name, but labels may not.
+        # CVAT rejects two labels with the same name, but a model may have two classes with it.
         ids: dict[str, int] = {}
         self._ids = [ids.setdefault(name, len(ids)) for name in _class_names(described)]
         self.spec = self._cvat.DetectionFunctionSpec(
@@ -73,7 +73,12 @@ class DetectionFunction:
         return self._cvat.skeleton_label_spec(name, number, sublabels)
 
     def detect(self, context: Any, image: Any) -> list[Any]:
-        """Find what is on an image of Pillow."""
+        """Return the annotations of a Pillow image, as shapes or tags of CVAT.
+
+        Raises:
+            ServerError, ConnectionFailed, UnexpectedAnswer: as `Client.predict` raises them.
+            ValueError: the model found a class without a name.
+        """
         options = self._options.copy()
         least = context.conf_threshold
         if least is not None and self._scored:
@@ -93,7 +98,7 @@ class DetectionFunction:
         return [self._rectangle(each) for each in found.detections]
 
     def _number(self, class_id: int) -> int:
-        """Return the number of a class's label."""
+        """Return the label number of a class."""
         if class_id >= len(self._ids):
             raise ValueError(
                 f"class {class_id} of {self._name!r} has no label: build the model with `fovea "
@@ -133,7 +138,7 @@ create = DetectionFunction
 
 
 def _type(described: Model, boxes: bool) -> str:
-    """Return the type of the labels."""
+    """Return CVAT's type of the labels for the task of a model."""
     if boxes and described.task in ("segment", "pose"):
         return "rectangle"
     if described.task not in _TYPES:

@@ -1,6 +1,6 @@
-"""The client's own error tree.
+"""The errors of the client.
 
-Wrong arguments are the caller's own mistakes and stay `ValueError`, `TypeError` and `OSError`.
+Wrong arguments raise `ValueError` and `TypeError`, and unreadable files raise `OSError`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ OF_ONE_IMAGE = {"invalid_image", "image_too_large", "body_too_large", "fetch_ref
 
 
 class FoveaClientError(Exception):
-    """Base of every error that this client raises on purpose."""
+    """Base class of all errors that this client raises deliberately."""
 
 
 class ConnectionFailed(FoveaClientError):
-    """No answer came: nobody listens at the address, or the answer was not there in time.
+    """No response came: the connection failed, broke, or timed out.
 
     Attributes:
-        unanswered: True if the request was sent, so that the server may have executed it.
+        unanswered: True if the request was sent, so the server may have executed it.
     """
 
     def __init__(self, message: str, *, unanswered: bool = False) -> None:
@@ -25,19 +25,24 @@ class ConnectionFailed(FoveaClientError):
 
 
 class UnexpectedAnswer(FoveaClientError):
-    """An answer came that no Fovea server sends."""
+    """The response does not come from a Fovea server."""
 
 
 class ServerError(FoveaClientError):
-    """The server refused the request or failed to answer it.
+    """The server rejected the request, or failed to execute it.
 
     Attributes:
         status: HTTP status, 300 to 599.
-        code: stable word for programs, e.g. "invalid_image"; "http_<status>" of `infer`, whose
-            protocol has none, and when something other than Fovea answered, such as a proxy.
-        message: what to do next, for people.
-        retry_after_s: seconds the server asks to wait before trying again; None when it does
-            not invite that.
+        code: stable code for programs, e.g. "invalid_image". It is "http_<status>" after `infer`,
+            whose protocol has no codes, and for a response by another program, such as a proxy.
+        message: message for people: what to do next.
+        retry_after_s: seconds to wait before a retry; None if the server sent no Retry-After.
+
+    Example:
+        try:
+            client.predict("yolov8n", "bus.jpg")
+        except ServerError as error:
+            print(error.status, error.code, error.message)
     """
 
     def __init__(
@@ -51,9 +56,9 @@ class ServerError(FoveaClientError):
 
     @property
     def of_one_image(self) -> bool:
-        """Return True if the error does not concern the next image."""
+        """Return True if the error concerns only this image, so the next one may succeed."""
         return self.code in OF_ONE_IMAGE
 
 
 class QueueFull(ServerError):
-    """Too much is waiting at the server already (HTTP 429)."""
+    """The queue of the server is full (HTTP 429)."""

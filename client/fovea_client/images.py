@@ -1,4 +1,4 @@
-"""Converts images into the bytes to send."""
+"""Converts images to the bytes of a request."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fovea_client.png import write_rgb
 
 @runtime_checkable
 class PillowImage(Protocol):
-    """An image of Pillow, which this package does not import."""
+    """The interface of a Pillow image. This package does not import Pillow."""
 
     def convert(self, mode: str, /) -> Any:
-        """Return its pixels in another mode."""
+        """Return the image in another mode, e.g. "RGB"."""
 
     def getexif(self) -> Any:
-        """Return its EXIF data, which has no effect here: the pixels are taken as they lie."""
+        """Return the EXIF data. It is ignored: the pixels are sent in their stored orientation."""
 
 
 ImageSource: TypeAlias = bytes | str | os.PathLike[str] | BinaryIO | NDArray[np.uint8] | PillowImage
@@ -33,7 +33,7 @@ Channels = Literal["RGB", "BGR"]
 
 
 class Picture(bytes):
-    """The file of an image, JPEG or PNG, which a notebook shows in place of its bytes."""
+    """Bytes of a JPEG or PNG file. A notebook shows the image instead of the bytes."""
 
     __slots__ = ()
 
@@ -49,15 +49,16 @@ class Picture(bytes):
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An image that the server is to fetch."""
+    """The URL of an image that the server fetches."""
 
     address: str
 
 
 Source: TypeAlias = Callable[[], bytes | Url | None]
-"""Finds an image again after it was sent; None if it is gone."""
+"""Function that returns a sent image again, or None if the image is gone."""
 
-# A server takes bodies of 64 MiB, unless its --http-max-input-size says otherwise.
+# Largest array in bytes that is sent uncompressed. A server accepts bodies of 64 MiB, unless its
+# --http-max-input-size has another limit.
 _MAX_UNCOMPRESSED = 60 << 20
 _OTHER_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]{1,20}://", re.IGNORECASE)
 _FILE_HEADER = struct.Struct("<2sIHHI")
@@ -65,12 +66,15 @@ _INFO_HEADER = struct.Struct("<IiiHHIIiiII")
 
 
 def image_to_send(image: ImageSource, channels: Channels = "RGB") -> bytes | Url:
-    """Return the bytes of an image file, or an address.
+    """Return the bytes of an image file, or a URL for the server.
 
-    Pixels are sent without loss, and uncompressed up to 60 MiB: on 1 Gbit/s that is faster than to
-    write a PNG.
+    Arrays and Pillow images are sent without loss: up to 60 MiB as BMP, larger ones as PNG. On a
+    network of 1 Gbit/s, sending a BMP is faster than compressing a PNG.
 
-    A `TypeError` or `ValueError` says what is wrong with the image.
+    Raises:
+        TypeError: the image has an unsupported type, or its file is open in text mode.
+        ValueError: the array is not an image, or the URL is not http or https.
+        OSError: the file cannot be read.
     """
     if isinstance(image, bytes):
         return image
@@ -108,9 +112,12 @@ def _encode(pixels: NDArray[np.uint8], channels: Channels) -> bytes:
 def encode_bmp(pixels: NDArray[np.uint8], channels: Channels = "RGB") -> bytes:
     """Encode pixels, uint8 [height, width, 3], as an uncompressed 24-bit BMP.
 
-    That is lossless, and needs no image library. The format: BITMAPFILEHEADER, BITMAPINFOHEADER,
-    then rows from the bottom up, BGR, each padded to a multiple of 4 bytes (Microsoft, "Bitmap
+    BMP is lossless and needs no image library. The file has a BITMAPFILEHEADER, a BITMAPINFOHEADER,
+    and rows from the bottom up, BGR, each padded to a multiple of 4 bytes (Microsoft, "Bitmap
     Storage").
+
+    Raises:
+        ValueError: the pixels have another shape or dtype, or `channels` is unknown.
     """
     check_pixels(pixels, channels)
     height, width, _ = pixels.shape
@@ -128,7 +135,11 @@ def encode_bmp(pixels: NDArray[np.uint8], channels: Channels = "RGB") -> bytes:
 
 
 def check_pixels(pixels: NDArray[np.uint8], channels: str) -> None:
-    """Raise ValueError for pixels that are no image, or an unknown order of channels."""
+    """Check the shape and dtype of pixels, and the order of their channels.
+
+    Raises:
+        ValueError: they are not uint8 [height, width, 3], or `channels` is unknown.
+    """
     check_channels(channels)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
         raise ValueError(
@@ -138,14 +149,18 @@ def check_pixels(pixels: NDArray[np.uint8], channels: str) -> None:
 
 
 def check_channels(channels: str) -> None:
-    """Raise ValueError for an order of channels that does not exist."""
+    """Check the order of channels.
+
+    Raises:
+        ValueError: it is neither "RGB" nor "BGR".
+    """
     if channels not in ("RGB", "BGR"):
         raise ValueError(f"channels is 'RGB' or 'BGR', not {channels!r}")
 
 
 def multipart(images: Sequence[bytes]) -> tuple[str, bytes]:
-    """Return the content type and the body of a form with several encoded images."""
-    # With 128 random bits, no image contains its own boundary, so the bodies need no search.
+    """Return the content type and the body of a multipart form with several encoded images."""
+    # The boundary has 128 random bits, so no image contains it, and the bodies are not searched.
     boundary = secrets.token_hex(16)
     pieces: list[bytes] = []
     for index, image in enumerate(images):

@@ -1,4 +1,4 @@
-"""Defines descriptions of models as typed values."""
+"""Descriptions of models as typed values."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ class ModelVersion:
     """One version of a model.
 
     Attributes:
+        version: number of the version, as text.
         state: "LOADING", "READY", "UNLOADING" or "UNAVAILABLE".
-        ready: True if it takes requests.
-        reason: the error of an unready version or of its last reload; None otherwise.
-        current: True if it answers requests that name no version.
+        ready: True if the version accepts requests.
+        reason: error of a version that is not ready, or of its last reload; otherwise None.
+        current: True if the version answers requests that name no version.
     """
 
     version: str
@@ -27,18 +28,19 @@ class ModelVersion:
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """One model of the list. Fields that are unknown while a model is not ready are None.
+    """One model of the server's list. Fields are None if they are unknown until the model is ready.
 
     Attributes:
+        name: name of the model.
         version: the described version: the current one, or the newest if none is ready.
-        ready: True if that version takes requests.
-        reason: the error of an unready version; None otherwise.
-        versions: all of them, ascending.
-        task: e.g. "detect" or "classify"; "tensors" where the outputs are not decoded.
-        accepts_images: True if `Client.predict` works with it.
-        backend: e.g. "openvino"; also None for an ensemble.
-        precision: "fp32", "bf16", "fp16" or "int8"; also None for an ensemble.
-        label_count: 0 where the model has no labels.
+        ready: True if this version accepts requests.
+        reason: error of a version that is not ready; otherwise None.
+        versions: all versions in ascending order.
+        task: e.g. "detect" or "classify"; "tensors" if the outputs are not decoded.
+        accepts_images: True if `Client.predict` supports the model.
+        backend: e.g. "openvino"; None for an ensemble.
+        precision: "fp32", "bf16", "fp16" or "int8"; None for an ensemble.
+        label_count: number of class names; 0 if the model has none.
     """
 
     name: str
@@ -55,9 +57,12 @@ class ModelSummary:
 
 @dataclass(frozen=True, slots=True)
 class TensorMetadata:
-    """An input or output of a model; a dimension of any size is -1.
+    """An input or output of a model.
 
-    The v2 protocol names the datatype, e.g. "FP32".
+    Attributes:
+        name: name of the tensor.
+        datatype: datatype in the v2 protocol, e.g. "FP32".
+        shape: dimensions; -1 is a dimension of any size.
     """
 
     name: str
@@ -67,15 +72,17 @@ class TensorMetadata:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Model(ModelSummary):
-    """Description of one version of a model; its repr is a line.
+    """Description of one version of a model.
 
     Attributes:
-        max_batch_size: 0 where the model has no batch dimension.
-        preprocess: preprocessing of an image to the input; None where the model takes no images.
-        labels: class names by id; None where the model has none.
-        card: the engine's card.json from `fovea build`; None where there is none.
-        card_reason: the reason for a missing card; None where there is one.
-        made_of: models that an ensemble or a pipeline runs; of others none.
+        max_batch_size: largest batch size; 0 if the model has no batch dimension.
+        inputs: inputs of the model.
+        outputs: outputs of the model.
+        preprocess: preprocessing of images; None if the model does not accept images.
+        labels: class names by id; None if the model has none.
+        card: content of the card.json that `fovea build` wrote; None if there is none.
+        card_reason: reason why there is no card; None if there is one.
+        made_of: names of the models in an ensemble or pipeline; empty for other models.
     """
 
     max_batch_size: int

@@ -14,13 +14,14 @@ _GREY, _RGB, _INDEXED = 0, 2, 3
 _CHANNELS = {_GREY: 1, _RGB: 3, _INDEXED: 1}
 _UP = 2
 MAX_PIXELS = 1 << 30
-"""The server's image library reads no larger image."""
+"""Largest number of pixels: the limit of the server's image library."""
 
 
 def read_grey(data: bytes) -> NDArray[Any]:
-    """Return the levels, or the indices, of a PNG file: uint8 or uint16 [height, width].
+    """Return the levels, or the palette indices, of a PNG file: uint8 or uint16 [height, width].
 
-    It reads the files of one channel that `read_levels` does. Raises `ValueError` for any other.
+    Raises:
+        ValueError: the file has three channels, or `read_levels` does not support it.
     """
     found = read_levels(data)
     if found.ndim != 2:
@@ -29,11 +30,13 @@ def read_grey(data: bytes) -> NDArray[Any]:
 
 
 def read_levels(data: bytes) -> NDArray[Any]:
-    """Return the levels of a PNG file: uint8 or uint16 [height, width], or [height, width, 3] RGB.
+    """Return the levels of a PNG file, uint8 or uint16, [height, width] or [height, width, 3] RGB.
 
-    It reads the files that a Fovea server writes: not interlaced, 1, 8 or 16 bits, and rows as they
-    are or as differences from the pixel before or from the row above (PNG, third edition, 9.2).
-    Raises `ValueError` for any other file.
+    It supports the files that a Fovea server writes: not interlaced, 1, 8 or 16 bits, with the
+    filters None, Sub and Up (PNG, third edition, 9.2).
+
+    Raises:
+        ValueError: the file is damaged or of another kind.
     """
     head, packed = _chunks(data)
     width, height, bits, colour, _, _, interlaced = struct.unpack(">IIBBBBB", head)
@@ -45,7 +48,7 @@ def read_levels(data: bytes) -> NDArray[Any]:
     size, length = max(1, bits // 8) * channels, (width * bits * channels + 7) // 8
     whole = height * (1 + length)
     try:
-        # A small file could hold more than the memory.
+        # The limit protects the memory: a small file may expand to more than the machine has.
         unpacked = zlib.decompressobj().decompress(packed, whole + 1)
     except zlib.error as error:
         raise ValueError(f"the PNG file is damaged: {error}") from error
@@ -72,9 +75,9 @@ def read_levels(data: bytes) -> NDArray[Any]:
 
 
 def write_rgb(pixels: NDArray[np.uint8]) -> bytes:
-    """Return a PNG file of pixels, uint8 [height, width, 3], RGB; the fastest compression.
+    """Return pixels, uint8 [height, width, 3] RGB, as a PNG file with the fastest compression.
 
-    Each row is written as its difference from the row above (PNG, third edition, 9.2).
+    Each row uses the filter Up: its difference from the row above (PNG, third edition, 9.2).
     """
     height, width, _ = pixels.shape
     levels = pixels.reshape(height, width * 3)

@@ -1,4 +1,4 @@
-"""Results as typed values, but for objects, which are in `answers.py`."""
+"""Results as typed values, except detections, which are in `answers.py`."""
 
 from __future__ import annotations
 
@@ -13,28 +13,30 @@ from fovea_client.png import read_grey, read_levels
 
 
 class Value:
-    """A result of a whole image that people read as `lines`."""
+    """A result of the whole image that can be written as lines of text."""
 
     __slots__ = ()
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return what it is, for people."""
+        """Return the result as text for people."""
         raise NotImplementedError
 
     @property
     def colour_number(self) -> int:
-        """Return the number of the colour of its lines, which is that of a class."""
+        """Return the class id whose colour the lines have."""
         return 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClassArea:
-    """One class of an image.
+    """One class of a semantic segmentation.
 
     Attributes:
+        class_id: number of the class, from 0 up.
+        class_name: name of the class, or its number as text.
         pixels: number of pixels of the class.
-        share: of all pixels of the image, 0 to 1.
+        share: fraction of all pixels of the image, 0 to 1.
         mask: run lengths or polygons, as requested; None if neither was requested.
     """
 
@@ -47,7 +49,13 @@ class ClassArea:
 
 @dataclass(frozen=True, slots=True)
 class ScoredClass:
-    """A class of the whole image; the scores of all classes add up to 1."""
+    """A class of the whole image. The scores of all classes of the model add up to 1.
+
+    Attributes:
+        class_id: number of the class, from 0 up.
+        class_name: name of the class, or its number as text.
+        score: confidence, 0 to 1.
+    """
 
     class_id: int
     class_name: str
@@ -64,10 +72,11 @@ class Character:
 
 @dataclass(frozen=True, slots=True)
 class Semantic:
-    """The classes of an image, the largest first.
+    """The classes of an image's pixels.
 
     Attributes:
-        png: indexed PNG file, its index is the class id; None unless the request has mask="png".
+        classes: classes in the image, largest area first.
+        png: indexed PNG file whose index is the class id; None unless the request has mask="png".
     """
 
     classes: tuple[ClassArea, ...]
@@ -75,10 +84,17 @@ class Semantic:
 
     @property
     def class_ids(self) -> NDArray[Any]:
-        """Return the class of each pixel, uint8 [height, width], of a request with mask="png".
+        """Return the class id of each pixel, uint8 [height, width]; the request needs mask="png".
 
-        255 is a class that the request leaves out. With classes of 255 and over it is uint16, and
-        65535. Raises `ValueError` if there is no file.
+        Pixels of a class that the request leaves out are 255. If the model has class ids of 255 or
+        more, the array is uint16 and these pixels are 65535.
+
+        Raises:
+            ValueError: there is no PNG file.
+
+        Example:
+            person = client.predict("segformer", "bus.jpg", mask="png").image.semantic.class_ids ==
+            12
         """
         return read_grey(_require_png(self.png, "map", 'ask for mask="png"'))
 
@@ -88,8 +104,8 @@ class Saliency(Value):
     """The foreground of an image.
 
     Attributes:
-        share: of the image that is foreground, 0 to 1.
-        png: grey PNG file of 8 bits, 255 in the foreground; None with mask="none".
+        share: fraction of the image that is foreground, 0 to 1.
+        png: 8-bit grey PNG file, 255 in the foreground; None with mask="none".
     """
 
     share: float
@@ -97,26 +113,30 @@ class Saliency(Value):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return the share in percent."""
+        """Return the share of the foreground in percent."""
         return (f"{self.share:.1%} of the image is foreground",)
 
     @property
     def alpha(self) -> NDArray[Any]:
-        """Return the mask, uint8 [height, width]; raises `ValueError` after mask="none"."""
+        """Return the mask, uint8 [height, width], 255 in the foreground.
+
+        Raises:
+            ValueError: the request had mask="none".
+        """
         return read_grey(_require_png(self.png, "map", 'leave mask="none" out'))
 
 
 @dataclass(frozen=True, slots=True)
 class Depth(Value):
-    """The depths of an image.
+    """The depth map of an image. A depth is ``level * scale + offset``.
 
     Attributes:
-        min: the least depth.
-        max: the greatest depth.
-        unit: "m" for metres; None in the model's own scale, which mostly grows towards the camera.
-        png: grey PNG file of 16 bits; None with mask="none".
-        scale: a depth is a level of the file times this.
-        offset: and plus this.
+        min: smallest depth.
+        max: largest depth.
+        unit: "m" for metres; None for the model's own scale, which mostly grows towards the camera.
+        png: 16-bit grey PNG file of levels; None with mask="none".
+        scale: factor from levels to depths.
+        offset: depth of level 0.
     """
 
     min: float
@@ -128,24 +148,29 @@ class Depth(Value):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return the range."""
+        """Return the range of the depths."""
         unit = "(the model's own scale)" if self.unit is None else self.unit
         return (f"depth {self.min:.3g} to {self.max:.3g} {unit}",)
 
     @property
     def values(self) -> NDArray[np.float32]:
-        """Return the depths, float32 [height, width]; raises `ValueError` after mask="none"."""
+        """Return the depths, float32 [height, width], in `unit`.
+
+        Raises:
+            ValueError: the request had mask="none".
+        """
         levels = read_grey(_require_png(self.png, "map", 'leave mask="none" out'))
         return (levels * (self.scale or 1.0) + (self.offset or 0.0)).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading(Value):
-    """The text of an image, which is one line.
+    """The text of an image that shows one line.
 
     Attributes:
-        score: the mean of its characters, 0 to 1; 0 without one.
-        characters: from left to right.
+        text: the recognised text.
+        score: mean score of the characters, 0 to 1; 0 if there are none.
+        characters: characters from left to right.
     """
 
     text: str
@@ -160,12 +185,12 @@ class Reading(Value):
 
 @dataclass(frozen=True, slots=True)
 class NewPicture(Value):
-    """A picture that a network has made of an image: larger, sharper, without noise, in colour.
+    """An image that an image-to-image model generated, e.g. larger or without noise.
 
     Attributes:
-        width: of the picture, pixels.
-        height: of the picture, pixels.
-        png: PNG file of 8 bits, RGB or grey; None with mask="none".
+        width: width of the generated image, pixels.
+        height: height of the generated image, pixels.
+        png: 8-bit PNG file, RGB or grey; None with mask="none".
     """
 
     width: int
@@ -174,28 +199,29 @@ class NewPicture(Value):
 
     @property
     def pixels(self) -> NDArray[np.uint8]:
-        """Return the levels, uint8 [height, width, 3] RGB or [height, width] of a grey picture.
+        """Return the pixels, uint8, [height, width, 3] RGB or [height, width] grey.
 
-        Raises `ValueError` after mask="none".
+        Raises:
+            ValueError: the request had mask="none".
         """
         levels = read_levels(_require_png(self.png, "picture", 'leave mask="none" out'))
         return levels.astype(np.uint8, copy=False)
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return its size."""
+        """Return the size of the generated image."""
         return (f"a picture of {self.width} x {self.height} pixels",)
 
 
 @dataclass(frozen=True, slots=True)
 class Embedding(Value):
-    """A vector of an image, to compare images by.
+    """The embedding of an image or a text.
 
     Attributes:
-        norm: the length that the network gave the vector.
-        normalised: the vector was divided by its length, as the option normalize says.
-        data: float32 numbers, little-endian, in JSON as base64; absent with vector=list.
-        numbers: the same as a list, with vector=list alone.
+        norm: length of the embedding that the model computed.
+        normalised: True if the embedding was divided by its length (option `normalize`).
+        data: numbers as float32, little-endian; in JSON they are base64. None with vector="list".
+        numbers: numbers with vector="list"; otherwise empty.
     """
 
     norm: float
@@ -205,14 +231,18 @@ class Embedding(Value):
 
     @property
     def vector(self) -> NDArray[np.float32]:
-        """Return the vector, float32 [n]; the cosine of two of length 1 is their product, `@`."""
+        """Return the embedding, float32 [n].
+
+        Example:
+            cosine = one.vector @ other.vector  # if both are normalised
+        """
         if self.data is None:
             return np.array(self.numbers, np.float32)
         return np.frombuffer(self.data, "<f4").astype(np.float32)
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return the number of its numbers, and its length."""
+        """Return the number of dimensions and the norm."""
         return (f"a vector of {len(self.vector)}, norm {self.norm:.3g}",)
 
 
@@ -221,13 +251,13 @@ _LIKELY = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Attribute(Value):
-    """The classes of an image by one of several classifiers.
+    """The result of one classifier of a model with several.
 
     Attributes:
-        name: of the classifier.
-        exclusive: one of the classes holds, so that all scores add up to 1; else any number of
-            them holds.
-        classes: best first; ids count through all classifiers of the model.
+        name: name of the classifier.
+        exclusive: True if exactly one class applies, so all scores add up to 1; False if any number
+            of classes may apply.
+        classes: classes, best first. Class ids count across all classifiers of the model.
     """
 
     name: str
@@ -236,29 +266,35 @@ class Attribute(Value):
 
     @property
     def likely(self) -> tuple[ScoredClass, ...]:
-        """Return the best class, or those with a score from .5 on where several can be."""
+        """Return the classes that apply.
+
+        Returns:
+            The best class if `exclusive`, otherwise all classes with a score of at least 0.5.
+        """
         if self.exclusive:
             return self.classes[:1]
         return tuple(each for each in self.classes if each.score >= _LIKELY)
 
     @property
     def colour_number(self) -> int:
-        """Return the first likely class."""
+        """Return the id of the first class in `likely`, or 0."""
         return self.likely[0].class_id if self.likely else 0
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return the name with its likely classes."""
+        """Return the name of the classifier and its likely classes."""
         named = ", ".join(f"{each.class_name} {each.score:.2f}" for each in self.likely)
         return (f"{self.name}: {named or 'none'}",)
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """An image of an index; the score is the cosine of both vectors, -1 to 1.
+    """An image of a search index.
 
     Attributes:
-        thumbnail: a small JPEG file; None unless it was requested and the index has it.
+        name: name of the image in the index.
+        score: cosine similarity to the query, -1 to 1.
+        thumbnail: small JPEG file; None unless it was requested and the index has it.
     """
 
     name: str

@@ -1,13 +1,16 @@
-"""The setting that the environment may have: the key that a server asks for."""
+"""Reads the API key from the environment."""
 
 import os
 from collections.abc import Mapping
 
 
 def with_key(headers: Mapping[str, str], api_key: str | None = None) -> dict[str, str]:
-    """Add a key to headers: `api_key`, or where that is None, FOVEA_API_KEY if it is set.
+    """Return headers with an API key added: `api_key`, or FOVEA_API_KEY if `api_key` is None.
 
-    Nothing is added for an `api_key` of "", and where the headers have a key already.
+    No key is added if `api_key` is "", or if the headers already contain a key.
+
+    Example:
+        httpx.get(url, headers=with_key({}))
     """
     key = (os.environ.get("FOVEA_API_KEY", "") if api_key is None else api_key).strip()
     if not key or {"authorization", "x-api-key"} & set(map(str.lower, headers)):

@@ -1,4 +1,4 @@
-"""Defines places in an image: boxes, points, rotated rectangles."""
+"""Shapes in an image: boxes, points and rotated boxes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Keypoint:
-    """A named point, in pixels of the upright original; it may lie outside.
+    """A named point in pixels of the upright image; it may lie outside the image.
 
-    The score is 0 to 1.
+    Attributes:
+        name: name of the point, e.g. "nose".
+        x: column, pixels.
+        y: row, pixels.
+        score: confidence, 0 to 1.
     """
 
     name: str
@@ -30,10 +34,15 @@ class Keypoint:
 
 @dataclass(frozen=True, slots=True)
 class Rotated:
-    """A rotated rectangle in pixels of the upright original; it may reach outside.
+    """A rotated box in pixels of the upright image; it may extend beyond the image.
 
-    The angle is that of the width, in radians from the x axis towards the y axis (clockwise, as y
-    points down), -pi/4 to 3/4 pi; w >= h.
+    Attributes:
+        cx: column of the centre, pixels.
+        cy: row of the centre, pixels.
+        w: longer side, pixels.
+        h: shorter side, pixels.
+        angle: angle of the longer side in radians, from the x axis towards the y axis (clockwise,
+            because y points down), -pi/4 to 3/4 pi.
     """
 
     cx: float
@@ -45,7 +54,7 @@ class Rotated:
 
 @dataclass(frozen=True, slots=True)
 class Corner:
-    """A corner of a rotated rectangle, in pixels of the upright original."""
+    """A corner of a rotated box, in pixels of the upright image."""
 
     x: float
     y: float

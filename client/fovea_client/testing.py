@@ -1,8 +1,9 @@
-"""A server for the tests of programs that use this client; it uses no network.
+"""A fake server for tests of programs that use this client. It uses no network.
 
-server = FakeServer({"yolov8n": ImageResult(640, 480, 1, (Detection(box, 0.9, 0, "person"),))})
-client = Client("http://fake", transport=server)
-assert client.predict("yolov8n", b"any").detections[0].class_name == "person"
+Example:
+    server = FakeServer({"yolov8n": ImageResult(640, 480, 1, (Detection(box, 0.9, 0, "person"),))})
+    client = Client("http://fake", transport=server)
+    assert client.predict("yolov8n", b"any").detections[0].class_name == "person"
 """
 
 from __future__ import annotations
@@ -26,14 +27,19 @@ Outcome: TypeAlias = ImageResult | ImageError | ServerError | ConnectionFailed
 
 
 class FakeServer(httpx.MockTransport):
-    """A transport for `Client` and `AsyncClient` that answers as a server of these models.
+    """A transport for `Client` and `AsyncClient` that responds like a server with these models.
 
     Args:
-        results: of each model, the result of every image, or the error of every request; or a
-            function that gets the bytes of an image, or its address in text, and returns one.
+        results: model name -> outcome of its requests. An outcome is the result of every image, the
+            error of every request, or a function. The function receives the bytes of an image, or
+            its URL as str, and returns a result or an error.
 
     Attributes:
-        requests: the requests that it received, in their order, for your assertions.
+        requests: received requests in their order, for your assertions.
+
+    Example:
+        server = FakeServer({"yolov8n": QueueFull(429, "queue_full", "try again", 0.1)})
+        client = Client("http://fake", retries=1, transport=server)
     """
 
     def __init__(self, results: Mapping[str, Outcome | Callable[[bytes | str], Outcome]]) -> None:
@@ -101,7 +107,7 @@ def _images(request: httpx.Request) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of NumPy as JSON has it."""
+    """Convert a NumPy number for `json.dumps`."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"FakeServer was told {value!r}, which is not of a result")
