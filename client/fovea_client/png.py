@@ -96,7 +96,7 @@ def write_rgb(pixels: NDArray[np.uint8]) -> bytes:
 
 
 def _chunks(data: bytes) -> tuple[bytes, bytes]:
-    """Return the header and the packed rows."""
+    """Return the header chunk and the compressed rows."""
     if not data.startswith(_SIGNATURE):
         raise ValueError("this is no PNG file")
     at, head, packed = len(_SIGNATURE), b"", bytearray()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Corners in pixels of the upright original."""
+    """A box from its top left to its bottom right corner, in pixels of the upright image."""
 
     x1: float
     y1: float

@@ -1,1 +1,1 @@
-"""Converts bytes to a model's input, and maps results back."""
+"""Converts bytes to the input of a model, and maps results back to the image."""

@@ -1,4 +1,4 @@
-"""Finds what installed packages add to Fovea: entry points in their metadata."""
+"""Finds the extensions of Fovea in installed packages, by the entry points in their metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 _OWN = "fovea-serve"
 _SERVICE = "let a service of its own ask this server, with fovea-client"
 _ALONE = "Fovea uses its own code there"
-# Tables of 0.1 -> what stands in their place.
+# Entry point groups of version 0.1 that are not read any more -> their replacement.
 _REMOVED = {
     "fovea.abilities": _ALONE,
     "fovea.checks": _ALONE,
@@ -32,10 +32,10 @@ _REMOVED = {
 
 
 class Group(StrEnum):
-    """A table that packages of other people fill.
+    """An entry point group that other packages can fill.
 
-    `BACKENDS`: the name of a `Backend` = that object.
-    `HEADS`: any name = a subclass of `Head`, or a tuple of them: each is a family.
+    `BACKENDS`: name of a `Backend` = the `Backend` object.
+    `HEADS`: any name = a subclass of `Head`, or a tuple of subclasses, one for each family.
     """
 
     BACKENDS = "fovea.backends"
@@ -44,9 +44,9 @@ class Group(StrEnum):
 
 @cache
 def entry_points(group: Group) -> dict[str, metadata.EntryPoint]:
-    """Return the entry points of other packages by name; nothing is imported.
+    """Return the entry points of other packages by name, without importing them.
 
-    A name that is taken stays with the first package by name.
+    If two packages use the same name, the package that is first in alphabetical order keeps it.
     """
     found: dict[str, metadata.EntryPoint] = {}
     for point in sorted(_list_foreign(group), key=lambda one: (_package(one), one.name)):
@@ -62,11 +62,15 @@ def entry_points(group: Group) -> dict[str, metadata.EntryPoint]:
 
 
 def load(group: Group, name: str) -> object:
-    """Import an entry point of `entry_points`; Unavailable: it cannot be imported."""
+    """Import an entry point that `entry_points` returned.
+
+    Raises:
+        Unavailable: the entry point cannot be imported.
+    """
     point = entry_points(group)[name]
     try:
         return point.load()
-    except Exception as error:  # a package's module may fail in any way
+    except Exception as error:  # importing a package can raise anything
         raise Unavailable(
             f"{describe_entry(point)} cannot be imported ({type(error).__name__}: {error}): "
             "install that package again, or remove it"
@@ -74,7 +78,7 @@ def load(group: Group, name: str) -> object:
 
 
 def broken_entries() -> list[str]:
-    """Import what other packages add, and describe what cannot be imported."""
+    """Import the entry points of all other packages, and describe those that cannot be imported."""
     broken = []
     for group in Group:
         for name in entry_points(group):
@@ -86,12 +90,12 @@ def broken_entries() -> list[str]:
 
 
 def describe_entry(point: metadata.EntryPoint) -> str:
-    """Return the name of an entry point and of its package, with that package's version."""
+    """Return the name of an entry point, with the name and version of its package."""
     return f"{point.name!r} of {_package(point)}"
 
 
 def removed_tables() -> list[str]:
-    """Describe entries of other packages in tables that Fovea does not read any more."""
+    """Describe the entry points of other packages in groups that Fovea does not read any more."""
     return [
         f"{_package(point)} adds {point.name!r} to {group}, which is not read any more: {instead}"
         for group, instead in _REMOVED.items()
@@ -100,26 +104,26 @@ def removed_tables() -> list[str]:
 
 
 def extending_packages() -> frozenset[str]:
-    """Return the names of all Python packages that add something."""
+    """Return the names of all Python packages that extend Fovea."""
     points = (point for group in Group for point in entry_points(group).values())
     return frozenset(point.module.partition(".")[0] for point in points)
 
 
 def _list_foreign(group: str) -> list[metadata.EntryPoint]:
-    """List the entry points of a table, but for those that an older Fovea has written."""
+    """List the entry points of a group, except those that an older Fovea itself registered."""
     points = _all().select(group=group)
     return [point for point in points if not _package(point).startswith(f"{_OWN} ")]
 
 
 class _Selectable(Protocol):
-    """The type of `entry_points()`, which has another name since Python 3.12."""
+    """The result type of `metadata.entry_points`, which Python 3.12 renamed."""
 
     def select(self, *, group: str) -> metadata.EntryPoints: ...
 
 
 @cache
 def _all() -> _Selectable:
-    """Return the entry points of all packages: to read them takes 25 ms."""
+    """Return the entry points of all packages. They are cached: reading them takes 25 ms."""
     return metadata.entry_points()
 
 
@@ -129,5 +133,8 @@ def _package(point: metadata.EntryPoint) -> str:
 
 @cache
 def _title(package: metadata.Distribution) -> str:
-    """Return name and version; each call parses the whole file."""
+    """Return name and version of a package.
+
+    They are cached: each access parses its metadata file.
+    """
     return f"{package.name} {package.version}"

@@ -1,8 +1,8 @@
-"""The error tree of the whole project.
+"""The exception classes of the whole project.
 
-Every error carries a stable `code` word, for programs: the name of its class, as in "queue_full",
-unless the class sets another. Its message says what to do next, for people. HTTP and gRPC status
-codes are decided at the edge of the server, nowhere else.
+Every exception has a stable `code` for programs. By default the code is the class name in snake
+case, e.g. "queue_full". The message describes for people what is wrong and what to do next. Only
+the HTTP and gRPC layers of the server map exceptions to status codes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar, Self
 
 
 class FoveaError(Exception):
-    """Base of every error that Fovea raises on purpose."""
+    """Base class of all errors that Fovea raises deliberately."""
 
     code: ClassVar[str] = "error"
 
@@ -22,40 +22,43 @@ class FoveaError(Exception):
             cls.code = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def with_text(self, text: str) -> Self:
-        """Return the same error in other words: a new one, because callers may share this one."""
+        """Return a copy of this error with another message.
+
+        A copy, because callers may share the error.
+        """
         return type(self)(text)
 
 
 class InvalidRequest(FoveaError):
-    """The request or command cannot be understood."""
+    """The request or command is malformed."""
 
 
 class InvalidImage(InvalidRequest):
-    """The bytes are not a whole image in a known format."""
+    """The bytes are not a complete image in a known format."""
 
 
 class ImageTooLarge(InvalidImage):
-    """The image has more bytes or pixels than the limit; found before it is decoded."""
+    """The image exceeds the limit of bytes or pixels. This is checked before it is decoded."""
 
 
 class InvalidOption(InvalidRequest):
-    """An option is unknown or out of its range; the message names the range."""
+    """An option is unknown or out of its range; the message has the range."""
 
 
 class InvalidResult(InvalidRequest):
-    """JSON that should be the result of an image is none: it is damaged, or its map is left out."""
+    """The JSON of an image's result cannot be read: it is damaged, or its map is missing."""
 
 
 class MethodNotAllowed(InvalidRequest):
-    """The address does not take this method of HTTP; the message names those that it takes."""
+    """The path does not support this HTTP method; the message lists the supported methods."""
 
 
 class BodyTooLarge(InvalidRequest):
-    """The request body is over the limit; found while reading, not after."""
+    """The request body exceeds the limit. This is checked while the body is read."""
 
 
 class AnswerTooLarge(InvalidRequest):
-    """The answer would be over the limit of its form; another form may have it."""
+    """The response would exceed the limit of its format; another format may fit."""
 
 
 class BodyTimeout(InvalidRequest):
@@ -63,70 +66,70 @@ class BodyTimeout(InvalidRequest):
 
 
 class FetchRefused(InvalidRequest):
-    """An image URL that may not, or could not, be fetched."""
+    """An image URL that is not allowed, or could not be fetched."""
 
 
 class MalformedJson(InvalidRequest):
-    """JSON of the v2 protocol that cannot be read. Triton calls this an error of its own (500)."""
+    """Malformed JSON in a request of the v2 protocol, for which Triton returns status 500."""
 
 
 class AlreadyExists(InvalidRequest):
-    """A name that is taken."""
+    """The name is already in use."""
 
 
 class OutOfOrder(InvalidRequest):
-    """A frame of a stream that is not behind the last one; the message has that one's number."""
+    """A frame of a stream does not follow the last frame; the message has the last number."""
 
 
 class Unsupported(FoveaError):
-    """A part of the protocol that is not served."""
+    """A part of the protocol that Fovea does not support."""
 
 
 class UpgradeRequired(FoveaError):
-    """An address that has a WebSocket, and a request that did not ask for one."""
+    """A request without a WebSocket upgrade to a path that needs one."""
 
 
 class Restricted(FoveaError):
-    """An endpoint that asks for a secret which the request does not carry."""
+    """The endpoint requires a secret that the request does not have."""
 
 
 class Unauthenticated(FoveaError):
-    """A request without a key where one is needed, or with one that does not hold."""
+    """The request has no valid key, but needs one."""
 
 
 class Forbidden(FoveaError):
-    """A request whose key does not allow it; the message names what is missing."""
+    """The key does not allow this request; the message has the missing permission."""
 
 
 class ForeignRequest(FoveaError):
-    """A request that the page of another site made a browser send, or that went to its name."""
+    """A browser sent the request for a page of another site, or under a foreign host name."""
 
 
 class LoadFailed(FoveaError):
-    """A model could not be loaded or unloaded as requested; what was served is served still."""
+    """A model could not be loaded or unloaded; the versions that were served stay in service."""
 
 
 class RegionFailed(FoveaError):
-    """Shared memory that cannot be opened, or does not hold the tensor."""
+    """Shared memory cannot be opened, or is too small for the tensor."""
 
 
 class NotFound(FoveaError):
-    """A model, version or file that is not there."""
+    """A model, version or file does not exist."""
 
 
 class Unavailable(FoveaError):
-    """The request is right, but cannot be answered now."""
+    """The request is valid, but cannot be executed at the moment."""
 
 
 class ModelNotReady(Unavailable):
-    """The model is loading, failed to load, or has died."""
+    """The model is loading, failed to load, or crashed."""
 
 
 class ModelLoading(ModelNotReady):
-    """The model is being loaded, which takes seconds; built anew it takes minutes.
+    """The model is loading. Loading takes seconds; a rebuild takes minutes.
 
     Attributes:
-        retry_after_s: seconds after which to try again.
+        retry_after_s: seconds to wait before a retry.
     """
 
     code = "model_not_ready"
@@ -134,10 +137,11 @@ class ModelLoading(ModelNotReady):
 
 
 class QueueFull(Unavailable):
-    """Too much is waiting already.
+    """The queue is full.
 
     Attributes:
-        retry_after_s: seconds until there should be room, from queue length and measured speed.
+        retry_after_s: seconds until there should be room, by the queue length and the measured
+            speed.
     """
 
     def __init__(self, message: str, retry_after_s: float) -> None:
@@ -148,79 +152,79 @@ class QueueFull(Unavailable):
         return type(self), (str(self), self.retry_after_s)
 
     def with_text(self, text: str) -> Self:
-        """Return the same error in other words."""
+        """Return a copy of this error with another message."""
         return type(self)(text, self.retry_after_s)
 
 
 class RateLimited(QueueFull):
-    """The key of a request has used up its rate or its quota, until `retry_after_s` from now."""
+    """The key has used up its rate or quota; `retry_after_s` is the time until it has more."""
 
 
 class DeadlineExceeded(Unavailable):
-    """The caller's time ran out before the answer was there."""
+    """The timeout of the request expired before the result was ready."""
 
 
 class NoMemory(Unavailable):
-    """This machine has not the memory for an image now; the image may be a good one.
+    """This machine has too little free memory for an image at the moment; the image may be valid.
 
     Attributes:
-        retry_after_s: seconds after which to try again.
+        retry_after_s: seconds to wait before a retry.
     """
 
     retry_after_s = 1.0
 
 
 class KeysPending(Unavailable):
-    """A token is signed with a key that is being requested from its issuer.
+    """The server is still fetching the key that signed a token from the token's issuer.
 
     Attributes:
-        retry_after_s: seconds after which to try again.
+        retry_after_s: seconds to wait before a retry.
     """
 
     retry_after_s = 1.0
 
 
 class ShuttingDown(Unavailable):
-    """The server is stopping and takes nothing new."""
+    """The server is shutting down and rejects new requests."""
 
 
 class BuildError(FoveaError):
-    """No engine came out of the build; the repository is untouched."""
+    """The build produced no engine; the repository is unchanged."""
 
     code = "build_failed"
 
 
 class InvalidModel(BuildError):
-    """The file is not a model that can be read."""
+    """The file is not a readable model."""
 
 
 class UnsupportedModel(BuildError):
-    """A sound model of a kind that is not served; the message says which part."""
+    """The model is valid, but Fovea does not support a part of it; the message has the part."""
 
 
 class Disagreement(BuildError):
-    """The built engine does not compute what its source model does."""
+    """The built engine and its source model compute different results."""
 
 
 class BackendError(FoveaError):
-    """The runtime underneath."""
+    """Base class of the errors of backends."""
 
 
 class BackendUnavailable(BackendError):
-    """A backend that is not installed, or not usable on this machine."""
+    """The backend is not installed, or cannot be used on this machine."""
 
 
 class OutOfMemory(BackendError):
-    """The device has not the memory that was requested."""
+    """The device has too little free memory."""
 
 
 class DeviceLost(BackendError):
-    """The device does not answer any more: only a new process can use it again."""
+    """The device does not respond any more. Only a new process can use it again."""
 
 
 class InferenceFailed(BackendError):
-    """The backend refused or broke on this input."""
+    """The backend rejected this input, or failed on it."""
 
 
 class NotFinite(InferenceFailed):
-    """The numbers that the model computed of this input are NaN or infinite."""
+    """The model computed NaN or infinite values for this input."""

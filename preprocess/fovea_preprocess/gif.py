@@ -1,4 +1,4 @@
-"""Reads the size of a GIF's first frame, which may be larger than the screen in its header.
+"""Reads the size of a GIF. The first frame may be larger than the screen in the header.
 
 Source: GIF89a specification.
 """
@@ -10,15 +10,18 @@ import struct
 SIGNATURE = b"GIF8"
 
 _EXTENSION, _IMAGE = 0x21, 0x2C
-# Blocks of 255 bytes, of comments and metadata, before the first frame.
+# Largest number of comment and metadata blocks (255 bytes each) before the first frame.
 _MAX_BLOCKS = 4096
 
 
 def pixels_of(data: bytes | bytearray) -> int | None:
-    """Return the pixels of the canvas that shows the first frame; None where it is not found.
+    """Return the number of pixels of the canvas that holds the screen and the first frame.
+
+    Returns:
+        The number of pixels; None if no frame follows the header.
 
     Raises:
-        IndexError, struct.error: the file ends before.
+        IndexError, struct.error: the file ends too early.
     """
     width, height, flags = struct.unpack_from("<HHB", data, 6)
     at, blocks = 13 + _palette_bytes(flags), 0

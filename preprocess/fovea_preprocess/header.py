@@ -1,7 +1,7 @@
-"""Reads the size of an encoded image from its header, and what decoding it takes.
+"""Estimates from the header of an encoded image how much memory decoding takes.
 
-What a header leaves open counts as the most that is allowed: a file must not pass as a small one
-because it is unusual.
+If a header does not have the size, the estimate uses the largest allowed size. Otherwise an unusual
+file could pass as a small one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import simplejpeg
 
 from fovea_preprocess import gif, jpeg, png, tiff, webp
 
-# Bytes a pixel at the peak of decoding, turning upright and letterboxing, measured with images of
-# 64 megapixels. A JPEG in several scans has all its coefficients in memory.
+# Peak memory in bytes per pixel of decoding, turning upright and letterboxing, measured with images
+# of 64 megapixels. The decoder keeps all coefficients of a JPEG with several scans in memory.
 _JPEG, _SCANS, _INK_SCANS = 7, 9, 12
 _WEBP, _ANIMATED_WEBP, _TIFF, _DEEP, _OTHER = 8, 16, 16, 12, 8
-# With fewer, a look at the scans is not worth its time.
+# JPEG files with fewer pixels are not searched for several scans, because the search costs more
+# than it saves.
 _FEW_PIXELS = 1 << 20
 
 
@@ -28,12 +29,13 @@ class _Cost(NamedTuple):
 
 
 def decoding_bytes(data: bytes | bytearray, most_pixels: int) -> int:
-    """Return about how much memory decoding an image takes at its peak.
+    """Return the approximate peak memory of decoding an image, in bytes.
 
-    0 for what is refused before it takes anything: what is no image, and an image of over
-    `most_pixels`.
+    Returns:
+        The memory; 0 if decoding rejects the file without using memory: bytes that are not an
+        image, and images of more than `most_pixels`.
     """
-    # What ends within its header.
+    # Raised for files that end within their header.
     with suppress(ValueError, IndexError, struct.error):
         cost = _cost(data, most_pixels)
         return cost.pixels * cost.of_each if cost.pixels <= most_pixels else 0
@@ -57,7 +59,7 @@ def _cost(data: bytes | bytearray, most_pixels: int) -> _Cost:
         return _Cost(most_pixels if pixels is None else pixels, _OTHER)
     if data.startswith(b"BM"):
         width, height = struct.unpack_from("<ii", data, 18)
-        if struct.unpack_from("<I", data, 14)[0] < 40:  # of OS/2, in half the bytes
+        if struct.unpack_from("<I", data, 14)[0] < 40:  # OS/2: the sides have 2 bytes each
             width, height = struct.unpack_from("<HH", data, 18)
         return _Cost(abs(width * height), _OTHER)
     if data.startswith(tiff.SIGNATURES):

@@ -33,8 +33,8 @@ from fovea_preprocess.errors import ImageTooLarge, InvalidImage, NoMemory
 from fovea_preprocess.png import SIGNATURE, check_png, is_deep
 from fovea_preprocess.text import size_text
 
-# The readers are named one by one, not found by Image.open: nothing else that Pillow can read is
-# let near foreign bytes, and the pixel limit is ours, not Pillow's warning.
+# The decoders are listed explicitly instead of using Image.open: untrusted bytes must not reach the
+# other formats of Pillow. The pixel limit is also our own, instead of Pillow's warning.
 _READERS: dict[bytes, type[ImageFile.ImageFile]] = {
     jpeg.SIGNATURE: JpegImageFile,
     SIGNATURE: PngImageFile,
@@ -44,7 +44,7 @@ _READERS: dict[bytes, type[ImageFile.ImageFile]] = {
     gif.SIGNATURE: GifImageFile,
 }
 
-# How other files begin that are sent as images.
+# Name of an unsupported format -> pattern of the first bytes of its files.
 _FOREIGN: dict[str, str] = {
     "AVIF": r".{4}ftypavi[fs]",
     "HEIC": r".{4}ftyp(hei|hev|mif1|msf1)",
@@ -57,7 +57,8 @@ _FOREIGN: dict[str, str] = {
 }
 _SIGNATURES = [(name, re.compile(s.encode("latin-1"), re.S | re.I)) for name, s in _FOREIGN.items()]
 
-# What Pillow's readers raise on damaged bytes; a Warning where warnings are turned into errors.
+# Exceptions of Pillow's decoders for damaged bytes. Warning is included because warnings may be
+# configured as errors.
 _DAMAGED = (
     ArithmeticError,
     AssertionError,
@@ -76,43 +77,48 @@ _DAMAGED = (
     zlib.error,
 )
 
-# Pillow talks of damaged metadata, which is the sender's affair and not the server log's.
+# Pillow warns about damaged metadata, which belongs to the sender and not into the server log.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 logging.getLogger("PIL").setLevel(logging.CRITICAL)
-# So does its libtiff, on stderr. A Pillow that was built without it has no such functions.
+# Pillow's libtiff writes such warnings to stderr. A Pillow without libtiff lacks these functions.
 with suppress(AttributeError):
     _pillow = ctypes.CDLL(_imaging.__file__)
     _pillow.TIFFSetErrorHandler(None)
     _pillow.TIFFSetWarningHandler(None)
 
-# OpenCV writes about damaged files to stderr.
+# OpenCV writes messages about damaged files to stderr.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
-# libjpeg's words for a few stray bytes after a whole image, which many webcams send.
+# libjpeg's message about a few stray bytes after a complete image. Many webcams send them.
 _STRAY_BYTES = re.compile(r"\b\d{1,2} extraneous bytes before marker 0xd9")
 
-# And those where a file ends without an end mark, which some cameras leave out.
+# libjpeg's message about a missing end marker. Some cameras omit it.
 _NO_END = "Premature end of JPEG file"
 
-# Samples of cameras with 12 bits, in files of 16, are below it.
+# 12-bit cameras store their samples in 16-bit files with values below this limit.
 _TWELVE_BITS = 1 << 12
 
-# Pillow's words for a TIFF whose samples it does not read.
+# Pillow's message about a TIFF with an unsupported sample format.
 _UNKNOWN_MODE = "unknown pixel mode"
 
-# Pixels converted at a time, so that no step holds a second whole image in another form.
+# Number of pixels per conversion step, so that no step needs a second full image in another format.
 _BAND = 1 << 18
 
-# Of brightness: every so many pixels are looked at, and the parts of it in red, green and blue.
+# Step between the pixels that the brightness is computed from, and the weights of red, green and
+# blue.
 _APART = 8
 _LUMA = np.array((0.299, 0.587, 0.114))
 
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """Most bytes of an encoded image, and most pixels, width times height, of a decoded one.
+    """Limits of an image: encoded bytes, and pixels (width times height) of the decoded image.
 
-    With each comes advice for people whose image is over the limit.
+    Attributes:
+        max_bytes: largest number of encoded bytes.
+        max_pixels: largest number of pixels.
+        bytes_advice: advice in the message for an image with too many bytes.
+        pixels_advice: advice in the message for an image with too many pixels.
     """
 
     max_bytes: int = 64 * 1024 * 1024
@@ -126,8 +132,9 @@ class DecodedImage:
     """An upright image.
 
     Attributes:
-        pixels: uint8 [height, width, 3], RGB, read-only; C-contiguous where they were decoded.
-        orientation: the EXIF orientation found in the file, 1 to 8; it is applied already.
+        pixels: uint8 [height, width, 3], RGB, read-only; C-contiguous if `decode_image` returned
+            it.
+        orientation: EXIF orientation of the file, 1 to 8; `pixels` are already turned.
     """
 
     pixels: NDArray[np.uint8]
@@ -135,33 +142,34 @@ class DecodedImage:
 
     @property
     def width(self) -> int:
-        """Return the columns of the upright image, pixels."""
+        """Return the width of the upright image, pixels."""
         return int(self.pixels.shape[1])
 
     @property
     def height(self) -> int:
-        """Return the rows of the upright image, pixels."""
+        """Return the height of the upright image, pixels."""
         return int(self.pixels.shape[0])
 
 
 def looks_encoded(head: bytes) -> bool:
-    """Return True if bytes begin like an image that `decode_image` reads; 8 bytes are enough."""
+    """Return True if bytes begin like an image that `decode_image` supports; 8 bytes are enough."""
     return head.startswith(tuple(_READERS))
 
 
 def decode_image(
     data: bytes | bytearray | memoryview, limits: ImageLimits = ImageLimits()
 ) -> DecodedImage:
-    """Decode a whole JPEG, PNG, WebP, BMP, TIFF or GIF (the first frame of many).
+    """Decode a complete JPEG, PNG, WebP, BMP, TIFF or GIF (its first frame).
 
-    Alpha is dropped, not composited: the hidden colours are what OpenCV's `imread`, and so the
-    training of most detectors, sees. Samples of 16 bits keep their high byte; if none has more than
-    12 bits, as those of cameras, they keep the high 8 of these. Colour profiles are not applied.
+    The alpha channel is dropped, not composited: OpenCV's `imread` does the same, and most
+    detectors are trained with it. Samples of 16 bits keep their high byte. If no sample of an image
+    exceeds 12 bits (12-bit cameras), the samples keep the high 8 of the 12 bits. Colour profiles
+    are ignored.
 
     Raises:
-        ImageTooLarge: more bytes or pixels than `limits`; nothing has been decoded then.
-        InvalidImage: not one of the formats, or not a whole image.
-        NoMemory: this machine has not the memory to decode it now.
+        ImageTooLarge: more bytes or pixels than `limits`; nothing was decoded.
+        InvalidImage: an unknown format, or an incomplete or damaged image.
+        NoMemory: this machine has too little free memory at the moment.
     """
     if len(data) > limits.max_bytes:
         raise ImageTooLarge(
@@ -175,13 +183,14 @@ def decode_image(
             height, width, kind, _ = simplejpeg.decode_jpeg_header(data)
             _check_size(width, height, limits)
             pixels = _decode_jpeg(data, width, height, cmyk=kind in ("CMYK", "YCCK"))
-            # Reading the metadata takes as long as decoding a small image.
+            # Checked first, because reading the metadata takes as long as decoding a small image.
             orientation = _orientation(_open(data)) if jpeg.has_metadata(data) else 1
         elif data.startswith(webp.SIGNATURE):
             size = webp.read_webp_header(data)
             width, height = size.width, size.height
             _check_size(width, height, limits)
-            # Pillow's reader of WebP allocates two images of 32 bits a pixel when it is opened.
+            # Pillow's WebP decoder allocates two 32-bit images when it opens a file, so it is used
+            # only for animations.
             pixels = _load(_open(data)) if size.animated else _decode_webp(data)
             orientation = _orientation_in(webp.exif_of(data))
         else:
@@ -195,7 +204,7 @@ def decode_image(
             if isinstance(header, PngImageFile) and is_deep(data):
                 pixels = _decode_12_bits(pixels, data)
             if isinstance(header, TiffImageFile):
-                # Pillow has turned it upright by itself.
+                # Pillow has already turned the TIFF upright.
                 return DecodedImage(_freeze(pixels), orientation)
         return DecodedImage(_freeze(_turn_upright(pixels, orientation)), orientation)
     except Image.DecompressionBombError as error:
@@ -219,9 +228,10 @@ def _unreadable(data: bytes | bytearray, error: Exception) -> str:
 
 
 def brightness(image: bytes | bytearray | DecodedImage) -> float:
-    """Return the mean brightness of an image, 0 to 1; of a JPEG, few of the pixels are computed.
+    """Return the mean brightness of an image, 0 to 1; a JPEG is decoded at a reduced size.
 
-    Raises as `decode_image`.
+    Raises:
+        InvalidImage, ImageTooLarge, NoMemory: as `decode_image` raises them.
     """
     if not isinstance(image, DecodedImage) and image.startswith(jpeg.SIGNATURE):
         with suppress(ValueError):
@@ -234,9 +244,9 @@ def brightness(image: bytes | bytearray | DecodedImage) -> float:
 
 
 def _lacks_memory(error: Exception, pixels: int) -> bool:
-    """Return True if an image of so many pixels was not decoded for want of memory.
+    """Return True if decoding an image of this size failed because of too little memory.
 
-    Some decoders call a failed allocation a damaged image, so this tries to allocate.
+    Some decoders report a failed allocation as a damaged image, so this function tries to allocate.
     """
     if isinstance(error, MemoryError):
         return True
@@ -260,7 +270,7 @@ def _open(data: bytes | bytearray) -> ImageFile.ImageFile:
 
 
 def _description(data: bytes | bytearray) -> str:
-    """Describe bytes that begin as no image which is decoded, as a sentence."""
+    """Describe bytes that do not begin like a supported image, as a sentence."""
     if not data:
         return "the image is empty"
     for name, signature in _SIGNATURES:
@@ -283,11 +293,11 @@ def _check_size(width: int, height: int, limits: ImageLimits) -> None:
 
 
 def _check_storage(image: ImageFile.ImageFile, data: bytes, limits: ImageLimits) -> None:
-    """Check what Pillow does not, before it takes memory.
+    """Check properties that Pillow does not check, before decoding takes memory.
 
     Raises:
-        InvalidImage: the PNG is not whole.
-        ImageTooLarge: the tiles of a TIFF, of which each is in memory as a whole, are too large.
+        InvalidImage: the PNG is incomplete.
+        ImageTooLarge: the tiles of a TIFF are too large; a decoder holds a whole tile in memory.
     """
     if isinstance(image, PngImageFile):
         check_png(data)
@@ -325,8 +335,8 @@ def _orientation_of(exif: Image.Exif) -> int:
 def _decode_jpeg(
     data: bytes | bytearray, width: int, height: int, *, cmyk: bool
 ) -> NDArray[np.uint8]:
-    """Decode with libjpeg-turbo, which alone says when it had to make pixels up."""
-    # The decoder gets no more memory than the checked size needs, whatever it reads itself.
+    """Decode with libjpeg-turbo, the only decoder that reports missing pixels that it filled in."""
+    # The buffer has the size that was checked, even if the decoder reads another size.
     buffer = np.empty((height, width, 4 if cmyk else 3), np.uint8)
     colorspace = "CMYK" if cmyk else "RGB"
     try:
@@ -340,7 +350,7 @@ def _decode_jpeg(
             raise
     if not cmyk:
         return np.asarray(pixels)
-    # Adobe stores ink inverted, and every writer of CMYK JPEG follows it: 255 is no ink.
+    # Adobe stores inverted ink, and all writers of CMYK JPEG do the same: 255 means no ink.
     rgb = np.empty((height, width, 3), np.uint8)
     for rows in _bands(width, height):
         light = pixels[rows, :, :3] * pixels[rows, :, 3:].astype(np.uint16)
@@ -357,7 +367,7 @@ def _decode_webp(data: bytes | bytearray) -> NDArray[np.uint8]:
 
 
 def _load(image: ImageFile.ImageFile) -> NDArray[np.uint8]:
-    """Decode with Pillow, and close the image: its pixels take more memory than the result."""
+    """Decode with Pillow, and close the image, whose pixels take more memory than the result."""
     image.load()
     if image.mode in ("I", "F"):
         raise InvalidImage("the image has 32 bits a sample: convert it to 8 or 16 bits")
@@ -375,7 +385,7 @@ def _load(image: ImageFile.ImageFile) -> NDArray[np.uint8]:
 
 
 def _decode_12_bits(pixels: NDArray[np.uint8], data: bytes) -> NDArray[np.uint8]:
-    """Decode a PNG of 16 bits again if it has samples of 12 bits, whose high bytes are black."""
+    """Decode a 16-bit PNG again if its samples have 12 bits: their high bytes are nearly black."""
     if pixels.max() >= _TWELVE_BITS >> 8:
         return pixels
     flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
@@ -388,7 +398,7 @@ def _decode_12_bits(pixels: NDArray[np.uint8], data: bytes) -> NDArray[np.uint8]
 
 
 def _bands(width: int, height: int) -> Iterator[slice]:
-    """Yield runs of whole rows, from the top, that cover an image."""
+    """Yield slices of rows from the top that cover an image."""
     step = max(1, _BAND // width)
     for top in range(0, height, step):
         yield slice(top, min(top + step, height))

@@ -1,4 +1,4 @@
-"""Reads the headers of JPEG files, without decoding their pixels.
+"""Reads the headers of JPEG files without decoding their pixels.
 
 Source: ITU T.81, B.1 and B.2.
 """
@@ -16,23 +16,24 @@ SIGNATURE = b"\xff\xd8\xff"
 
 
 _APP1, _START_OF_SCAN, _END = 0xE1, 0xDA, b"\xff\xd9"
-# Pixels of a scan have escaped bytes and restarts in them, and end with any other marker.
+# First marker after the pixels of a scan. Escaped bytes and restart markers belong to the scan.
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _COEFFICIENTS = 64
-# Frames of all kinds; between them are the markers of tables.
+# Markers of all kinds of frames. The three excluded values in between are markers of tables.
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
-# Huffman or arithmetic coding, not progressive.
+# Frames that are not progressive, with Huffman or arithmetic coding.
 _SEQUENTIAL = (0xC0, 0xC1, 0xC9)
 
-# Cameras and editors write a dozen segments.
+# Largest number of segments and scans to read. Cameras and editors write about a dozen segments.
 _MAX_SEGMENTS = 100
 _MAX_SCANS = 1000
 
 
 def decoded_bytes(data: bytes | bytearray) -> int:
-    """Return the size of a JPEG's pixels, as its header says.
+    """Return the size of a JPEG's decoded pixels in bytes, from its header.
 
-    Other bytes count as more than any limit: no header tells how long their decoding takes.
+    Returns:
+        The size; `sys.maxsize` for other formats, whose decoding time is unknown.
     """
     if data.startswith(SIGNATURE):
         with suppress(ValueError):
@@ -42,9 +43,9 @@ def decoded_bytes(data: bytes | bytearray) -> int:
 
 
 def has_metadata(data: bytes | bytearray) -> bool:
-    """Return False for a JPEG without the segment APP1, which EXIF and XMP are in.
+    """Return False if a JPEG has no APP1 segment, which holds EXIF and XMP metadata.
 
-    A file of unusual segments counts as if it had metadata.
+    Returns True for a file with unusual segments.
     """
     for marker, _ in _segments(data):
         if marker == _START_OF_SCAN:
@@ -55,9 +56,9 @@ def has_metadata(data: bytes | bytearray) -> bool:
 
 
 def has_scans(data: bytes | bytearray) -> bool:
-    """Return False for a JPEG in a single scan; in several, all of it must be kept meanwhile.
+    """Return False if a JPEG has a single scan. A decoder must keep all of several scans in memory.
 
-    A file of unusual segments counts as if it had several.
+    Returns True for a file with unusual segments.
     """
     components = 0
     for marker, at in _segments(data):
@@ -69,9 +70,12 @@ def has_scans(data: bytes | bytearray) -> bool:
 
 
 def add_end_mark(data: bytes | bytearray) -> bytes | None:
-    """Return a JPEG with its end mark; None if scans that its header promises are not begun.
+    """Return a JPEG with its end marker added.
 
-    The last of them may be incomplete, which only a decoder sees.
+    The last scan may still be incomplete; only a decoder can detect this.
+
+    Returns:
+        The completed file; None if scans are missing that the header requires.
     """
     known: set[tuple[int, int]] = set()
     components: set[int] = set()
@@ -95,7 +99,7 @@ def add_end_mark(data: bytes | bytearray) -> bytes | None:
 
 
 def _complete_coefficients(scan: bytes | bytearray) -> set[tuple[int, int]]:
-    """Return component and place of the coefficients whose last bit a scan brings."""
+    """Return (component, index) of the coefficients whose last bit is in a scan."""
     count = scan[0] if scan else 0
     if len(scan) != 4 + 2 * count:
         return set()
@@ -106,7 +110,7 @@ def _complete_coefficients(scan: bytes | bytearray) -> set[tuple[int, int]]:
 
 
 def _segments(data: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """Yield marker and place of the segments up to the first scan, or to one that is unusual."""
+    """Yield (marker, position) of the segments, up to the first scan or unusual segment."""
     at, marker = 2, 0
     for _ in range(_MAX_SEGMENTS):
         if marker == _START_OF_SCAN or at + 10 > len(data) or data[at] != 0xFF:

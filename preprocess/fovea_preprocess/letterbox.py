@@ -1,4 +1,4 @@
-"""Computes the position of an image in a model's input, and the inverse map."""
+"""Computes the position of an image in a model's input, and maps coordinates back to the image."""
 
 from __future__ import annotations
 
@@ -14,24 +14,29 @@ from fovea_preprocess.spec import PreprocessSpec
 
 Floats = NDArray[np.floating[Any]]
 
-_MIN = 0.25  # of a side: heads choose the best of a number of boxes, which there must be
+_MIN = 0.25  # smallest side by the largest: heads that select the top k boxes need enough boxes
 _ROUNDED = 1e-6
 
 
 @dataclass(frozen=True)
 class LetterboxMap:
-    """The map ``input = source * scale + offset`` between an image and a model's input.
+    """The map ``input = source * scale + offset`` from an image to a model's input.
 
-    Coordinates are continuous: (0, 0) is the outer corner of the first pixel, so the map is exactly
-    that of `cv2.resize`. Scales follow from the sizes after rounding. All sizes are pixels.
+    Coordinates are continuous: (0, 0) is the outer corner of the first pixel, so this is exactly
+    the map of `cv2.resize`. Scales are computed from the sizes after rounding. All sizes are in
+    pixels.
 
     Attributes:
-        scaled_width: columns of the whole image in the input; more than `input_width` if a centre
-            crop cuts.
-        scaled_height: rows of the whole image in the input.
-        offset_x: column of the image's left edge in the input; negative if a crop cuts.
-        offset_y: row of the image's top edge in the input; negative if a crop cuts.
-        unscale: scale by which boxes return, where it is not that of the sizes.
+        source_width: width of the image.
+        source_height: height of the image.
+        input_width: width of the input.
+        input_height: height of the input.
+        scaled_width: width of the whole image in the input; larger than `input_width` if the centre
+            crop cuts it off.
+        scaled_height: height of the whole image in the input.
+        offset_x: column of the image's left edge in the input; negative if the crop cuts it off.
+        offset_y: row of the image's top edge in the input; negative if the crop cuts it off.
+        unscale: scale that maps boxes back, if it differs from `scale_x` and `scale_y`.
     """
 
     source_width: int
@@ -46,17 +51,17 @@ class LetterboxMap:
 
     @property
     def scale_x(self) -> float:
-        """Return the width of a source pixel in input pixels."""
+        """Return the width of an image pixel in input pixels."""
         return self.scaled_width / self.source_width
 
     @property
     def scale_y(self) -> float:
-        """Return the height of a source pixel in input pixels."""
+        """Return the height of an image pixel in input pixels."""
         return self.scaled_height / self.source_height
 
     @cached_property
     def visible(self) -> tuple[slice, slice]:
-        """Return the rows and columns of the input that show the image; the rest is padding."""
+        """Return the rows and columns of the input that show the image; all others are padding."""
         return (
             slice(
                 max(self.offset_y, 0), min(self.offset_y + self.scaled_height, self.input_height)
@@ -65,14 +70,14 @@ class LetterboxMap:
         )
 
     def points_to_source(self, points: Floats) -> NDArray[np.float32]:
-        """Map points of the input, [..., 2] as x y, to the image, without clipping."""
+        """Map points [..., 2], x y, from the input to the image, without clipping."""
         factor, shift, _ = self._to_source
         return (points * factor - shift).astype(np.float32)
 
     def boxes_to_source(self, boxes: Floats) -> NDArray[np.float32]:
-        """Map boxes of the input, [n, 4] as x1 y1 x2 y2, to the image, and clip them to it."""
+        """Map boxes [n, 4], x1 y1 x2 y2, from the input to the image, and clip them to it."""
         points = self.points_to_source(boxes.reshape(-1, 2))
-        # np.clip checks at length what it is given.
+        # np.maximum and np.minimum have less overhead per call than np.clip.
         np.maximum(points, 0, out=points)
         return np.minimum(points, self._to_source[2], out=points).reshape(-1, 4)
 
@@ -85,7 +90,7 @@ class LetterboxMap:
 
 
 def fit(spec: PreprocessSpec, width: int, height: int) -> LetterboxMap:
-    """Compute the map of an image of `width` x `height` pixels to the input of `spec`."""
+    """Return the map from an image of `width` x `height` pixels to the input of `spec`."""
     unscale = None
     match spec.fit:
         case "letterbox":
@@ -100,14 +105,14 @@ def fit(spec: PreprocessSpec, width: int, height: int) -> LetterboxMap:
 
 
 def fit_spec(spec: PreprocessSpec, width: int, height: int) -> PreprocessSpec:
-    """Return the preprocessing of an image: that of the smallest input that holds it."""
+    """Return the preprocessing for the smallest allowed input that holds an image."""
     return spec.at(least_size(spec, width, height)) if spec.step else spec
 
 
 def least_size(spec: PreprocessSpec, width: int, height: int) -> tuple[int, int]:
-    """Return the (height, width) of the smallest input of `spec` that holds an image.
+    """Return (height, width) of the smallest input of `spec` that holds an image.
 
-    A side is no less than a quarter of the largest.
+    Each side is at least a quarter of the largest input's side.
     """
     ratio = _ratio(spec, width, height)
     sides = (spec.height, height * ratio), (spec.width, width * ratio)
@@ -115,7 +120,7 @@ def least_size(spec: PreprocessSpec, width: int, height: int) -> tuple[int, int]
 
 
 def _multiple(spec: PreprocessSpec, most: int, length: float) -> int:
-    # A product may round to a little more than the whole number it is.
+    # The product may be slightly larger than the exact whole number, because of rounding.
     steps = ceil(max(length - _ROUNDED, most * _MIN) / spec.step)
     return min(steps * spec.step, most)
 
@@ -128,13 +133,13 @@ def _ratio(spec: PreprocessSpec, width: int, height: int) -> float:
 def _letterbox(
     spec: PreprocessSpec, width: float, height: float
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    # YOLOX preproc() truncates, int(w * r), and YOLOv5 letterbox() rounds.
+    # YOLOX preproc() truncates with int(w * r); YOLOv5 letterbox() rounds.
     down = spec.rounding == "down" or (spec.rounding is None and spec.anchor == "top-left")
     whole = int if down else round
     scaled = max(1, whole(width)), max(1, whole(height))
     if spec.anchor == "top-left":
         return scaled, (0, 0)
-    # As YOLOv5: round(d - 0.1) puts the larger half of an odd padding right and down.
+    # YOLOv5 does the same: round(d - 0.1) puts the larger half of an odd padding right and down.
     left, top = (spec.width - scaled[0]) / 2, (spec.height - scaled[1]) / 2
     return scaled, (round(left - 0.1), round(top - 0.1))
 
@@ -142,8 +147,8 @@ def _letterbox(
 def _center_crop(
     spec: PreprocessSpec, width: int, height: int
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    # torchvision Resize(size) + CenterCrop: one side becomes `size`, the other the int() of its
-    # scaled length; the crop starts at round((scaled - crop) / 2).
+    # torchvision Resize(size) + CenterCrop: one side becomes `size`, the other side the int() of
+    # its scaled length. The crop starts at round((scaled - crop) / 2).
     wide, high = round(spec.width * spec.crop_ratio), round(spec.height * spec.crop_ratio)
     if wide * height >= high * width:
         scaled = wide, max(high, wide * height // width)

@@ -1,4 +1,4 @@
-"""Describes what is wrong with names and settings that people write, and suggests others."""
+"""Describes mistakes in names and settings that people write, and suggests corrections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-# What pydantic says of a value -> what it must be, in the words of TOML.
+# Error type of pydantic -> the required value, in the words of TOML.
 _KINDS = {
     "string_type": "text in quotes",
     "int_type": "a whole number",
@@ -22,25 +22,25 @@ _SHOWN = 60
 
 
 def similar_path(path: Path) -> str:
-    """Return a hint at the file that a path which is not there may mean; empty without one."""
+    """Return a hint at a file with a similar name, for a path that does not exist; or ""."""
     there = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     close = get_close_matches(path.name, there, 1)
     return f"; did you mean {path.parent / close[0]}?" if close else ""
 
 
 def suggest(given: str, known: Iterable[str]) -> str:
-    """Return a hint at the word that an unknown one may mean, or at all that are known."""
+    """Return a hint at a similar known word, or a list of all known words."""
     known = list(known)
     close = get_close_matches(given, known, 1)
     return f"; did you mean '{close[0]}'?" if close else f": there are {', '.join(known)}"
 
 
 def key_fault(error: ErrorDetails, keys: Iterable[str]) -> str:
-    """Describe the fault of a key of a table: it is unknown or missing, or its value is wrong.
+    """Describe the error of a key in a table: unknown or missing key, or wrong value.
 
     Args:
-        error: in the key, or in an item of its value.
-        keys: of the table.
+        error: pydantic's error in the key, or in an item of its value.
+        keys: allowed keys of the table.
     """
     keys, place = list(keys), error["loc"]
     if not place:

@@ -1,4 +1,4 @@
-"""Checks that a PNG is complete, which image libraries do not reliably report."""
+"""Checks that a PNG is complete. Image libraries do not report this reliably."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fovea_preprocess.errors import InvalidImage
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 _SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-# First column and row, and the steps between them, of each pass over the image.
+# First column and row, and the steps between columns and rows, of each interlace pass.
 _PLAIN = ((0, 0, 1, 1),)
 _ADAM7 = (
     (0, 0, 8, 8),
@@ -22,22 +22,25 @@ _ADAM7 = (
     (1, 0, 2, 2),
     (0, 1, 1, 2),
 )
-# Compressed bytes per step: deflate expands them at most 1032 times.
+# Compressed bytes per step. Deflate expands them at most 1032 times.
 _BLOCK = 1 << 14
 
 
 def check_png(data: bytes) -> None:
-    """Check every chunk up to the end mark, and that there is data for every pixel.
+    """Check the checksums of all chunks up to the end marker, and that no pixel is missing.
 
-    Pillow skips checksums, and leaves missing pixels of a short stream black; libpng detects both
-    but writes messages to stderr. The data, which begins with `SIGNATURE`, is inflated block by
-    block and discarded. Source: PNG specification, third edition, sections 5.3, 8.1 and 11.2.1.
+    Pillow skips checksums, and leaves the missing pixels of a short stream black. libpng detects
+    both, but writes messages to stderr. The data must begin with `SIGNATURE`. It is inflated block
+    by block and discarded. Source: PNG specification, third edition, sections 5.3, 8.1 and 11.2.1.
+
+    Raises:
+        InvalidImage: the PNG is incomplete or damaged.
     """
     needed, found = 0, 0
     stream = zlib.decompressobj()
     for number, (kind, body) in enumerate(_chunks(memoryview(data))):
         if (kind == b"IHDR") != (number == 0):
-            # The size of another one would be that of an image nobody has made room for.
+            # A second header could have another size, for which no memory was planned.
             raise InvalidImage("the PNG does not begin with its one header: save it again")
         if kind == b"IHDR":
             needed = _filtered_size(body)
@@ -54,7 +57,7 @@ def check_png(data: bytes) -> None:
 
 
 def is_deep(data: bytes | bytearray) -> bool:
-    """Return True for samples of 16 bits; `data` begins with `SIGNATURE` and a header."""
+    """Return True if samples have 16 bits; `data` must begin with `SIGNATURE` and a header."""
     return data[24] == 16
 
 
@@ -74,7 +77,7 @@ def _chunks(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
 
 
 def _filtered_size(header: memoryview) -> int:
-    """Return the inflated size in bytes: a filter byte and the packed samples, per row."""
+    """Return the inflated size in bytes: for each row a filter byte and its packed samples."""
     try:
         width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", header)
         bits = depth * _SAMPLES[colour]

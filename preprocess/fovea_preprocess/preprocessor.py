@@ -1,4 +1,4 @@
-"""Converts a decoded image into one row of a model's input batch, or prepares that for a GPU."""
+"""Converts a decoded image to one row of a model's input batch, or prepares the image for a GPU."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fovea_preprocess.errors import InvalidModel
 from fovea_preprocess.letterbox import LetterboxMap, fit
 from fovea_preprocess.spec import PreprocessSpec, Resample
 
-# A server works on one image per thread, beside an engine on the same cores: OpenCV's own threads
-# would only make all of them wait for each other.
+# The server preprocesses one image per thread, and the engine uses the same cores. OpenCV's own
+# threads would only compete for them.
 cv2.setNumThreads(1)
 
 
-# The limit of one row: a gigabyte of floats.
+# Largest number of elements of a row: one gigabyte of float32.
 _MAX_ELEMENTS = 1 << 28
 _CV2: Mapping[Resample, int] = {
     "linear": cv2.INTER_LINEAR,
@@ -34,19 +34,24 @@ _PILLOW: Mapping[Resample, Image.Resampling] = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
-# Lanczos's filter sees so many pixels to each side, which are of the smaller image if that is it.
+# Radius of the Lanczos filter, in pixels of the smaller of the two images.
 _REACH = 3
 
 
-# Shared by the preprocessors of a thread, which may be one for each size.
+# Buffers of a thread. All its preprocessors share them, because a model with several sizes has a
+# preprocessor for each size.
 _SCRATCH = threading.local()
 
 
 class Preprocessor:
-    """Turns images into rows of an input batch. Safe to call from many threads."""
+    """Converts images to rows of an input batch. It is thread-safe."""
 
     def __init__(self, spec: PreprocessSpec) -> None:
-        """Prepare for images; InvalidModel: the input is larger than memory is."""
+        """Compute the tables of a spec.
+
+        Raises:
+            InvalidModel: a row of the input would have more than a gigabyte.
+        """
         self.spec = spec
         if prod(spec.row_shape) > _MAX_ELEMENTS:
             raise InvalidModel(
@@ -54,15 +59,19 @@ class Preprocessor:
                 "image: export the model with a smaller input"
             )
         self._tables = _tables(spec)
-        # Streams send images of few sizes.
+        # Streams send images of only a few sizes.
         self._fit = lru_cache(maxsize=64)(partial(fit, spec))
 
     def __call__(self, pixels: NDArray[np.uint8], out: NDArray[Any]) -> LetterboxMap:
-        """Write an image into a row, and return its position in it.
+        """Write an image into a row of a batch, and return the map from the image to the row.
 
-        The image is uint8 [h, w, 3], RGB, upright, with any strides; the row has the spec's
-        `row_shape` and dtype. A row of a batch buffer is written in place; a view with gaps costs a
-        copy. Other shapes and dtypes are a `ValueError`.
+        Args:
+            pixels: uint8 [h, w, 3], RGB, upright, with any strides.
+            out: row with the `row_shape` and dtype of the spec. A contiguous row is written in
+                place; a row with gaps costs a copy.
+
+        Raises:
+            ValueError: an array has another shape or dtype, or `out` is read-only.
         """
         spec = self.spec
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
@@ -86,7 +95,7 @@ class Preprocessor:
         return box
 
     def row(self, pixels: NDArray[np.uint8]) -> tuple[NDArray[Any], LetterboxMap]:
-        """Return a new row of an image, as a batch [1, ...], and the image's position in it."""
+        """Return an image as a new batch [1, ...], and the map from the image to its row."""
         row = np.empty((1, *self.spec.row_shape), self.spec.dtype)
         return row, self(pixels, row[0])
 
@@ -119,7 +128,7 @@ class Preprocessor:
         row: NDArray[Any],
     ) -> None:
         grey = self._tables[:, self.spec.pad]
-        # One value for all channels is written many times faster than three.
+        # Filling with one value is many times faster than filling with three.
         _pad(row, box, grey[0] if (grey == grey[0]).all() else grey)
         region = row[box.visible]
         whole = region if self.spec.dtype == "uint8" else image
@@ -137,7 +146,8 @@ class Preprocessor:
         order = (0, 1, 2) if spec.channels == "RGB" else (2, 1, 0)
         for n, (plane, channel) in enumerate(zip(planes, order, strict=True)):
             _pad(plane, box, self._tables[n, spec.pad])
-            # Floats of all channels at once would need four times the memory of the image.
+            # Each channel is converted separately: all at once would take four times the memory of
+            # the image.
             levels = cv2.resize(
                 pixels[..., channel].astype(np.float32),
                 (box.scaled_width, box.scaled_height),
@@ -146,7 +156,7 @@ class Preprocessor:
             plane[box.visible] = (levels * spec.scale - spec.mean[n]) / spec.std[n]
 
     def _buffers(self, box: LetterboxMap) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-        """Return this thread's buffers: the resized image, [h, w, 3], and its planes, [3, h, w]."""
+        """Return this thread's buffers for the resized image [h, w, 3] and its planes [3, h, w]."""
         rows, columns = box.visible
         height, width = rows.stop - rows.start, columns.stop - columns.start
         size = height * width * 3
@@ -157,7 +167,7 @@ class Preprocessor:
 
 
 def _tables(spec: PreprocessSpec) -> NDArray[Any]:
-    """Return each channel's values for 0..255: [3, 256] of the spec's dtype."""
+    """Return the input value for each channel and level: [3, 256] in the spec's dtype."""
     values = np.arange(256.0)
     if spec.whole:
         return np.tile(values.astype(spec.dtype), (3, 1))
@@ -168,22 +178,22 @@ def _tables(spec: PreprocessSpec) -> NDArray[Any]:
 def _resize(
     pixels: NDArray[np.uint8], box: LetterboxMap, target: NDArray[np.uint8], resample: Resample
 ) -> None:
-    """Write the visible part of `pixels` at its size in the input."""
+    """Write the visible part of an image at its size in the input."""
     height, width = target.shape[:2]
     whole = (box.scaled_width, box.scaled_height) == (width, height)
     if whole and resample in _CV2:
         cv2.resize(pixels, (width, height), dst=target, interpolation=_CV2[resample])
         return
-    # A crop. Pillow resamples only the part (the whole of a long strip can be enormous), with the
-    # filter of torchvision's classifiers.
+    # This is a crop, or an antialiased resize. Pillow resamples only the visible part, because the
+    # whole of a long strip can be enormous. Its filter is the one of torchvision's classifiers.
     left, top = max(-box.offset_x, 0) / box.scale_x, max(-box.offset_y, 0) / box.scale_y
-    # A quotient may round to more than the image, which Pillow refuses.
+    # The quotient may be slightly larger than the image because of rounding, which Pillow rejects.
     right = min(left + width / box.scale_x, box.source_width)
     bottom = min(top + height / box.scale_y, box.source_height)
     x = y = 0
     if box.source_height > box.source_width:
-        # Of a part of a tall image Pillow would resample columns first, which rounds in another way
-        # than the whole image is rounded: it is given the pixels around the part and no more.
+        # Pillow would resample the columns of a tall image's crop first, which rounds differently
+        # than for the whole image. So it gets only the crop and the pixels in reach of the filter.
         wide, high = (_REACH * max(1 / scale, 1) + 1 for scale in (box.scale_x, box.scale_y))
         x, y = max(int(left - wide), 0), max(int(top - high), 0)
         pixels = pixels[y : ceil(bottom + high), x : ceil(right + wide)]
@@ -204,7 +214,7 @@ def _pad(plane: NDArray[Any], box: LetterboxMap, value: Any) -> None:
 
 
 def _look_up(levels: NDArray[np.uint8], table: NDArray[Any], target: NDArray[Any]) -> None:
-    # A look-up depends only on an element's width, and some versions of OpenCV lack float16.
+    # A table lookup depends only on the element size, and some versions of OpenCV lack float16.
     if target.dtype == np.float16:
         table, target = table.view(np.int16), target.view(np.int16)
     cv2.LUT(levels, table, dst=target)
@@ -212,16 +222,17 @@ def _look_up(levels: NDArray[np.uint8], table: NDArray[Any], target: NDArray[Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedImage:
-    """Upright RGB pixels, uint8 [h, w, 3] of any strides, and the map from them to a row."""
+    """Upright RGB pixels, uint8 [h, w, 3] with any strides, and their map to an input row."""
 
     pixels: NDArray[np.uint8]
     map: LetterboxMap
 
 
 class Placer:
-    """Computes positions of images, and shrinks images of more than `most_bytes`. Thread-safe.
+    """Computes positions of images in an input row, and shrinks images over `most_bytes`.
 
-    A row's own pixels, height x width x 3, must not be more.
+    It is thread-safe. The pixels of a row itself (height x width x 3 bytes) must not exceed
+    `most_bytes`.
     """
 
     def __init__(self, spec: PreprocessSpec, most_bytes: int) -> None:
@@ -230,10 +241,14 @@ class Placer:
         self._letterbox = Preprocessor(spec.bare)
 
     def __call__(self, pixels: NDArray[np.uint8]) -> tuple[PlacedImage, LetterboxMap]:
-        """Place an image: uint8 [h, w, 3], RGB, upright; kept, unless it is too large.
+        """Place an image in an input row.
 
-        Returns the image to letterbox, or the finished pixels of its row in its place; and the map
-        from `pixels` to the row.
+        Args:
+            pixels: uint8 [h, w, 3], RGB, upright.
+
+        Returns:
+            The image to letterbox, and the map from `pixels` to the row. An image that is too large
+            is replaced by the letterboxed pixels of its row.
         """
         height, width = pixels.shape[:2]
         box = fit(self._spec, width, height)

@@ -1,4 +1,4 @@
-"""Defines preprocessing from a decoded image to the model's input, as a value."""
+"""Defines the preprocessing from a decoded image to a model's input, as a value."""
 
 from __future__ import annotations
 
@@ -25,32 +25,40 @@ _RESAMPLED: Mapping[Resample, str] = {
 
 @dataclass(frozen=True, slots=True)
 class PreprocessSpec:
-    """Preprocessing of an image to a tensor row. Hashable; its digest goes into the engine card.
+    """Preprocessing of an image to an input row. It is hashable; its digest is in the engine card.
 
     Each channel value v in 0..255 becomes ``(v * scale - mean) / std``.
 
     Attributes:
-        fit: "letterbox" keeps the aspect and pads; "stretch" does not keep it; "center-crop"
-            resizes the short side to `crop_ratio` of the input and cuts the middle out.
+        height: height of the input, pixels.
+        width: width of the input, pixels.
+        fit: "letterbox" keeps the aspect ratio and pads; "stretch" changes the aspect ratio;
+            "center-crop" resizes the short side to `crop_ratio` times the input's side and cuts out
+            the middle.
         anchor: position of a letterboxed image: "center" (YOLO) or "top-left" (YOLOX).
-        pad: grey level of the padding, 0 to 255.
-        rounding: how the sides of a letterboxed image become whole pixels; None is "nearest" for
+        rounding: rounding of the sides of a letterboxed image to pixels; None means "nearest" for
             "center" and "down" for "top-left".
-        unscale: how boxes of a letterboxed image return to it: "sides" scales by these sides,
-            which is exact; "ratio" by the ratio before rounding, as some families' programs do.
-            They differ by up to a pixel of the input.
-        max_scale: a letterbox never enlarges by more than this; None is no limit.
-        crop_ratio: short side after resizing over the input side, for "center-crop" (256 / 224 for
-            ImageNet classifiers).
-        resample: "linear" is OpenCV's INTER_LINEAR and "area" its INTER_AREA; "linear-float" is
-            INTER_LINEAR without rounding to whole levels, if the input is float; "antialias" is
-            the BILINEAR of Pillow and torchvision, which a centre crop takes in place of OpenCV's,
-            and "bicubic" and "lanczos" are Pillow's.
-        channels: order of the model's channels, also of `mean` and `std`.
-        mean: per channel, in units after `scale`, and so is `std`.
-        dtype: "uint8" and "int32" leave values as they are (scale 1, mean 0, std 1).
-        step: sides of the input are multiples of so many pixels, as few as hold the image at the
-            scale of height x width, which are the largest; 0 is that size for every image.
+        unscale: scale that maps boxes of a letterboxed image back: "sides" uses the rounded sides,
+            which is exact; "ratio" uses the ratio before rounding, as the original code of some
+            families does. The two differ by up to one pixel of the input.
+        pad: grey level of the padding, 0 to 255.
+        max_scale: largest factor by which a letterbox enlarges an image; None means no limit.
+        crop_ratio: short side after resizing divided by the input's side, for "center-crop" (256 /
+            224 for ImageNet classifiers).
+        resample: "linear" is OpenCV's INTER_LINEAR and "area" its INTER_AREA. "linear-float" is
+            INTER_LINEAR without rounding to whole levels, if the input is float. "antialias" is
+            BILINEAR of Pillow and torchvision, "bicubic" and "lanczos" are Pillow's. A centre crop
+            uses "antialias" in place of OpenCV's methods.
+        channels: order of the model's channels, and of `mean` and `std`.
+        scale: factor of the channel values.
+        mean: mean of each channel, in units after `scale`.
+        std: standard deviation of each channel, in units after `scale`.
+        layout: order of the dimensions.
+        dtype: element type; "uint8" and "int32" keep the channel values unchanged (scale 1, mean 0,
+            std 1).
+        step: if not 0, the input is as small as the image allows at the scale of the largest input,
+            height x width, and its sides are multiples of `step` pixels. With 0 every input is
+            height x width.
     """
 
     height: int
@@ -72,17 +80,17 @@ class PreprocessSpec:
     step: int = 0
 
     def at(self, size: tuple[int, int]) -> PreprocessSpec:
-        """Return the same preprocessing for an input of one (height, width)."""
+        """Return this preprocessing for an input of one fixed size, (height, width)."""
         return replace(self, height=size[0], width=size[1], step=0)
 
     @property
     def largest(self) -> PreprocessSpec:
-        """Return the same preprocessing for the largest input alone."""
+        """Return this preprocessing for the largest input only."""
         return replace(self, step=0)
 
     @property
     def whole(self) -> bool:
-        """Return True if values stay whole levels, 0 to 255."""
+        """Return True if the input has whole levels, 0 to 255."""
         return not self.dtype.startswith("float")
 
     @property
@@ -94,7 +102,7 @@ class PreprocessSpec:
 
     @property
     def bare(self) -> PreprocessSpec:
-        """Return the same geometry and padding for decoded pixels: uint8, RGB, NHWC."""
+        """Return this geometry and padding for unconverted pixels: uint8, RGB, NHWC."""
         usual = PreprocessSpec(self.height, self.width)
         return replace(
             self,
@@ -108,7 +116,7 @@ class PreprocessSpec:
 
     @property
     def text(self) -> str:
-        """Describe for people how an image becomes a row."""
+        """Describe the preprocessing for people."""
         size = f"{self.height}x{self.width}"
         if self.fit == "stretch":
             shape = f"stretched to {size} (height x width)"
@@ -126,7 +134,7 @@ class PreprocessSpec:
 
     @property
     def values_text(self) -> str:
-        """Describe for people what becomes of a pixel's values."""
+        """Describe the conversion of pixel values for people."""
         values = f"{self.channels}, 0 to {255 * self.scale:.4g}"
         if any(self.mean):
             values += f", minus mean {_channels(self.mean)}"
@@ -136,9 +144,9 @@ class PreprocessSpec:
 
     @property
     def digest(self) -> str:
-        """Return the sha256 of the canonical JSON form: equal digests preprocess equally."""
+        """Return the SHA-256 of the canonical JSON; specs with equal digests preprocess equally."""
         fields = asdict(self)
-        if not self.step:  # of digests from before there was one
+        if not self.step:  # digests from before this field existed stay valid
             del fields["step"]
         text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""Reads the size of a TIFF's first image, and of the tiles that it is stored in.
+"""Reads the size of a TIFF's first image, and of the tiles that store it.
 
-A decoder takes the memory of a whole tile, which may be larger than the image.
+A decoder allocates a whole tile, which may be larger than the image.
 Source: TIFF 6.0, sections 2 and 15.
 """
 
@@ -22,12 +22,17 @@ TILE_SIDES = (322, 323)
 
 _BITS, _BANDS = 258, 277
 _SHORT, _LONG = 3, 4
-# Writers use a few dozen.
+# Largest number of fields to read. Writers use a few dozen.
 _MAX_FIELDS = 512
 
 
 class _Field(NamedTuple):
-    """A field; `number` is its value if it is one, or else where its values are."""
+    """A field of an image.
+
+    Attributes:
+        values: number of values.
+        number: the value if there is one, otherwise the position of the values in the file.
+    """
 
     tag: int
     kind: int
@@ -36,13 +41,13 @@ class _Field(NamedTuple):
 
 
 def _fields(data: bytes | bytearray) -> Iterator[_Field]:
-    """Yield the fields of the first image; none of a file for over 4 GB."""
+    """Yield the fields of the first image; nothing for a BigTIFF (over 4 GB)."""
     order = "<" if data[:1] == b"I" else ">"
     if data[2:3] == b"+" or data[3:4] == b"+":
         return
     (first,) = struct.unpack_from(f"{order}I", data, 4)
     (count,) = struct.unpack_from(f"{order}H", data, first)
-    # Fields that the file has no more bytes for do not keep a reader from using the others.
+    # A decoder uses the fields that exist even if the table is cut off, so no size is certain.
     if count > _MAX_FIELDS or first + 2 + 12 * count > len(data):
         return
     for at in range(first + 2, first + 2 + 12 * count, 12):
@@ -53,23 +58,23 @@ def _fields(data: bytes | bytearray) -> Iterator[_Field]:
 
 
 def form_of(data: bytes | bytearray) -> str | None:
-    """Describe the samples of a pixel, as "5 bands of 8 bits"; None if they are not clear."""
+    """Describe the samples of a pixel, e.g. "5 bands of 8 bits"; None if the fields are missing."""
     with suppress(struct.error):
         fields = {field.tag: field for field in _fields(data)}
         if _BANDS not in fields or _BITS not in fields:
             return None
         bits = fields[_BITS].number
-        if fields[_BITS].values > 2:  # more than fit into the field
+        if fields[_BITS].values > 2:  # more values than fit into the field
             (bits,) = struct.unpack_from("<H" if data[:1] == b"I" else ">H", data, bits)
         return f"{counted(fields[_BANDS].number, 'band')} of {bits & 0xFFFF} bits"
     return None
 
 
 def pixels_of(data: bytes | bytearray) -> int | None:
-    """Return the pixels of the image, or of a tile if that has more; None if they are not clear.
+    """Return the pixels of the image, or of a tile if it has more; None if the fields are unclear.
 
     Raises:
-        struct.error: the file ends before.
+        struct.error: the file ends too early.
     """
     sizes: dict[int, int] = {}
     for field in _fields(data):

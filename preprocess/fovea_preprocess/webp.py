@@ -1,4 +1,4 @@
-"""Reads what the header of a WebP says, without decoding: a decoder allocates what it claims.
+"""Reads the header of a WebP without decoding. A decoder allocates the size in the header.
 
 Source of the format: RFC 9649.
 """
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 SIGNATURE = b"RIFF"
 
 _ANIMATED = 0x02
-# Writers use up to six, and more for each frame of an animation.
+# Largest number of chunks to read. Writers use up to six, and more for each frame of an animation.
 _MAX_CHUNKS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class WebPHeader:
-    """The size of the canvas, pixels, and True for more than one frame."""
+    """The canvas size in pixels, and True for more than one frame."""
 
     width: int
     height: int
@@ -25,7 +25,11 @@ class WebPHeader:
 
 
 def read_webp_header(data: bytes | bytearray) -> WebPHeader:
-    """Read the first chunk; ValueError where it is none of a WebP."""
+    """Read the first chunk of a WebP.
+
+    Raises:
+        ValueError: the file is not a WebP.
+    """
     kind, body = bytes(data[12:16]), data[20:30]
     if data[8:12] != b"WEBP" or len(body) < 10:
         raise ValueError("not a WebP file")
@@ -42,7 +46,7 @@ def read_webp_header(data: bytes | bytearray) -> WebPHeader:
 
 
 def exif_of(data: bytes | bytearray) -> bytes:
-    """Return the EXIF metadata; empty where there is none."""
+    """Return the EXIF metadata; empty if there is none."""
     return next((body for kind, body in _chunks(data) if kind == b"EXIF"), b"")
 
 
