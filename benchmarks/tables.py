@@ -4,7 +4,7 @@
 
 One rule holds for all of them. A rate is the median of its rounds. A ratio is taken inside each
 round, where both sides are measured in turn: x, its median, and the lowest and highest in brackets.
-Accuracy has no leading zero. `tests/architecture/test_readme_tables.py` compares.
+Accuracy has no leading zero.
 """
 
 from __future__ import annotations
@@ -61,74 +61,36 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def precision() -> str:
-    """Gain and loss of bfloat16 and INT8, and how fast the choice of `auto` is."""
-    accuracies = {
-        "fp32": "mAP50-95 FP32",
-        "bf16": "mAP bf16",
-        "fp16": "mAP FP16",
-        "int8": "mAP INT8",
-        "int8 for TensorRT": "mAP INT8 for TensorRT",
-    }
+    """Gain and loss of bfloat16 and INT8."""
+    accuracies = {"fp32": "mAP50-95 FP32", "bf16": "mAP bf16", "int8": "mAP INT8"}
     rows = []
     for model, found in newest("precision")["models"].items():
-        rates = found.get("rates", {n: [rate] for n, rate in found["images_per_s"].items()})
-        fp32 = [rounds for name, rounds in rates.items() if name.startswith("fp32")]
         kept = [accuracy(found["map50_95"][name]) for name in accuracies]
-        fastest = max(fp32, key=statistics.median)
         gains = [ratio(found["ratios"][name]) for name in ("bf16", "int8")]
-        chosen = f"{found['auto'].split()[0]}, {ratio(found['auto_to_best']['ratios'])}"
-        rows.append([model, spread(fastest, ".1f"), *gains, chosen, *kept])
-    head = ["model", "fastest FP32, images/s", "bf16 to it", "INT8 to it", "`auto` to the best"]
+        rows.append([model, *gains, *kept])
+    head = ["model", "bf16 to fastest FP32", "INT8 to fastest FP32"]
     return markdown([*head, *accuracies.values()], rows)
 
 
 def tasks() -> str:
-    """Accuracy in FP32, FP16 and INT8, a model of each task."""
-    detector = newest("precision")["models"]["yolov8n"]["map50_95"]
+    """Accuracy in FP16 and INT8, a model of each task."""
     models = newest("tasks")["models"]
-    judged = [
-        ("yolov8n", "mAP50-95 of boxes", detector),
-        *(
-            (model, title, {p: row[figure] for p, row in models[model].items()})
-            for model, title, figure in (
-                ("yolov8n-seg-320", "mAP50-95 of masks", "map50_95"),
-                ("yolov8n-pose", "keypoints as the source has them, 0 to 1", "agreement"),
-                ("mobilenetv2", "images with the same first class as the source", "same_top"),
-                ("u2netp", "foreground as the source has it, 0 to 1", "shared"),
-            )
-        ),
-    ]
-    precisions = ("fp32", "fp16", "int8")
-    return markdown(
-        ["model", "judged by", *map(str.upper, precisions)],
-        ([name, by, *(accuracy(found[p]) for p in precisions)] for name, by, found in judged),
+    judged = (
+        ("yolov8n-seg-320", "mAP50-95 of masks (FP32: {fp32})", "map50_95"),
+        ("yolov8n-pose", "agreement of keypoints with FP32", "agreement"),
+        ("mobilenetv2", "images with the same first class as in FP32", "same_top"),
+        ("u2netp", "agreement of the foreground with FP32", "shared"),
     )
+    rows = []
+    for model, title, figure in judged:
+        found = {p: accuracy(models[model][p][figure]) for p in ("fp32", "fp16", "int8")}
+        rows.append([model, title.format_map(found), found["fp16"], found["int8"]])
+    return markdown(["model", "judged by", "FP16", "INT8"], rows)
 
 
 def accuracy(value: float) -> str:
     """Three digits, without the leading zero."""
     return f"{value:.3f}".removeprefix("0")
-
-
-def transformers() -> str:
-    """CPU time of FP32 over that of INT8 on two processors; agreement or mAP on the first one."""
-    amx, plain = (newest(kind)["models"] for kind in ("transformers-amx", "transformers"))
-    rows = []
-    for model, runs in amx.items():
-        cells = []
-        for backend in ("openvino", "onnxruntime"):
-            for found in (runs, plain.get(model, {})):
-                run = found.get(f"{backend} percentile")
-                cells.append(ratio(run["ratios"]) if run else "-")
-        cells.append(accuracy(runs["openvino percentile"]["quality"]))
-        told = [
-            f"{name.split()[1]}: {accuracy(found['fp32'])} to {accuracy(found['int8'])}"
-            for name, run in runs.items()
-            if name.startswith("openvino ") and (found := run["map50_95"])
-        ]
-        rows.append([model, *cells, ", ".join(told) or "-"])
-    head = [f"{name}: {cpu}" for name in ("OpenVINO", "ONNX Runtime") for cpu in ("Xeon", "EPYC")]
-    return markdown(["", *head, "quality", "mAP50-95, by calibrator"], rows)
 
 
 def ray_front() -> str:
@@ -255,5 +217,5 @@ def peers(report: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     measured = mlperf(newest("mlperf")), peers(newest("peers"))
-    print(tasks(), precision(), transformers(), triton(), ray_front(), sep="\n\n", end="\n\n")
+    print(tasks(), precision(), triton(), ray_front(), sep="\n\n", end="\n\n")
     print(rect(), *measured, serve(), sep="\n\n")
