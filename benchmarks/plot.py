@@ -1,8 +1,6 @@
 """Draw docs/images/speed.svg from the newest benchmarks/results, in the style of `bench --plot`.
 
     python benchmarks/plot.py > docs/images/speed.svg
-
-`tests/architecture/test_readme_tables.py` compares.
 """
 
 from __future__ import annotations

@@ -113,35 +113,17 @@ def ray_front() -> str:
     return markdown(["", *head], rows)
 
 
-def rect() -> str:
-    """Engines of several sizes over those of one: images/s, processor time, and accuracy."""
-    report, shapes = newest("rect"), ("4:3", "16:9")
-    speed = {(row["model"], row["pictures"]): row for row in report["rows"]}
-    rows = []
-    for judged in report["accuracy"]:
-        cells = [judged["model"]]
-        for row in (speed[judged["model"], shape] for shape in shapes):
-            rounds = [row[each] for each in ("ratio", "lowest", "highest")]
-            cells += [ratio(rounds), f"x{row['cpu_ratio']:.2f}"]
-        rows.append([*cells, accuracy(judged["square"]), accuracy(judged["rect"])])
-    figures = [title for shape in shapes for title in (f"{shape}: images/s", "images by CPU time")]
-    return markdown(["", *figures, "mAP50-95 at one size", "at several"], rows)
-
-
 def serve() -> str:
     """Images over HTTP, by model and precision: for one client and for a crowd."""
     runs = [(m, p) for m in ("yolov8n", "yolox_nano") for p in ("fp32", "bf16", "int8")]
-    loads, rows = ("1", "16"), []
+    rows = []
     for model, precision in runs:
-        found = newest(f"serve-{model}-{precision}")
-        rows.append([f"{model} {precision}", found["date"][:10]])
-        for row in map(found["http"].__getitem__, loads):
-            waits = (f"{row[name]:.0f}" for name in ("p50_ms", "p99_ms"))
-            rows[-1] += [rate(row, 1), ratio(row["ratios"]), " / ".join(waits)]
-    figures = ("images/s", "ratio", "p50 / p99, ms")
-    head = [f"{clients} clients: {figures[0]}" for clients in loads]
-    head[0] = head[0].replace("clients", "client")
-    return markdown(["", "date", *(title for each in head for title in (each, *figures[1:]))], rows)
+        found = newest(f"serve-{model}-{precision}")["http"]
+        rows.append([f"{model} {precision}"])
+        for row in (found["1"], found["16"]):
+            rows[-1] += [rate(row, 1), f"{row['p50_ms']:.0f} / {row['p99_ms']:.0f}"]
+    waits = "p50 / p99, ms"
+    return markdown(["", "1 client: images/s", waits, "16 clients: images/s", waits], rows)
 
 
 def triton() -> str:
@@ -216,6 +198,4 @@ def peers(report: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    measured = mlperf(newest("mlperf")), peers(newest("peers"))
-    print(tasks(), precision(), triton(), ray_front(), sep="\n\n", end="\n\n")
-    print(rect(), *measured, serve(), sep="\n\n")
+    print(tasks(), precision(), triton(), ray_front(), serve(), sep="\n\n")
