@@ -1,6 +1,8 @@
 """Draw docs/images/speed.svg from the newest benchmarks/results, in the style of `bench --plot`.
 
     python benchmarks/plot.py > docs/images/speed.svg
+
+docs/how-to/speed.md shows it.
 """
 
 from __future__ import annotations
