@@ -1,6 +1,6 @@
-"""Colours of classes, shades of their instances, and the letters on them.
+"""Colours of classes, shades of their instances, and the colour of text on them.
 
-`python -m tools.colours` copies this file into the client, and its tables into the page.
+`python -m tools.colours` copies this file into the client, and its tables into the web page.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 Colour = tuple[int, int, int]
 """Red, green and blue, 0 to 255."""
 
-# Each is as far as it can be in OKLab from all before it, and twice as far from the ten before it.
+# RGB triples. Each colour is as far as possible, in OKLab, from all earlier colours, and twice as
+# far from the ten colours directly before it.
 PALETTE = bytes.fromhex(
     "1e78ffff781e00ff96007800a50078f078ff96d2ffffd2002db487964b001e6987785af0"
     "ff4b5ac38700ffa5a5c32da5c387e100f0ffb4e10000a500b400000096b44b3cd25a692d"
@@ -21,12 +22,18 @@ PALETTE = bytes.fromhex(
     "b44b5af05a1ed2b4786978f0a5780f96f087d287a5ff96ff96b4ff00b4c3873cd2966996"
     "78b469e1963c2d87e1c35a00d2d23ce16987878700a596ff78c3e1960096785ab469e196"
 )
-# Per cent of the ink that an instance is mixed with: far apart, the first ones farthest.
+# Share of black or white that is mixed into an instance's colour, in percent. Neighbouring entries
+# are far apart, and the first two are farthest.
 SHADES = (0, 50, 25, 70)
 
 
 def colour(class_id: int, shade: int = 0) -> Colour:
-    """Return the colour of a class, or of an instance of it that has another shade."""
+    """Return the colour of a class, or another shade of it for one of its instances.
+
+    Args:
+        class_id: any id from 0; the palette repeats.
+        shade: index in `SHADES`; 0 is the pure colour.
+    """
     at = 3 * class_id % len(PALETTE)
     red, green, blue = PALETTE[at : at + 3]
     if not shade:
@@ -44,15 +51,19 @@ def ink(background: Colour) -> Colour:
         for v in (channel / 255 for channel in background)
     ]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    # Contrast with black equals contrast with white where (l + .05)^2 = 1.05 * .05.
+    # Contrast with black equals contrast with white at a luminance L with (L + .05)^2 = 1.05 * .05.
     return (0, 0, 0) if luminance > 0.179 else (255, 255, 255)
 
 
 def shades(class_ids: Sequence[int], boxes: Iterable[Sequence[float]]) -> list[int]:
-    """Choose shades for instances with masks: those of one class that touch get different ones.
+    """Return the index of a shade for each instance, so that touching instances of a class differ.
 
-    The best come first, and an instance has the shade that the fewest before it have. So what is
-    filtered out changes nothing in what is better.
+    Args:
+        class_ids: class of each instance, best instance first.
+        boxes: x1 y1 x2 y2 of each instance, in the same order.
+
+    Each instance gets the shade that is rarest among better instances of its class that touch it.
+    Worse instances have no influence, so filtering by score does not change the other colours.
     """
     chosen: list[int] = []
     seen: dict[int, list[tuple[Sequence[float], int]]] = {}

@@ -1,1 +1,1 @@
-"""Turns arrays into results of every task: heads, options, class names, NMS."""
+"""Results of every task, request options, class names, and non-maximum suppression."""

@@ -1,4 +1,4 @@
-"""Defines the value that networks with several classifiers return."""
+"""Defines the result of models that have several classifiers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.text import counted
 
 LIKELY = 0.5
-"""From this probability on, a class that excludes no other is taken to be there."""
+"""Probability from which a class of a non-exclusive classifier counts as present."""
 
 
 class Attribute(NamedTuple):
-    """The classes of an image by one of several classifiers.
+    """The classes that one of several classifiers finds in an image.
 
     Attributes:
-        name: of the output.
-        probabilities: float32 [k], of all its classes.
-        exclusive: one of the classes holds, so that the probabilities add up to 1; else each holds
-            or not.
-        class_ids: int32, of those that the request keeps, best first. Ids count through all
-            classifiers of the network: the labels are one list.
-        first: the least id.
+        name: name of the classifier's output.
+        probabilities: float32 [k], the probabilities of all classes of the classifier.
+        exclusive: True if exactly one class holds, so that the probabilities add up to 1. False if
+            each class is present or absent by itself.
+        class_ids: int32, the classes that the request keeps, best first. Ids count through all
+            classifiers of the model, because the model has one list of labels.
+        first: the lowest class id of the classifier.
     """
 
     name: str
@@ -52,7 +52,15 @@ class Attribute(NamedTuple):
         *,
         exclusive: bool,
     ) -> Self:
-        """Keep the `top_k` of the wanted classes."""
+        """Create an attribute with the best `top_k` of the requested classes.
+
+        Args:
+            name: name of the classifier's output.
+            probabilities: float32 [k], the probabilities of all its classes.
+            first: the lowest class id of the classifier.
+            options: options of the request; `classes` holds ids.
+            exclusive: whether exactly one class holds.
+        """
         ids = np.arange(first, first + len(probabilities), dtype=np.int32)
         ids = ids[np.argsort(-probabilities, kind="stable")]
         if options.classes is not None:
@@ -60,13 +68,13 @@ class Attribute(NamedTuple):
         return cls(name, probabilities, exclusive, ids[: options.top_k], first)
 
     def to_json(self, labels: Sequence[str] | None) -> dict[str, Any]:
-        """Return its name and its best classes."""
+        """Return the name and the best classes as JSON."""
         classes = classes_json(self.class_ids, self.scores, labels)
         return {"name": self.name, "exclusive": self.exclusive, "classes": classes}
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any]) -> Self:
-        """Read it; the probabilities of classes that the answer leaves out are 0."""
+        """Read an attribute from JSON. Classes that the response leaves out get probability 0."""
         ids, scores = read_scores(answer["classes"])
         first = int(ids.min()) if len(ids) else 0
         probabilities = np.zeros(int(ids.max(initial=first)) - first + 1, np.float32)
@@ -75,12 +83,12 @@ class Attribute(NamedTuple):
 
     @property
     def scores(self) -> NDArray[np.float32]:
-        """Return the probabilities of `class_ids`, float32."""
+        """Return the probabilities of `class_ids`, float32, in the same order."""
         return self.probabilities[self.class_ids - self.first]
 
     @property
     def likely(self) -> list[int]:
-        """Return the ids of the best class, or of those that are likely where several can be."""
+        """Return the id of the best class, or of all classes from `LIKELY` on if not exclusive."""
         kept = slice(1) if self.exclusive else self.scores >= LIKELY
         ids: list[int] = self.class_ids[kept].tolist()
         return ids
@@ -88,7 +96,11 @@ class Attribute(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attributes(TaskResult):
-    """The classes of an image by each classifier, in the order of the model's outputs."""
+    """The classes of an image by each classifier, in the order of the model's outputs.
+
+    Attributes:
+        found: one `Attribute` for each classifier.
+    """
 
     tasks: ClassVar[tuple[str, ...]] = ("attributes",)
     field: ClassVar[str] = "attributes"
@@ -103,19 +115,19 @@ class Attributes(TaskResult):
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
-        """Read the classes of each classifier; raises as `TaskResult.from_json`."""
+        """Read the classes of each classifier. `TaskResult.from_json` lists the errors."""
         return cls(tuple(map(Attribute.from_json, answer[cls.field])))
 
     @classmethod
     def to_tensors(
         cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
-        """Convert classes.
+        """Convert the results for n images to tensors.
 
         Returns:
-            ``attributes`` texts [n, classifiers]: "name=class", where several classes can be with
-            commas between those from .5 on. ``scores`` float32 [n, classes] of all, in the order of
-            ids.
+            ``attributes``: texts [n, classifiers], each "name=class". If a classifier's classes are
+                independent, all classes from 0.5 on are listed, separated by commas.
+            ``scores``: float32 [n, classes], the probabilities of all classes in the order of ids.
         """
         texts = np.full((len(found), len(found[0].found)), b"", object)
         for row, image in zip(texts, found, strict=True):
@@ -129,7 +141,7 @@ class Attributes(TaskResult):
 
     @classmethod
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
-        """List the tensors."""
+        """Return the specs of the tensors that `to_tensors` returns."""
         return [
             TensorSpec("attributes", "object", (-1, -1)),
             TensorSpec("scores", "float32", (-1, -1)),
@@ -142,18 +154,18 @@ class Attributes(TaskResult):
 
     @property
     def arrays(self) -> list[Array]:
-        """Return all arrays that it keeps in memory."""
+        """Return the arrays that the result keeps in memory."""
         return [array for each in self.found for array in (each.probabilities, each.class_ids)]
 
     def holding(self, arrays: Sequence[Array]) -> Self:
-        """Return the same classifiers with other probabilities and ids; ValueError as there."""
+        """Return the same classifiers with other arrays, see `TaskResult.holding`."""
         parts = zip(self.found, arrays[::2], arrays[1::2], strict=True)
         return type(self)(
             tuple(one._replace(probabilities=some, class_ids=ids) for one, some, ids in parts)
         )
 
     def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
-        """Return a line for each classifier, with its likely classes."""
+        """Return a line of text for each classifier, with its likely classes."""
         lines = []
         for each in self.found:
             named = ", ".join(
@@ -164,7 +176,7 @@ class Attributes(TaskResult):
         return lines
 
     def rows(self, vocabulary: Vocabulary) -> list[dict[str, Any]]:
-        """Return a row for each class of each classifier."""
+        """Return a table row for each class of each classifier."""
         return [
             {"attribute": each.name} | row
             for each in self.found
@@ -173,13 +185,18 @@ class Attributes(TaskResult):
 
     @property
     def likely(self) -> dict[int, float]:
-        """Return the likely classes of each classifier."""
+        """Return the likely classes of all classifiers, each with its probability."""
         return {
             i: float(one.probabilities[i - one.first]) for one in self.found for i in one.likely
         }
 
     def shared(self, other: TaskResult) -> float | None:
-        """Return 1 less the probability that moves from class to class, the mean of all."""
+        """Return the agreement with another result, 0 to 1: 1 less the mean change of a classifier.
+
+        The change of an exclusive classifier is the probability that moves between its classes
+        (half the sum of absolute differences). The change of another one is the mean absolute
+        difference.
+        """
         if not isinstance(other, Attributes):
             return None
         moved = [
@@ -188,9 +205,9 @@ class Attributes(TaskResult):
             else float(np.abs(one.probabilities - two.probabilities).mean())
             for one, two in zip(self.found, other.found, strict=True)
         ]
-        # Of 0 and NaN, `max` returns the first.
+        # NaN becomes 0: `max(0.0, nan)` returns its first argument.
         return max(0.0, 1 - sum(moved) / len(moved))
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return itself: it is of the whole image."""
+        """Return the result itself: it describes the whole image and has no coordinates."""
         return self

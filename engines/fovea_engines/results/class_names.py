@@ -1,4 +1,4 @@
-"""Resolves class names in the options of a request to the ids that a head compares."""
+"""Converts class names in the options of a request to class ids, which heads compare."""
 
 from __future__ import annotations
 
@@ -11,30 +11,34 @@ from dataclasses import replace
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
 
-# A message must not repeat a name of any length, nor look for names that resemble it.
+# Limits for error messages: letters of a name that are shown, and class names that are listed.
+# They also bound the search for similar names.
 _SHOWN = 60
 _LISTED = 10
 
-# Possessive throughout: a long text without an end is refused in one pass.
+# All quantifiers are possessive, so a long text with an unmatched quote is rejected in one pass.
 _WORD = re.compile(r'\s*+(?:"(?P<name>(?:[^"]++|"")++)"|(?P<plain>[^",][^,]*+))\s*+(?P<end>,|\Z)')
 _ID = re.compile(r"-?[0-9]+")
 
 
 def class_name(labels: Sequence[str] | None, class_id: int) -> str:
-    """Return the label of a class, or its number where the model has no label for it."""
+    """Return the label of a class, or its id as text if the model has no label for it."""
     return labels[class_id] if labels and class_id < len(labels) else str(class_id)
 
 
 def shown_name(labels: Sequence[str] | None, class_id: int) -> str:
-    """Return the label of a class as pictures have it: "class 6" where there is none."""
+    """Return the label of a class for drawings, or a text such as "class 6" if there is none."""
     return labels[class_id] if labels and class_id < len(labels) else f"class {class_id}"
 
 
 def split_classes(text: str) -> tuple[int | str, ...]:
-    """Parse class ids and names from text such as ``person,5``; ValueError where it cannot.
+    """Parse class ids and names from text such as ``person,5``.
 
-    A whole number is an id. What is in double quotes is a name: one with a comma, blanks around
-    it, or nothing but digits.
+    A whole number is an id. Double quotes enclose a name that contains a comma, begins or ends with
+    a blank, or has only digits.
+
+    Raises:
+        ValueError: the quotes do not match, or a name is empty.
     """
     return tuple(
         int(name) if plain and _ID.fullmatch(name) else name for name, plain in _names(text)
@@ -42,12 +46,16 @@ def split_classes(text: str) -> tuple[int | str, ...]:
 
 
 def split_texts(text: str) -> tuple[str, ...]:
-    """Parse texts such as ``a cat,a dog``; one with a comma is in double quotes. ValueError."""
+    """Parse texts such as ``a cat,a dog``; double quotes enclose a text that contains a comma.
+
+    Raises:
+        ValueError: the quotes do not match, or a text is empty.
+    """
     return tuple(name for name, _ in _names(text))
 
 
 def _names(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield what is between commas, and whether it was without quotes."""
+    """Yield each part between commas, and whether it was written without quotes."""
     at, end = 0, ","
     while end:
         word = _WORD.match(text, at)
@@ -61,10 +69,19 @@ def _names(text: str) -> Iterator[tuple[str, bool]]:
 def resolve_classes(
     options: PredictOptions, labels: tuple[str, ...] | None, model: str, count: int | None = None
 ) -> PredictOptions:
-    """Replace the names of classes in the options by their ids; InvalidOption where it cannot.
+    """Replace class names in the options of a request by ids.
 
-    A name is compared exactly, then without regard to case. Where several classes share a name,
-    all of them are kept. The model's name is for messages; it has `count` classes, where known.
+    A name is compared exactly, and then without regard to case. If several classes share a name,
+    all of them are kept.
+
+    Args:
+        options: options of the request.
+        labels: names of the model's classes; None if unknown.
+        model: name of the model, for error messages.
+        count: number of the model's classes; None if unknown.
+
+    Raises:
+        InvalidOption: the model has no class with such an id or name.
     """
     if options.classes is None:
         return options
@@ -96,7 +113,7 @@ def resolve_classes(
 
 
 def _advice(name: str, labels: tuple[str, ...] | None, same: list[str], model: str) -> str:
-    """Return the end of the message that refuses a class name."""
+    """Return the end of the error message for an unknown class name."""
     name = name[:_SHOWN]
     if not labels:
         return (

@@ -1,4 +1,4 @@
-"""Defines the value that a classifier returns, and writes classes as answers have them."""
+"""Defines the result of a classifier, and converts classes to JSON and tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.text import counted
 
-# A lower score would be written as 0.00.
+# Lowest score that a drawing lists: lower scores would be printed as 0.00.
 _MIN_SCORE = 0.005
 
 
@@ -29,7 +29,8 @@ class Classes(TaskResult):
 
     Attributes:
         class_ids: int32 [k].
-        scores: float32 [k], probabilities of 0 to 1, descending. Those of all classes add up to 1.
+        scores: float32 [k], probabilities of 0 to 1, descending. The probabilities of all classes
+            of the model add up to 1.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("classify",)
@@ -48,24 +49,24 @@ class Classes(TaskResult):
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
-        """Read the classes; raises as `TaskResult.from_json`."""
+        """Read the classes of a response. `TaskResult.from_json` lists the errors."""
         return cls(*read_scores(answer[cls.field]))
 
     @classmethod
     def to_tensors(
         cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
-        """Convert classes.
+        """Convert the classes of n images to tensors, best first.
 
         Returns:
-            ``scores`` float32 [n, k], ``class_ids`` int32 [n, k] and ``class_names`` texts [n, k],
-            best first. k is `top_k`, or the number of classes that there are.
+            ``scores`` float32 [n, k], ``class_ids`` int32 [n, k] and ``class_names`` texts [n, k].
+            k is the largest number of classes of an image, which is at most `top_k`.
         """
         return scored_tensors(found, max(map(len, found)), vocabulary.labels)
 
     @classmethod
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
-        """List the tensors."""
+        """Return the specs of the tensors that `to_tensors` returns."""
         return [*SCORED]
 
     @property
@@ -75,11 +76,11 @@ class Classes(TaskResult):
 
     @property
     def arrays(self) -> list[Array]:
-        """Return all arrays that it keeps in memory."""
+        """Return the arrays that the result keeps in memory."""
         return [self.class_ids, self.scores]
 
     def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
-        """Return the classes, best first, without those of which 0.00 would be written."""
+        """Return the classes, best first, without classes whose score would be printed as 0.00."""
         pairs = zip(self.class_ids.tolist(), self.scores.tolist(), strict=True)
         return [
             (f"{shown_name(labels, class_id)} {score:.2f}", class_id)
@@ -89,20 +90,20 @@ class Classes(TaskResult):
 
     @property
     def likely(self) -> dict[int, float]:
-        """Return the best class."""
+        """Return the best class with its score."""
         return dict(zip(self.class_ids[:1].tolist(), self.scores[:1].tolist(), strict=True))
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return itself: a class is of the whole image."""
+        """Return the result itself: classes describe the whole image and have no coordinates."""
         return self
 
 
 def best_classes(probabilities: NDArray[np.float32], options: PredictOptions) -> Classes:
-    """Return the `top_k` of the wanted classes; of equal ones the lower id comes first.
+    """Return the best `top_k` of the requested classes. The lower id comes first at equal scores.
 
     Args:
-        probabilities: float32 [classes]; those that are not finite are dropped.
-        options: of the request; `classes` has ids.
+        probabilities: float32 [classes]; values that are not finite are dropped.
+        options: options of the request; `classes` holds ids.
     """
     wanted = np.isfinite(probabilities)
     if options.classes is not None:
@@ -115,7 +116,7 @@ def best_classes(probabilities: NDArray[np.float32], options: PredictOptions) ->
 def classes_json(
     class_ids: NDArray[np.int32], scores: NDArray[np.float32], labels: Sequence[str] | None
 ) -> list[dict[str, Any]]:
-    """Return classes as answers list them."""
+    """Return classes as a response lists them, with rounded scores."""
     return [
         {"class_id": each, "class_name": class_name(labels, each), "score": score}
         for each, (score,) in zip(
@@ -127,7 +128,16 @@ def classes_json(
 def read_scores(
     rows: Iterable[Mapping[str, Any]],
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Read the ids and the scores of what an answer lists; raises as `TaskResult.from_json`."""
+    """Read the ids and scores of classes in a response.
+
+    Returns:
+        The ids, int32 [k], and the scores, float32 [k].
+
+    Raises:
+        LookupError: a row lacks its class id or score.
+        TypeError: a value has the wrong type.
+        ValueError: a class id is out of range, or a score is not finite.
+    """
     pairs = [(row["class_id"], row["score"]) for row in rows]
     ids, scores = zip(*pairs, strict=True) if pairs else ((), ())
     for class_id in ids:
@@ -136,11 +146,11 @@ def read_scores(
 
 
 class Scored(Protocol):
-    """Has classes with scores."""
+    """A result that has class ids and scores."""
 
     @property
     def class_ids(self) -> NDArray[np.int32]:
-        """Ids, int32 [k]."""
+        """Class ids, int32 [k]."""
         ...
 
     @property
@@ -154,13 +164,16 @@ SCORED: tuple[TensorSpec, ...] = (
     TensorSpec("class_ids", "int32", (-1, -1)),
     TensorSpec("class_names", "object", (-1, -1)),
 )
-"""The tensors of `scored_tensors`."""
+"""Specs of the tensors that `scored_tensors` returns."""
 
 
 def scored_tensors(
     found: Sequence[Scored], most: int, labels: Sequence[str] | None
 ) -> dict[str, Array]:
-    """Return the scores, ids and names for n images, each [n, most]."""
+    """Return the scores, ids and names of the classes of n images, padded to [n, most].
+
+    Rows of images with fewer classes end with zeros and empty texts.
+    """
     names = np.full((len(found), most), b"", object)
     for row, one in enumerate(found):
         for column, class_id in enumerate(one.class_ids.tolist()):

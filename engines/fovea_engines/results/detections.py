@@ -1,4 +1,4 @@
-"""Defines the value that a detector returns."""
+"""Defines the result of a detector."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.text import counted
 
-# A hundredth of a pixel, and of a radian as little as of a score.
+# Steps in a unit, for rounding: coordinates to 0.01 pixel, angles to 0.00001 radian.
 _PIXEL, _ANGLE = 1e2, 1e5
 _BOX_SCORE = np.array([_PIXEL] * 4 + [SCORE])
 _POINT_SCORE = np.array([_PIXEL] * 2 + [SCORE])
@@ -44,20 +44,24 @@ class Detections(TaskResult):
     """Objects in one image, best first.
 
     Attributes:
-        boxes: float32 [n, 4], corners x1 y1 x2 y2 in pixels: of the model's input as a head returns
-            them, of the upright original after `to_source`. Of rotated objects, those around them.
+        boxes: float32 [n, 4], corners x1 y1 x2 y2. They are in pixels of the model's input when a
+            head returns them, and of the upright original image after `to_source`. The box of a
+            rotated object is the upright box around it.
         scores: float32 [n], 0 to 1, descending.
         class_ids: int32 [n].
-        masks: of the objects; None without the task, or where the request wants none.
-        keypoints: float32 [n, k, 3], x y in pixels and a score of 0 to 1; None without the task.
-        rotated: float32 [n, 5], cx cy w h in pixels and the angle in radians, regular as
-            `rotated.py` defines it; None without the task.
-        track_ids: int32 [n], from 1. A negative one is the id that an object gets once the tracker
-            is sure of it, and 0 is for boxes of no track; None where no tracker has seen them.
+        masks: the masks of the objects; None if the task has no masks or the request leaves them
+            out.
+        keypoints: float32 [n, k, 3], x y in pixels and a score of 0 to 1; None if the task has
+            none.
+        rotated: float32 [n, 5], cx cy w h in pixels and the angle in radians, in the regular form
+            that `rotated.py` defines; None if the task has no rotated boxes.
+        track_ids: int32 [n]. Ids of confirmed tracks are 1 or more. A negative id becomes the
+            object's id, without the sign, once the track is confirmed. 0 means that the box has no
+            track. None if no tracker has seen the objects.
         stage_results: results of a pipeline's later stages for each object; None for a single
             model.
-        outlines: float32 [n, 4, 2], the corners of `rotated` as an answer has them, in which the
-            angle is rounded; None to compute them.
+        outlines: float32 [n, 4, 2], the corners of `rotated` as a response has them. A response
+            rounds the angle, so they cannot be computed from it exactly. None to compute them.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("detect", "segment", "pose", "obb", "text")
@@ -77,7 +81,7 @@ class Detections(TaskResult):
         return len(self.scores)
 
     def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
-        """Return each object; with its mask, keypoints or rectangle where the task has them."""
+        """Return each object, with the mask, keypoints, rotated box, track and stage results."""
         objects = self._boxes_json(vocabulary)
         if self.masks is not None:
             for each, mask in zip(objects, encode_masks(self.masks, options.mask), strict=True):
@@ -96,7 +100,7 @@ class Detections(TaskResult):
         return {self.field: objects}
 
     def _boxes_json(self, vocabulary: Vocabulary) -> list[dict[str, Any]]:
-        # orjson writes dicts faster than any template of ours is filled in.
+        # orjson writes dicts faster than we can fill in a text template.
         numbers = round_columns(np.concatenate([self.boxes, self.scores[:, None]], 1), _BOX_SCORE)
         ids = self.class_ids.tolist()
         names = {class_id: class_name(vocabulary.labels, class_id) for class_id in set(ids)}
@@ -122,10 +126,10 @@ class Detections(TaskResult):
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
-        """Read the objects; raises as `TaskResult.from_json`.
+        """Read the objects of a response. `TaskResult.from_json` lists the errors.
 
-        An answer without an object does not show whether the task has masks, keypoints or rotated
-        boxes. The ids of boxes of no track are 0.
+        If a response has no objects, it does not show whether the task has masks, keypoints or
+        rotated boxes. Boxes without a track get track id 0.
         """
         objects: Sequence[Mapping[str, Any]] = answer[cls.field]
         class_ids, scores = read_scores(objects)
@@ -151,17 +155,20 @@ class Detections(TaskResult):
     def to_tensors(
         cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
-        """Convert objects.
+        """Convert the objects of n images to tensors.
+
+        k is the largest number of objects in an image. Rows beyond the objects of an image are
+        zero.
 
         Returns:
-            ``num_detections`` int32 [n]; ``boxes`` float32 [n, k, 4], x1 y1 x2 y2 in pixels of the
-            upright image; ``scores`` float32 [n, k]; ``class_ids`` int32 [n, k]; ``class_names``
-            texts [n, k]. k is the largest number of objects on one image; the other rows are zero.
-            ``masks`` texts [n, k] of a segmenter: JSON, as /v1 has it. ``keypoints`` float32 [n, k,
-            points, 3] of a pose model: x y in pixels, score.
-            ``rotated`` float32 [n, k, 5] of rotated boxes: cx cy w h in pixels, angle in radians.
-            ``track_ids`` int32 [n, k] with track: -1 until the tracker is sure.
-            ``findings`` texts [n, k] of a pipeline: JSON, which /v1 adds to the object.
+            ``num_detections`` int32 [n].
+            ``boxes`` float32 [n, k, 4], x1 y1 x2 y2 in pixels of the upright image.
+            ``scores`` float32 [n, k], ``class_ids`` int32 [n, k], ``class_names`` texts [n, k].
+            ``masks`` texts [n, k] for segmentation: JSON, as in the responses of /v1.
+            ``keypoints`` float32 [n, k, points, 3] for pose models: x y in pixels, and a score.
+            ``rotated`` float32 [n, k, 5] for rotated boxes: cx cy w h in pixels, angle in radians.
+            ``track_ids`` int32 [n, k] with `track`: -1 until the track is confirmed.
+            ``findings`` texts [n, k] for pipelines: the JSON that /v1 adds to the object.
         """
         most = max(map(len, found))
         tensors: dict[str, Array] = {
@@ -196,7 +203,10 @@ class Detections(TaskResult):
 
     @classmethod
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
-        """List the tensors."""
+        """Return the specs of the tensors that `to_tensors` returns for a single model.
+
+        Tensors of tracks and of pipelines are not listed.
+        """
         tensors = [
             TensorSpec("num_detections", "int32", (-1,)),
             TensorSpec("boxes", "float32", (-1, -1, 4)),
@@ -217,7 +227,7 @@ class Detections(TaskResult):
 
     @property
     def arrays(self) -> list[Array]:
-        """Return all arrays that it keeps in memory."""
+        """Return the arrays that the result keeps in memory."""
         parts: list[Array] = [self.boxes, self.scores, self.class_ids]
         if self.masks is not None:
             parts += [*self.masks.windows, self.masks.places, self.masks.bounds]
@@ -228,9 +238,9 @@ class Detections(TaskResult):
         return parts
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return it in pixels of the upright image; boxes alone are clipped to it.
+        """Return the objects in pixels of the upright image. Only boxes are clipped to it.
 
-        An object whose box lies in the padding alone is left out.
+        Objects whose box lies entirely in the padding are left out.
         """
         points = self.keypoints
         if points is not None:
@@ -250,7 +260,7 @@ class Detections(TaskResult):
         return found if len(seen) == len(found) else found.take(seen)
 
     def take(self, chosen: NDArray[np.intp]) -> Self:
-        """Return the objects of these indices."""
+        """Return the objects with these indices."""
         return replace(
             self,
             boxes=self.boxes[chosen],
@@ -267,7 +277,10 @@ class Detections(TaskResult):
 
 
 def join(parts: Sequence[Detections]) -> Detections:
-    """Return all objects of parts of one kind, in pixels of one image, in their order."""
+    """Concatenate the objects of parts that have the same task and are in pixels of one image.
+
+    Track ids, stage results and outlines are dropped.
+    """
     masks = [part.masks for part in parts if part.masks is not None]
     points = [part.keypoints for part in parts if part.keypoints is not None]
     rotated = [part.rotated for part in parts if part.rotated is not None]
@@ -292,7 +305,7 @@ def _points_json(points: Array, skeleton: Skeleton) -> list[dict[str, Any]]:
 def _numbers(
     objects: Sequence[Mapping[str, Any]], name: str, keys: Sequence[str]
 ) -> NDArray[np.float32]:
-    """Return the numbers of a field, float32 [n, keys]."""
+    """Read the numbers of a field of all objects, float32 [n, keys]."""
     return finite([[each[name][key] for key in keys] for each in objects], len(keys))
 
 

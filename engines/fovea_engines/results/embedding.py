@@ -1,4 +1,4 @@
-"""Defines the value that networks for re-identification and similarity return."""
+"""Defines the result of models that compute embeddings, e.g. for search or re-identification."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from fovea_preprocess.letterbox import LetterboxMap
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedding(TaskResult):
-    """A vector of one image; images alike have vectors in almost the same direction.
+    """The embedding of one image. Similar images have embeddings with almost the same direction.
 
     Attributes:
-        vector: float32 [n], finite, as the network has computed it.
-        length: that the network gave it, if `vector` is divided by that already, as in an answer.
+        vector: float32 [n], finite, as the model computed it.
+        length: norm before normalisation, if `vector` is already divided by it, as in a response;
+            otherwise None.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("embed",)
@@ -37,7 +38,7 @@ class Embedding(TaskResult):
     length: float | None = None
 
     def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
-        """Return the vector, in base64 or as a list, and the norm that the network gave it."""
+        """Return the embedding, in base64 or as a list, and the norm that the model gave it."""
         vector = self._choose_vector(options)
         answer: dict[str, Any] = {"norm": round(self.norm, 6), "normalised": options.normalize}
         if options.vector == "list":
@@ -48,7 +49,7 @@ class Embedding(TaskResult):
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
-        """Read a vector; raises as `TaskResult.from_json`."""
+        """Read an embedding from a response. `TaskResult.from_json` lists the errors."""
         given = answer[cls.field]
         if (data := given.get("data")) is None:
             vector = finite(given["numbers"])
@@ -60,9 +61,11 @@ class Embedding(TaskResult):
     def to_tensors(
         cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
-        """Convert vectors: ``embedding`` float32 [n, d], and ``norms`` float32 [n] of the network.
+        """Convert the embeddings of n images to tensors.
 
-        With normalize, which is the default, the vectors have length 1.
+        Returns:
+            ``embedding`` float32 [n, d], of length 1 with `normalize`, which is the default, and
+            ``norms`` float32 [n], the norms that the model computed.
         """
         return {
             "embedding": np.stack([one._choose_vector(options) for one in found]),
@@ -71,7 +74,7 @@ class Embedding(TaskResult):
 
     @classmethod
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
-        """List the tensors."""
+        """Return the specs of the tensors that `to_tensors` returns."""
         return [
             TensorSpec("embedding", "float32", (-1, -1)),
             TensorSpec("norms", "float32", (-1,)),
@@ -82,44 +85,45 @@ class Embedding(TaskResult):
 
     @property
     def norm(self) -> float:
-        """Return the length that the network gave the vector."""
+        """Return the norm of the embedding as the model computed it."""
         if self.length is not None:
             return self.length
         return float(np.linalg.norm(self.vector.astype(np.float64)))
 
     @property
     def unit(self) -> NDArray[np.float32]:
-        """Return the vector with length 1, float32 [n]; zeros stay zeros."""
+        """Return the embedding with length 1, float32 [n]. An embedding of zeros stays zero."""
         if self.length is not None:
             return self.vector
         return (self.vector / (self.norm or 1.0)).astype(np.float32)
 
     @property
     def summary(self) -> str:
-        """Return the number of its numbers, and its length."""
+        """Return the number of dimensions and the norm, as text."""
         return f"a vector of {len(self.vector)}, norm {self.norm:.3g}"
 
     @property
     def arrays(self) -> list[Array]:
-        """Return all arrays that it keeps in memory."""
+        """Return the arrays that the result keeps in memory."""
         return [self.vector]
 
     def rows(self, vocabulary: Vocabulary) -> list[dict[str, Any]]:
-        """Return one row, with the shortest numbers that read as the same float32."""
+        """Return one row. Its numbers have the fewest digits that convert to the same float32."""
         numbers = [float(str(number)) for number in self.vector]
         return [{"norm": round(self.norm, 6), "vector": numbers}]
 
     def shared(self, other: TaskResult) -> float | None:
-        """Return 1 less the angle over 90 degrees: .98 is a cosine of .9995, and .8 one of .951.
+        """Return 1 less the angle between both embeddings over 90 degrees, 0 to 1.
 
-        A cosine itself hardly moves where vectors begin to point elsewhere.
+        The angle shows small differences better than the cosine: .98 corresponds to a cosine of
+        .9995, and .8 to .951.
         """
         if not isinstance(other, Embedding):
             return None
         cosine = float(self.unit.astype(np.float64) @ other.unit.astype(np.float64))
-        # Of 0 and NaN, `max` returns the first.
+        # NaN becomes 0: `max(0.0, nan)` returns its first argument.
         return max(0.0, 1 - float(np.arccos(np.clip(cosine, -1, 1))) / (np.pi / 2))
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return itself: it is of the whole image."""
+        """Return the result itself: it describes the whole image and has no coordinates."""
         return self

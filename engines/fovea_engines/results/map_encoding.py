@@ -1,4 +1,4 @@
-"""Writes maps as PNG files, and reads them."""
+"""Writes class maps, soft masks, depth maps and images as PNG files, and reads them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidResult
 
 NOTHING: Final = 65_535
-"""Stands in a map of classes for a class that the request leaves out, and for an id that is none.
-"""
+"""Value in a class map if the request leaves a pixel's class out or the class id is invalid."""
 
 _COLOURS = 256
 LEVELS = 65_535
-"""The largest level of depth files."""
-# Labels of large areas are quick to pack, and a better compression saves little.
+"""The largest level in a depth file, which has 16 bits."""
+# zlib level: class maps of large areas compress quickly, and higher levels save little.
 _COMPRESSION = 3
 
 
 class DepthFile(NamedTuple):
-    """A PNG file of 16 bits: a depth is a level times `scale`, plus `offset`."""
+    """A grey PNG file of 16 bits. The depth of a pixel is its level times `scale` plus `offset`."""
 
     png: bytes
     scale: float
@@ -35,16 +34,16 @@ class DepthFile(NamedTuple):
 
 
 def class_png(ids: NDArray[np.uint16]) -> bytes:
-    """Write classes [height, width] as an indexed PNG file, in the colours of the drawings.
+    """Write classes [height, width] as an indexed PNG file, in the colours of drawings.
 
-    The index is the class, and 255 stands for `NOTHING`. With classes of 255 and over, it is a grey
-    file of 16 bits with 65535 for `NOTHING`.
+    The index is the class id, and 255 stands for `NOTHING`. If a class id is 255 or more, the file
+    is grey with 16 bits, and 65535 stands for `NOTHING`.
     """
     nothing = ids == NOTHING
     if ids.max(where=~nothing, initial=0) >= _COLOURS - 1:
         return _grey(ids)
     image = Image.fromarray(np.where(nothing, _COLOURS - 1, ids).astype(np.uint8)).convert("P")
-    # A palette of all colours keeps the file at 8 bits.
+    # Pillow writes fewer bits for a shorter palette, so the palette has all 256 entries.
     image.putpalette([level for index in range(_COLOURS) for level in colour(index)])
     file = io.BytesIO()
     image.save(file, "PNG", compress_level=_COMPRESSION)
@@ -57,13 +56,13 @@ def mask_png(values: NDArray[np.float32]) -> bytes:
 
 
 def picture_png(levels: NDArray[np.uint8]) -> bytes:
-    """Write levels [height, width, c] of RGB, or of one channel, as a PNG file of 8 bits."""
+    """Write levels [height, width, c] as a PNG file of 8 bits: RGB, or grey if c is 1."""
     _, data = cv2.imencode(".png", levels[..., ::-1])
     return data.tobytes()
 
 
 def depth_png(values: NDArray[np.float32]) -> DepthFile:
-    """Write depths [height, width] as a grey PNG file of 16 bits, its levels over their range."""
+    """Write depths [height, width] as a grey PNG file of 16 bits. Its levels span their range."""
     low, high = float(values.min()), float(values.max())
     scale = (high - low) / LEVELS or 1.0
     levels = ((values.astype(np.float64) - low) / scale).round()
@@ -76,12 +75,16 @@ def _grey(levels: NDArray[np.uint8] | NDArray[np.uint16]) -> bytes:
 
 
 def to_base64(file: bytes) -> str:
-    """Return a file in base64."""
+    """Return the bytes of a file in base64."""
     return base64.b64encode(file).decode("ascii")
 
 
 def check_there(values: Array) -> None:
-    """Raise InvalidResult if an answer has left a map out."""
+    """Check that a result has its map.
+
+    Raises:
+        InvalidResult: the map is empty, because the response was requested with mask=none.
+    """
     if not values.size:
         raise InvalidResult(
             "the result of an image has no map, for example because of mask=none: predict it "
@@ -90,23 +93,41 @@ def check_there(values: Array) -> None:
 
 
 def read_classes(text: str, size: tuple[int, int]) -> NDArray[np.uint16]:
-    """Read what `class_png` wrote of (height, width), in base64; ValueError where it is none."""
-    # OpenCV reads the colours of an indexed file, and not the indices.
+    """Read a file of `class_png` from base64.
+
+    Args:
+        text: the PNG file in base64.
+        size: expected (height, width).
+
+    Returns:
+        uint16 [height, width], the class of each pixel, or `NOTHING`.
+
+    Raises:
+        ValueError: the text is not base64, or the image has another size or several channels.
+    """
+    # Pillow, because OpenCV returns the colours of an indexed file instead of its indices.
     image = Image.open(io.BytesIO(base64.b64decode(text, validate=True)))
     if image.size != size[::-1] or len(image.getbands()) != 1:
         raise ValueError(f"the file is not a map of {size[1]}x{size[0]} pixels")
     levels = np.asarray(image)
     ids = levels.astype(np.uint16)
-    # A class of this number is in no file of as many bits.
+    # The largest level stands for `NOTHING`; `class_png` never writes a class with that id.
     ids[levels == np.iinfo(levels.dtype).max] = NOTHING
     return ids
 
 
 def read_levels(text: str, size: tuple[int, int] | None = None) -> NDArray[Any]:
-    """Read a PNG file of base64: uint8 or uint16 [height, width], or RGB [height, width, 3].
+    """Read a PNG file from base64.
 
-    ValueError where it is none, or of more channels than one, or another `size`, where that is
-    given.
+    Args:
+        text: the PNG file in base64.
+        size: expected (height, width) of a file with one channel; None accepts any image.
+
+    Returns:
+        uint8 or uint16 [height, width], or RGB [height, width, 3].
+
+    Raises:
+        ValueError: the text is not an image in base64, or differs from `size`.
     """
     data = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
     levels = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if len(data) else None

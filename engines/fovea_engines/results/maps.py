@@ -1,7 +1,7 @@
-"""Maps: a class, a share of the foreground, or a depth for each pixel of an image.
+"""Defines results with one value for each pixel: a class, a share of foreground, or a depth.
 
-A network computes them in a grid of its own. They stay so, with the place of the image in it, and
-are resized once, when somebody asks for pixels.
+Models compute such maps in a grid of their own. A result keeps the grid, with the position of the
+image in it, and resizes it only when pixels are requested.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from fovea_preprocess.text import counted
 
 
 class ClassArea(NamedTuple):
-    """A class of an image, the number of its pixels, and their share of all."""
+    """A class in an image, the number of its pixels, and their share of the image, 0 to 1."""
 
     class_id: int
     pixels: int
     share: float
 
 
-# Of an answer that leaves the map out.
+# Empty map of a result whose response leaves the map out.
 _LEFT_OUT = np.zeros((0, 0), np.uint16)
 
 
@@ -64,12 +64,12 @@ class ClassMap(TaskResult):
 
     Attributes:
         ids: uint16 [h, w] over the whole input, the best class of each cell.
-        scores: float32 [k, h, w] of the k classes in `ids`, ascending; None of a model that
-            computes classes only. They are interpolated, and then the best class is taken. A class
-            that is the best of no cell is of no pixel.
+        scores: float32 [k, h, w], the scores of the k classes in `ids`, in ascending order of ids.
+            They are interpolated before the best class of a pixel is chosen, so a class that is not
+            the best in any cell gets no pixel. None if the model computes only classes.
         kept: ids of the classes that the request keeps; None for all.
-        back: map to the upright image; None in the model's input.
-        counted: the classes of an answer that leaves the map out; None to count them.
+        back: map to the upright image; None if the result is in cells of the model's input.
+        counted: classes of a response that leaves the map out; None to count them in the map.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("semantic",)
@@ -82,7 +82,7 @@ class ClassMap(TaskResult):
     counted: tuple[ClassArea, ...] | None = None
 
     def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
-        """Return the classes of an image, the largest first, with their masks or one map."""
+        """Return the classes, largest first, with a mask for each class or one map for all."""
         ids = _LEFT_OUT if self.counted is not None else self.pixels()
         classes: list[dict[str, Any]] = [
             {
@@ -103,9 +103,10 @@ class ClassMap(TaskResult):
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
-        """Read the class of each pixel; raises as `TaskResult.from_json`.
+        """Read the class of each pixel. `TaskResult.from_json` lists the errors.
 
-        Outlines lack holes and lines, so that the map of mask=polygon is close, and no more.
+        A map that is read from mask=polygon is approximate: polygons have no holes, and very thin
+        regions are missing.
         """
         given = answer[cls.field]
         size = read_size(answer)
@@ -119,7 +120,8 @@ class ClassMap(TaskResult):
             ]
             return cls(_LEFT_OUT, counted=tuple(counted))
         ids = np.full(size, NOTHING, np.uint16)
-        # The largest is first: outlines cover what lies in their holes, until it is drawn.
+        # The largest class comes first. Its polygon covers its holes, until other classes are
+        # drawn.
         for each in rows:
             left, top, part = read_bitmap(each["mask"], size)
             window = ids[top : top + part.shape[0], left : left + part.shape[1]]
@@ -130,46 +132,52 @@ class ClassMap(TaskResult):
     def to_tensors(
         cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
-        """Convert classes: `class_map` uint16 [n, h, w], 65535 where the request leaves one out.
+        """Convert the class maps of n images to tensors.
 
-        Of any map, h and w are the sides of the largest image, and all beyond an image is zero;
-        `sizes` int32 [n, 2] has the height and width of each.
+        Returns:
+            ``class_map`` uint16 [n, h, w], 65535 for pixels whose class the request leaves out. h
+            and w are the height and width of the largest image; pixels beyond a smaller image are
+            0. ``sizes`` int32 [n, 2], height and width of each image.
         """
         return _map("class_map", [one.pixels() for one in found], np.uint16)
 
     @classmethod
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
-        """List the tensors."""
+        """Return the specs of the tensors that `to_tensors` returns."""
         return _list_outputs("class_map", "uint16")
 
     @property
     def summary(self) -> str:
-        """Return the number of classes."""
+        """Return the number of classes, as text."""
         found = np.unique(self._drop_unwanted(self.ids))
         return counted(int((found != NOTHING).sum()), "class")
 
     @property
     def areas(self) -> Sequence[ClassArea]:
-        """Return the classes of the upright image, the largest first."""
+        """Return the classes of the upright image, largest first."""
         return areas(self.pixels()) if self.counted is None else self.counted
 
     @property
     def arrays(self) -> list[Array]:
-        """Return all arrays that it keeps in memory."""
+        """Return the arrays that the result keeps in memory."""
         return [self.ids] if self.scores is None else [self.ids, self.scores]
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return it in pixels of the upright image."""
+        """Return the map for the upright image."""
         return replace(self, back=back)
 
     def shared(self, other: TaskResult) -> float | None:
-        """Return the share of cells that have the same class."""
+        """Return the share of cells that have the same class in both maps, 0 to 1."""
         return float((self.ids == other.ids).mean()) if isinstance(other, ClassMap) else None
 
     def pixels(self) -> NDArray[np.uint16]:
-        """Return the class of each pixel of the upright image, [height, width], or `NOTHING`.
+        """Return the class of each pixel of the upright image, uint16 [height, width].
 
-        In the model's input, it is the class of each cell.
+        `NOTHING` stands for classes that the request leaves out. Before `to_source`, this is the
+        class of each cell of the model's grid.
+
+        Raises:
+            InvalidResult: the response left the map out.
         """
         check_there(self.ids)
         if self.back is None:
@@ -189,13 +197,13 @@ class ClassMap(TaskResult):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SoftMask(TaskResult):
-    """A foreground, and how far each pixel belongs to it.
+    """A foreground: how strongly each pixel belongs to it.
 
     Attributes:
-        values: float32 [h, w] over the whole input, 0 (background) to 1.
-        back: map to the upright image; None in the model's input.
-        share: of the image that is foreground, as an answer has it, in whose file the values are
-            rounded, or left out; None to compute it.
+        values: float32 [h, w] over the whole input, 0 (background) to 1 (foreground).
+        back: map to the upright image; None if the result is in cells of the model's input.
+        share: share of foreground in the image, as a response has it. A response rounds the values
+            or leaves them out, so the share cannot be computed from it exactly. None to compute it.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("saliency",)
@@ -206,7 +214,7 @@ class SoftMask(TaskResult):
     share: float | None = None
 
     def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
-        """Return the share of the foreground, and its mask."""
+        """Return the share of foreground, and the mask as a PNG file."""
         if options.mask == "none" and self.share is not None:
             return {self.field: {"share": self.share}}
         values = self.pixels()
@@ -218,7 +226,7 @@ class SoftMask(TaskResult):
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
-        """Read the foreground of each pixel; raises as `TaskResult.from_json`."""
+        """Read the foreground of each pixel. `TaskResult.from_json` lists the errors."""
         given = answer[cls.field]
         share = float(given["share"])
         if "png" not in given:
@@ -232,42 +240,46 @@ class SoftMask(TaskResult):
     def to_tensors(
         cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
-        """Convert a foreground: `saliency` float32 [n, h, w], 0 to 1, and `sizes`."""
+        """Convert foregrounds to tensors: ``saliency`` float32 [n, h, w], 0 to 1, and ``sizes``."""
         return _map("saliency", [one.pixels() for one in found], np.float32)
 
     @classmethod
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
-        """List the tensors."""
+        """Return the specs of the tensors that `to_tensors` returns."""
         return _list_outputs("saliency", "float32")
 
     @property
     def summary(self) -> str:
-        """Return the share of the foreground."""
+        """Return the share of foreground, as text."""
         return f"a foreground of {self.values.mean():.0%}"
 
     def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
-        """Return the share of the foreground."""
+        """Return one line with the share of foreground in the upright image."""
         share = float(self.pixels().mean()) if self.share is None else self.share
         return [(f"{share:.1%} of the image is foreground", 0)]
 
     @property
     def arrays(self) -> list[Array]:
-        """Return all arrays that it keeps in memory."""
+        """Return the arrays that the result keeps in memory."""
         return [self.values]
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return it in pixels of the upright image."""
+        """Return the foreground for the upright image."""
         return replace(self, back=back)
 
     def shared(self, other: TaskResult) -> float | None:
-        """Return 1 less the mean absolute difference."""
+        """Return 1 less the mean absolute difference of both foregrounds, 0 to 1."""
         if not isinstance(other, SoftMask):
             return None
-        # Of 0 and NaN, `max` returns the first.
+        # NaN becomes 0: `max(0.0, nan)` returns its first argument.
         return max(0.0, 1 - float(np.abs(self.values - other.values).mean()))
 
     def pixels(self) -> NDArray[np.float32]:
-        """Return the value of each pixel of the upright image, [height, width], 0 to 1."""
+        """Return the value of each pixel of the upright image, float32 [height, width], 0 to 1.
+
+        Raises:
+            InvalidResult: the response left the map out.
+        """
         check_there(self.values)
         return self.values if self.back is None else smooth(self.values, self.back)
 
@@ -278,11 +290,11 @@ class DepthMap(TaskResult):
 
     Attributes:
         values: float32 [h, w] over the whole input, finite.
-        metres: they are metres; else they have the scale of the model, and mostly grow towards the
-            camera.
-        corners: outermost cells lie on outermost pixels, see `smooth`.
-        back: map to the upright image; None in the model's input.
-        ends: the least and the greatest depth of an answer that leaves the map out; None to compute
+        metres: True if values are in metres. Otherwise they have the model's own scale, and usually
+            grow towards the camera.
+        corners: True if the centres of the outermost cells and pixels coincide, see `smooth`.
+        back: map to the upright image; None if the result is in cells of the model's input.
+        ends: smallest and largest depth in a response that leaves the map out; None to compute
             them.
     """
 
@@ -296,7 +308,7 @@ class DepthMap(TaskResult):
     ends: tuple[float, float] | None = None
 
     def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
-        """Return the range of the depths, and their map."""
+        """Return the range of the depths, and the map as a PNG file."""
         drawn = options.mask != "none"
         values = self.pixels() if drawn or self.ends is None else self.values
         low, high = self.ends or (float(values.min()), float(values.max()))
@@ -308,14 +320,14 @@ class DepthMap(TaskResult):
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
-        """Read the depth of each pixel; raises as `TaskResult.from_json`."""
+        """Read the depth of each pixel. `TaskResult.from_json` lists the errors."""
         given = answer[cls.field]
         metres, ends = given["unit"] is not None, (float(given["min"]), float(given["max"]))
         if "png" not in given:
             return cls(_LEFT_OUT.astype(np.float32), metres, ends=ends)
         levels = read_levels(given["png"], read_size(answer))
         values = (levels * float(given["scale"]) + float(given["offset"])).astype(np.float32)
-        # A large offset would round it away.
+        # Use the exact maximum: with a large offset, the computed value may lose it by rounding.
         values[levels == LEVELS] = ends[1]
         return cls(values, metres)
 
@@ -323,22 +335,22 @@ class DepthMap(TaskResult):
     def to_tensors(
         cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
-        """Convert depths: `depth` float32 [n, h, w], and `sizes`."""
+        """Convert depth maps to tensors: ``depth`` float32 [n, h, w], and ``sizes``."""
         return _map("depth", [one.pixels() for one in found], np.float32)
 
     @classmethod
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
-        """List the tensors."""
+        """Return the specs of the tensors that `to_tensors` returns."""
         return _list_outputs("depth", "float32")
 
     @property
     def summary(self) -> str:
-        """Return the range of its values."""
+        """Return the range of the depths, as text."""
         unit = " m" if self.metres else ""
         return f"depths of {self.values.min():.3g} to {self.values.max():.3g}{unit}"
 
     def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
-        """Return the range of the depths in the upright image."""
+        """Return one line with the range of the depths in the upright image."""
         values = self.values if self.ends else self.pixels()
         low, high = self.ends or (float(values.min()), float(values.max()))
         unit = "m" if self.metres else "(the model's own scale)"
@@ -346,15 +358,15 @@ class DepthMap(TaskResult):
 
     @property
     def arrays(self) -> list[Array]:
-        """Return all arrays that it keeps in memory."""
+        """Return the arrays that the result keeps in memory."""
         return [self.values]
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return it in pixels of the upright image."""
+        """Return the depth map for the upright image."""
         return replace(self, back=back)
 
     def shared(self, other: TaskResult) -> float | None:
-        """Return 1 less the mean absolute difference over the mean depth."""
+        """Return 1 less the mean absolute difference over the mean absolute depth, 0 to 1."""
         if not isinstance(other, DepthMap):
             return None
         off = float(np.abs(self.values - other.values).mean())
@@ -362,7 +374,11 @@ class DepthMap(TaskResult):
         return max(0.0, 1 - off / mean) if mean else float(off == 0)
 
     def pixels(self) -> NDArray[np.float32]:
-        """Return the value of each pixel of the upright image, [height, width]."""
+        """Return the depth of each pixel of the upright image, float32 [height, width].
+
+        Raises:
+            InvalidResult: the response left the map out.
+        """
         check_there(self.values)
         if self.back is None:
             return self.values
@@ -370,7 +386,7 @@ class DepthMap(TaskResult):
 
 
 def areas(ids: NDArray[np.uint16]) -> list[ClassArea]:
-    """Return the classes of a map, the largest first."""
+    """Return the classes of a class map, largest first, without `NOTHING`."""
     counts = np.bincount(ids.ravel(), minlength=NOTHING + 1)[:NOTHING]
     largest_first = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     return [
@@ -380,9 +396,10 @@ def areas(ids: NDArray[np.uint16]) -> list[ClassArea]:
 
 
 def best_of(planes: Iterable[NDArray[np.float32]]) -> NDArray[np.uint16]:
-    """Return the number of the plane, all [h, w], with the largest value in each place.
+    """Return, for each cell, the index of the plane with the largest value, uint16 [h, w].
 
-    One after the other: all planes at once can be more than the memory.
+    Planes are [h, w]. They are compared one after the other, because all planes of a large image
+    may not fit into memory.
     """
     rest = iter(planes)
     best = next(rest).copy()

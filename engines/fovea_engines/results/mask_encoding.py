@@ -1,4 +1,4 @@
-"""Writes masks in the forms that requests ask for, and reads them."""
+"""Converts masks to the formats that requests choose, and reads these formats."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fovea_engines.results.options import MaskFormat
 
 
 class RunLengths(TypedDict):
-    """COCO's compressed run lengths of a mask, column by column, as pycocotools reads them.
+    """A mask in COCO's compressed run-length encoding, column by column, as pycocotools reads it.
 
-    `size` is [height, width] of the image.
+    `size` is (height, width) of the image, pixels.
     """
 
     size: list[int]
@@ -27,9 +27,10 @@ class RunLengths(TypedDict):
 
 
 class MaskFile(TypedDict):
-    """A PNG file in base64 of the part of an image that holds a mask, 255 on the object.
+    """A PNG file in base64 of the part of an image that holds a mask; the object is 255.
 
-    `left` and `top` are the place of its first pixel in the image; `size` is the image's.
+    `left` and `top` are the position of the file's first pixel in the image. `size` is (height,
+    width) of the whole image. All are in pixels.
     """
 
     size: list[int]
@@ -39,7 +40,7 @@ class MaskFile(TypedDict):
 
 
 class Outlines(TypedDict):
-    """Polygons as COCO has them, x1 y1 x2 y2 ... in pixels of an image of `size`."""
+    """A mask as COCO polygons, x1 y1 x2 y2 ... in pixels; `size` is the image's (height, width)."""
 
     size: list[int]
     polygons: list[list[float]]
@@ -48,7 +49,7 @@ class Outlines(TypedDict):
 def encode_masks(
     masks: Masks, form: MaskFormat
 ) -> Iterator[RunLengths | Outlines | MaskFile | None]:
-    """Yield each mask in a form."""
+    """Yield each mask in the requested format; None for each mask if the format is "none"."""
     for bitmap in masks.bitmaps():
         match form:
             case "rle":
@@ -62,23 +63,24 @@ def encode_masks(
 
 
 def run_lengths(bitmap: Bitmap, size: tuple[int, int]) -> RunLengths:
-    """Return the run lengths of a mask in an image of (height, width) pixels."""
+    """Return the run-length encoding of a mask in an image of (height, width) pixels."""
     from faster_coco_eval.core import mask as coco
 
     height, width = size
     rows, columns = bitmap.pixels.shape
-    # Column after column with an empty pixel under each, so that every run ends in its own, and one
-    # before the first. Comparing bytes that lie in a row is several times as fast as `np.diff`.
+    # The columns in one line, each followed by an empty pixel, so that every run ends in its own
+    # column. An empty pixel comes first. Comparing adjacent bytes is several times faster than
+    # `np.diff`.
     line = np.zeros(1 + columns * (rows + 1), np.uint8)
     if bitmap.pixels.size:
         line[1:].reshape(columns, rows + 1)[:, :rows] = cv2.transpose(bitmap.pixels)
     found = np.flatnonzero(line[1:] != line[:-1])
     edges = np.empty(len(found) + 2, np.int64)
     edges[0], edges[-1] = 0, height * width
-    # From the columns of the line to the columns of the image, which are longer.
+    # Convert positions in the line to positions in the image, whose columns are longer.
     edges[1:-1] = found + found // (rows + 1) * (height - rows - 1)
     edges[1:-1] += bitmap.left * height + bitmap.top
-    # A run that reaches the last row goes on at the top of the next column.
+    # Join runs: a run that reaches the last row may continue at the top of the next column.
     if (goes_on := edges[2:-2:2] == edges[3:-1:2]).any():
         edges = edges[np.concatenate([[True, True], ~goes_on.repeat(2), [True, True]])]
     counts = (edges[1:] - edges[:-1]).tolist()
@@ -87,23 +89,24 @@ def run_lengths(bitmap: Bitmap, size: tuple[int, int]) -> RunLengths:
 
 
 def polygons(bitmap: Bitmap) -> list[list[float]]:
-    """Return the outlines of a mask, without its holes."""
+    """Return the outer contours of a mask as polygons, without its holes."""
     outlines, _ = cv2.findContours(
         bitmap.pixels,
         cv2.RETR_EXTERNAL,
         cv2.CHAIN_APPROX_SIMPLE,
         offset=(bitmap.left, bitmap.top),
     )
-    # A contour goes through the centres of pixels; COCO's polygons have three points or more.
+    # Contours go through pixel centres, so add 0.5. COCO requires at least three points.
     return [(each + 0.5).ravel().tolist() for each in outlines if len(each) > 2]
 
 
 def mask_file(bitmap: Bitmap, size: tuple[int, int]) -> MaskFile:
-    """Return the file of a mask in an image of (height, width) pixels.
+    """Return the PNG file of a mask in an image of (height, width) pixels.
 
-    It is not of the whole image: a large one takes longer to pack than its objects to find.
+    The file covers only the mask's bounding box: compressing a large whole image can take longer
+    than detecting its objects.
     """
-    # No PNG file is empty.
+    # PNG files have at least one pixel.
     pixels = bitmap.pixels if bitmap.pixels.size else np.zeros((1, 1), np.uint8)
     _, data = cv2.imencode(".png", pixels * 255, [cv2.IMWRITE_PNG_BILEVEL, 1])
     png = base64.b64encode(data.tobytes()).decode("ascii")
@@ -111,9 +114,14 @@ def mask_file(bitmap: Bitmap, size: tuple[int, int]) -> MaskFile:
 
 
 def read_masks(encoded: Sequence[Mapping[str, Any] | None], size: tuple[int, int]) -> Masks:
-    """Read the masks of all objects on an image of (height, width); some may have none.
+    """Read the masks of all objects in an image of (height, width) pixels.
 
-    LookupError, TypeError or ValueError where a mask is in none of the forms, or of another size.
+    None in `encoded` stands for an object without a mask.
+
+    Raises:
+        LookupError: a mask has none of the known formats.
+        TypeError: a value has the wrong type.
+        ValueError: a mask has another size, or its data are damaged.
     """
     bitmaps = [_EMPTY if each is None else read_bitmap(each, size) for each in encoded]
     places = np.array(
@@ -125,13 +133,14 @@ def read_masks(encoded: Sequence[Mapping[str, Any] | None], size: tuple[int, int
 
 
 def read_bitmap(mask: Mapping[str, Any], size: tuple[int, int]) -> Bitmap:
-    """Read a mask in any form, on an image of (height, width); raises as `read_masks`."""
+    """Read a mask in any format, in an image of (height, width) pixels; errors as `read_masks`."""
     height, width = size
     if tuple(mask["size"]) != size:
         raise ValueError(f"a mask is not of {width}x{height} pixels, as its image is")
     if "png" in mask:
         levels, left, top = read_levels(mask["png"]), int(mask["left"]), int(mask["top"])
-        # A mask without a pixel is written as one that is 0.
+        # A mask without pixels is written as a single pixel of 0, which may lie at the image's
+        # edge.
         if (
             levels.ndim != 2
             or min(left, top) < 0
@@ -146,7 +155,7 @@ def read_bitmap(mask: Mapping[str, Any], size: tuple[int, int]) -> Bitmap:
         whole = _decode(mask["counts"], size)
     else:
         whole = np.zeros(size, np.uint8)
-        # They go through the centres of pixels, which OpenCV counts from.
+        # Polygons go through pixel centres at 0.5; OpenCV's pixel centres are whole numbers.
         outlines = [
             (np.array(each, np.float64).reshape(-1, 2) - 0.5).round() for each in mask["polygons"]
         ]
@@ -157,15 +166,15 @@ def read_bitmap(mask: Mapping[str, Any], size: tuple[int, int]) -> Bitmap:
     return Bitmap(left, top, np.ascontiguousarray(whole[top : top + height, left : left + width]))
 
 
-# No library of ours reads larger images.
+# Largest number of pixels of an image: our libraries read no larger ones.
 _MAX_PIXELS = 1 << 30
-# OpenCV counts pixels in fixed point.
+# Largest coordinate of a polygon, pixels: OpenCV draws in fixed-point numbers.
 _FARTHEST = 1 << 15
 _EMPTY = Bitmap(0, 0, np.zeros((0, 0), np.uint8))
 
 
 def read_size(answer: Mapping[str, Any]) -> tuple[int, int]:
-    """Return (height, width) of the image of an answer; raises as `read_masks`."""
+    """Return (height, width) of the image of a response; errors as in `read_masks`."""
     height, width = answer["height"], answer["width"]
     if min(height, width) < 1 or height * width > _MAX_PIXELS:
         raise ValueError(f"no image is {width} x {height} pixels large")
@@ -173,10 +182,14 @@ def read_size(answer: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _decode(counts: str, size: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return the mask of run lengths, uint8 [height, width]; ValueError where they do not fit.
+    """Decode COCO run lengths to a mask, uint8 [height, width].
 
-    Numbers are written in groups of five bits from the lowest, in the characters from "0" on, and
-    from the third on as the difference to the number before the last (cocoapi's `rleFrString`).
+    A number is written in groups of five bits, lowest group first, as characters from "0" on. From
+    the third number on, the difference to the number two places before is written (cocoapi's
+    `rleFrString`).
+
+    Raises:
+        ValueError: the text is cut off, or the runs do not add up to the size.
     """
     groups = np.frombuffer(counts.encode("ascii"), np.uint8).astype(np.int64) - 48
     ends = np.flatnonzero(groups & 0x20 == 0)

@@ -1,4 +1,4 @@
-"""Masks of objects, as small maps until somebody asks for pixels."""
+"""Defines masks of objects, which stay small maps until pixels are requested."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fovea_preprocess.letterbox import LetterboxMap
 
 
 class Bitmap(NamedTuple):
-    """The part of an image that holds a mask: its left column, its top row, and its pixels.
+    """The part of an image that holds a mask: left column, top row, and pixels.
 
-    `pixels` are uint8 [height, width], 1 on the object and 0 beside it.
+    `pixels` is uint8 [height, width], 1 on the object and 0 elsewhere.
     """
 
     left: int
@@ -29,14 +29,15 @@ class Bitmap(NamedTuple):
 class Masks:
     """The masks of n objects in one image.
 
-    A network computes masks in a coarse grid. They stay so, with their place in the image, and are
-    resized once, straight to the pixels of the image.
+    Models compute masks in a coarse grid. This class keeps the grid and its position in the image,
+    and resizes once, directly to the pixels of the image.
 
     Attributes:
-        windows: float32 [h, w] of each object: above 0 it is there.
-        places: float64 [n, 4], corners x1 y1 x2 y2 of each window in the image, pixels; they may
-            lie outside.
-        bounds: float64 [n, 4], corners in the image beyond which each object is not, pixels.
+        windows: float32 [h, w] for each object; values above 0 are on the object.
+        places: float64 [n, 4], corners x1 y1 x2 y2 of each window in pixels of the image. A window
+            may extend beyond the image.
+        bounds: float64 [n, 4], corners x1 y1 x2 y2 in pixels of the image. Pixels outside do not
+            belong to the object.
         size: (height, width) of the image, pixels.
     """
 
@@ -49,7 +50,7 @@ class Masks:
         return len(self.windows)
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return them in the upright image."""
+        """Return the masks for the upright image."""
         places, bounds = (
             back.points_to_source(corners.reshape(-1, 2)).reshape(-1, 4).astype(np.float64)
             for corners in (self.places, self.bounds)
@@ -58,29 +59,29 @@ class Masks:
         return replace(self, places=places, bounds=bounds, size=size)
 
     def take(self, chosen: NDArray[np.intp]) -> Self:
-        """Return the masks of these indices."""
+        """Return the masks with these indices."""
         windows = tuple(self.windows[index] for index in chosen.tolist())
         return replace(
             self, windows=windows, places=self.places[chosen], bounds=self.bounds[chosen]
         )
 
     def bitmaps(self) -> Iterator[Bitmap]:
-        """Yield the pixels of each within its bounds."""
+        """Yield the pixels of each mask within its bounds."""
         for index in range(len(self)):
             yield self._resize(index)
 
     def bitmap(self, index: int) -> NDArray[np.uint8]:
-        """Return one as a whole image, uint8 [height, width] of 0 and 1."""
+        """Return one mask as a whole image, uint8 [height, width] of 0 and 1."""
         left, top, part = self._resize(index)
         pixels = np.zeros(self.size, np.uint8)
         pixels[top : top + part.shape[0], left : left + part.shape[1]] = part
         return pixels
 
     def _resize(self, index: int) -> Bitmap:
-        """Interpolate between the centres of a window's cells, at the centres of the pixels."""
+        """Interpolate a window between the centres of its cells, at the centres of the pixels."""
         window, (x1, y1, x2, y2) = self.windows[index], self.places[index].tolist()
         height, width = self.size
-        # YOLACT and YOLO crop so: a pixel is inside from its corner on, and not from its centre.
+        # Crop as YOLACT and YOLO do: a pixel is inside if its top left corner is, not its centre.
         edges = np.clip(np.ceil(self.bounds[index]), 0, [width, height] * 2)
         left, top, right, bottom = edges.astype(int).tolist()
         if left >= right or top >= bottom or not window.size:
@@ -103,7 +104,7 @@ class Masks:
 
 
 def join_masks(parts: Sequence[Masks]) -> Masks:
-    """Return all masks of parts, which are of one image."""
+    """Concatenate the masks of several parts of one image."""
     return Masks(
         tuple(window for part in parts for window in part.windows),
         np.concatenate([part.places for part in parts]),
@@ -113,9 +114,9 @@ def join_masks(parts: Sequence[Masks]) -> Masks:
 
 
 def whole_masks(values: Array, size: tuple[int, int]) -> Masks:
-    """Return masks of maps [n, h, w] that each cover the whole input of (height, width) pixels.
+    """Return masks from maps [n, h, w] that each cover the whole input of (height, width) pixels.
 
-    A value above 0 is on the object.
+    Values above 0 are on the object.
     """
     edges = np.array([[0, 0, size[1], size[0]]], np.float64).repeat(len(values), axis=0)
     return Masks(tuple(values.astype(np.float32)), edges, edges, size)

@@ -1,7 +1,7 @@
-"""Cuts an image into tiles of the size that a network takes, and joins the pictures of them.
+"""Cuts an image into tiles of the model's input size, and joins the output images of the tiles.
 
-Tiles overlap. Where they do, one fades into the next, in the middle half of what both show: at its
-edge a tile lacks what lies beyond.
+Tiles overlap. In an overlap, one output fades into the next over the middle half: close to its edge
+an output is worse, because its tile lacks the pixels beyond the edge.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fovea_engines.results.new_image import NewImage, Pixels
 from fovea_engines.results.tiles import Tile, crop, starts
 
 OVERLAP = 0.15
-"""Share of a tile that the next one repeats."""
+"""Share of a tile that the next tile repeats."""
 
 _WHITE = 255
 
@@ -26,16 +26,22 @@ Floats = NDArray[np.float32]
 
 
 class Mosaic:
-    """A picture that is joined of tiles, one row of them after the other.
+    """An output image that is joined from tiles, one row of tiles after the other.
 
-    It keeps the levels of the picture, and numbers of the last row alone.
+    Only the last row of tiles is kept as float32; all rows above are uint8 levels.
 
     Attributes:
-        rows: of tiles; an image that fits into a tile has one, and pads it with its reflection.
+        rows: the tiles, row by row. An image that fits into one tile has a single tile, which is
+            padded with the reflected image.
     """
 
     def __init__(self, size: tuple[int, int], side: tuple[int, int]) -> None:
-        """Take the (height, width) of an image and of a network's input, pixels."""
+        """Plan the tiles.
+
+        Args:
+            size: (height, width) of the image, pixels.
+            side: (height, width) of the model's input, pixels.
+        """
         self._size, self._side = size, side
         self._tops, self._lefts = (
             starts(max(length, one), one, OVERLAP) for length, one in zip(size, side, strict=True)
@@ -48,11 +54,11 @@ class Mosaic:
 
     @property
     def tiled(self) -> bool:
-        """Return whether there are several tiles."""
+        """Return whether the image has several tiles."""
         return len(self._tops) * len(self._lefts) > 1
 
     def cut(self, pixels: Pixels, tile: Tile) -> Pixels:
-        """Return the pixels of a tile, uint8 [height, width, 3], of an image."""
+        """Return the pixels of one tile of an image, uint8 [height, width, 3]."""
         part = crop(pixels, tile)
         below, right = tile.height - part.shape[0], tile.width - part.shape[1]
         if below or right:
@@ -61,7 +67,12 @@ class Mosaic:
         return np.ascontiguousarray(part)
 
     def add(self, number: int, found: Sequence[NewImage]) -> None:
-        """Add the pictures of a row of tiles, in order; it is the next row."""
+        """Add the outputs of the next row of tiles, from left to right.
+
+        Args:
+            number: index of the row, from 0.
+            found: the output of each tile.
+        """
         height, width, channels = found[0].values.shape
         factor = height // self._side[0]
         if self._levels is None:
@@ -78,17 +89,22 @@ class Mosaic:
         top = self._tops[number] * factor
         below = self._tops[number + 1] * factor if number + 1 < len(self._tops) else top + height
         done, self._rest = band[: below - top], band[below - top :].copy()
-        # In place: a row of tiles may be as large as the picture.
+        # Round in place: a row of tiles may be as large as the whole output image.
         done *= _WHITE
         self._levels[top:below] = done.round(out=done).clip(0, _WHITE, out=done)
 
     def size_of(self, found: NewImage) -> tuple[int, int]:
-        """Return the (height, width) of the whole picture, by that of one tile."""
+        """Return the (height, width) of the whole output image, given the output of one tile."""
         factor = found.values.shape[0] // self._side[0]
         return self._size[0] * factor, self._size[1] * factor
 
     def picture(self, found: Sequence[NewImage], pixels: Pixels) -> NewImage:
-        """Return the picture of an image, of the one tile or last row of tiles that was `found`."""
+        """Return the output for the whole image, in colour.
+
+        Args:
+            found: outputs of the last row of tiles, or of the only tile.
+            pixels: the image, uint8 [h, w, 3], whose colours are added to a luma output.
+        """
         values = found[0].values if self._levels is None else self._levels
         factor = values.shape[0] // max(self._size[0], self._side[0])
         part = values[: self._size[0] * factor, : self._size[1] * factor]
@@ -96,9 +112,10 @@ class Mosaic:
 
 
 def _shares(first: Sequence[int], length: int) -> Floats:
-    """Return the share of each of several stretches in each of its places, [n, length].
+    """Return the weight of each overlapping interval at each of its positions, float32 [n, length].
 
-    They begin at `first`. In each place the shares of all add up to 1.
+    Intervals of `length` begin at `first`. At each position the weights of all intervals add up to
+    1.
     """
     places = np.add.outer(np.array(first, np.float32), np.arange(length, dtype=np.float32) + 0.5)
     found: Floats = np.ones_like(places)

@@ -1,4 +1,4 @@
-"""Defines the value that networks return which make a picture of an image."""
+"""Defines the result of image-to-image models."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from fovea_preprocess.spec import Channels
 
 Pixels = NDArray[np.uint8]
 MediaType = Literal["image/jpeg", "image/png", "image/webp"]
-"""The files that a picture is answered as."""
+"""Media types of the image files that a response may contain."""
 
 _WHITE = 255
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewImage(TaskResult):
-    """A picture that a network has made of an image.
+    """An image that a model computed from an input image.
 
     Attributes:
-        values: [h, w, c] of 3 channels or of 1, finite: float32, where 0 is black and 1 is white,
-            and a little beyond; or uint8 levels, of a picture that is joined of tiles or read. An
-            answer that leaves the picture out has no channel.
-        luma: it is the luma of a picture whose colours the network has not seen.
+        values: [h, w, c] with 1 or 3 channels. Either finite float32, where 0 is black, 1 is white
+            and values may lie slightly outside; or uint8 levels, if the image was joined from tiles
+            or read from a response. If the response leaves the image out, c is 0.
+        luma: True if the values are only the luma (brightness) of a colour image.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("image",)
@@ -52,7 +52,7 @@ class NewImage(TaskResult):
     luma: bool = False
 
     def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
-        """Return the size of the picture, and its file."""
+        """Return the size of the image, and its PNG file."""
         height, width = self.values.shape[:2]
         answer: dict[str, Any] = {"width": width, "height": height}
         if options.mask != "none":
@@ -61,7 +61,7 @@ class NewImage(TaskResult):
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
-        """Read the levels; raises as `TaskResult.from_json`."""
+        """Read the levels of a response's image. `TaskResult.from_json` lists the errors."""
         given = answer[cls.field]
         height, width = read_size(given)
         if "png" not in given:
@@ -75,10 +75,12 @@ class NewImage(TaskResult):
     def to_tensors(
         cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
-        """Convert pictures: ``picture`` float32 [n, h, w, c], 0 to 1 and beyond, and ``sizes``.
+        """Convert the output images of n images to tensors.
 
-        The sides are those of the largest, and all beyond a picture is zero; ``sizes`` int32 [n, 2]
-        has the height and width of each.
+        Returns:
+            ``picture`` float32 [n, h, w, c], 0 to 1 or slightly outside. h and w are the height and
+            width of the largest image; pixels beyond a smaller image are 0. ``sizes`` int32 [n, 2],
+            height and width of each image.
         """
         sizes = np.array([one.values.shape[:2] for one in found], np.int32)
         channels = found[0].values.shape[2]
@@ -89,7 +91,7 @@ class NewImage(TaskResult):
 
     @classmethod
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
-        """List the tensors."""
+        """Return the specs of the tensors that `to_tensors` returns."""
         return [
             TensorSpec("picture", "float32", (-1, -1, -1, -1)),
             TensorSpec("sizes", "int32", (-1, 2)),
@@ -97,18 +99,22 @@ class NewImage(TaskResult):
 
     @property
     def summary(self) -> str:
-        """Return its size."""
+        """Return the size of the image, as text."""
         height, width = self.values.shape[:2]
         return f"a picture of {width} x {height} pixels"
 
     @property
     def arrays(self) -> list[Array]:
-        """Return all arrays that it keeps in memory."""
+        """Return the arrays that the result keeps in memory."""
         return [self.values]
 
     @property
     def levels(self) -> Pixels:
-        """Return the levels, uint8 [h, w, c]."""
+        """Return the levels, uint8 [h, w, c].
+
+        Raises:
+            InvalidResult: the response left the image out.
+        """
         check_there(self.values)
         if self.values.dtype == np.uint8:
             return self.values.astype(np.uint8, copy=False)
@@ -116,24 +122,27 @@ class NewImage(TaskResult):
 
     @property
     def rgb(self) -> Pixels:
-        """Return the levels of three channels, uint8 [h, w, 3]."""
+        """Return the levels as three channels, uint8 [h, w, 3]."""
         return np.broadcast_to(self.levels, (*self.values.shape[:2], 3))
 
     @property
     def numbers(self) -> NDArray[np.float32]:
-        """Return the values as float32, [h, w, c], 0 to 1."""
+        """Return the values as float32 [h, w, c]; uint8 levels are divided by 255."""
         values = self.values.astype(np.float32, copy=False)
         return values / np.float32(_WHITE) if self.values.dtype == np.uint8 else values
 
     def in_rgb(self, channels: Channels) -> Self:
-        """Return it with its channels in RGB."""
+        """Return the image in RGB, given the order of its channels."""
         return replace(self, values=self.values[..., ::-1]) if channels == "BGR" else self
 
     def add_colours(self, pixels: Pixels) -> Self:
-        """Return a luma with the colours of its image, uint8 [h, w, 3], enlarged; others as is.
+        """Add the colours of the input image to a luma image; return other images unchanged.
 
-        These are Cr and Cb of ITU-R BT.601, enlarged by bicubic interpolation, as the papers have
-        it that enlarge luma alone (SRCNN, arXiv 1501.00092).
+        Colours are Cr and Cb of ITU-R BT.601, enlarged by bicubic interpolation, as in papers on
+        super-resolution of luma (SRCNN, arXiv 1501.00092).
+
+        Args:
+            pixels: the input image in RGB, uint8 [h, w, 3].
         """
         if not self.luma:
             return self
@@ -145,7 +154,10 @@ class NewImage(TaskResult):
         return replace(self, values=values, luma=False)
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return the part that shows the image; in the image's own size where that was resized."""
+        """Return the part of the output that shows the image, without the padding.
+
+        If preprocessing resized the image, the output is resized to the size of the image.
+        """
         factor = self.values.shape[0] // back.input_height
         rows, columns = (slice(s.start * factor, s.stop * factor) for s in back.visible)
         part = self.values[rows, columns]
@@ -154,16 +166,16 @@ class NewImage(TaskResult):
             return replace(self, values=part)
         found = cv2.resize(part.astype(np.float32), size, interpolation=cv2.INTER_CUBIC)
         resized = np.asarray(found, np.float32)
-        # OpenCV drops a last dimension of one channel.
+        # OpenCV drops the last dimension if there is one channel.
         return replace(self, values=resized.reshape(*size[::-1], -1))
 
     def shared(self, other: TaskResult) -> float | None:
-        """Return 1 less the root of the mean squared difference, where 1 is white.
+        """Return 1 less the root mean square difference, 0 to 1; white is 1 and black is 0.
 
-        .99 is a PSNR of 40 dB, and .968 one of 30 dB.
+        .99 is a PSNR of 40 dB, and .968 a PSNR of 30 dB.
         """
         if not isinstance(other, NewImage):
             return None
         off = np.square(self.numbers.clip(0, 1) - other.numbers.clip(0, 1), dtype=np.float64)
-        # Of 0 and NaN, `max` returns the first.
+        # NaN becomes 0: `max(0.0, nan)` returns its first argument.
         return max(0.0, 1 - float(np.sqrt(off.mean())))

@@ -1,4 +1,4 @@
-"""Greedy non-maximum suppression of boxes and of rotated rectangles, exact, in numpy."""
+"""Exact greedy non-maximum suppression of boxes and rotated rectangles, in numpy."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.rotated import Floats, Rows, axes, bounds, probiou, regular
 
 MAX_CANDIDATES = 30_000
-"""Most boxes that enter suppression, best first: evaluation at conf .001 needs so many."""
+"""Largest number of boxes that enter suppression, best first: evaluation at conf .001 needs it."""
 
 BLOCK = 192
-"""Boxes compared at once. Fewer pay numpy's overhead more often (128: a tenth more time), more
-compare pairs that suppression would have spared."""
+"""Number of boxes that are compared at once.
+
+Smaller blocks pay numpy's overhead more often (128 takes a tenth more time). Larger blocks compare
+pairs that suppression would have skipped.
+"""
 
 WORSE = np.triu(np.ones((BLOCK, BLOCK), dtype=np.bool_), k=1)
-"""Mask of the columns that come after each row: worse boxes, as the best come first."""
+"""Mask [better, worse] of the columns after each row. Boxes come best first, so they are worse."""
 
 FARTHEST = 1e6
-"""Largest sound coordinate, pixels: beyond it an output is broken, and areas leave float32."""
+"""Largest valid coordinate, pixels. Larger ones show broken outputs, and areas overflow float32."""
 
 Overlap = Callable[[Floats, Floats], Floats]
-"""`probiou` or `iou`."""
+"""A function such as `probiou` or `iou`, which measures the overlap of pairs of rectangles."""
 
 
 def detections(
@@ -38,19 +41,19 @@ def detections(
     *,
     suppress: bool = True,
 ) -> Detections:
-    """Filter, order and suppress one image's candidates.
+    """Filter, sort and suppress the candidates of one image.
 
     Args:
-        boxes: float [n, 4], corners x1 y1 x2 y2 in pixels. Boxes that are not finite, farther out
-            than `FARTHEST` or without area are dropped.
-        scores: float [n]; those that are not finite are dropped, those over 1 become 1.
+        boxes: float [n, 4], corners x1 y1 x2 y2 in pixels. Boxes are dropped if they are not
+            finite, lie beyond `FARTHEST`, or have no area.
+        scores: float [n]. Scores that are not finite are dropped; scores over 1 become 1.
         class_ids: int [n].
-        options: of the request.
-        suppress: False for a head that has no duplicates to suppress.
+        options: options of the request.
+        suppress: False for a head whose boxes have no duplicates.
 
     Returns:
-        At most `options.max_det` detections in new arrays, by score descending; equal scores keep
-        their order.
+        At most `options.max_det` detections in new arrays, by descending score. Detections with
+        equal scores keep their order.
     """
     kept = choose(boxes, scores, class_ids, options, suppress=suppress)
     return take(boxes, scores, class_ids, kept)
@@ -62,7 +65,7 @@ def take(
     class_ids: NDArray[np.integer],
     kept: NDArray[np.intp],
 ) -> Detections:
-    """Return the candidates of these indices as detections, in new arrays."""
+    """Return the candidates with these indices as detections, in new arrays."""
     return Detections(
         boxes=boxes.take(kept, axis=0).astype(np.float32, copy=False),
         scores=np.minimum(scores.take(kept), 1).astype(np.float32, copy=False),
@@ -95,7 +98,7 @@ def rank(
 ) -> NDArray[np.intp]:
     """Return the indices of the candidates that may enter suppression, best first."""
     x1, y1, x2, y2 = boxes.T
-    # Each comparison is False for NaN, and together they exclude infinity.
+    # Every comparison with NaN is False. Together the comparisons also exclude infinity.
     sound = (x1 < x2) & (y1 < y2) & (scores >= options.conf) & (scores < np.inf)
     if not np.maximum.reduce(np.abs(boxes), axis=None, initial=0) < FARTHEST:
         sound &= (x1 > -FARTHEST) & (y1 > -FARTHEST) & (x2 < FARTHEST) & (y2 < FARTHEST)
@@ -115,10 +118,13 @@ def greedy(
 ) -> NDArray[np.intp]:
     """Return the indices, ascending, of at most `limit` boxes that survive greedy suppression.
 
-    A box is dropped when its IoU with a surviving better one exceeds `iou`.
+    A box is dropped if its IoU with a better surviving box exceeds `iou`.
 
-    Boxes are float32 [n, 4], corners, best first. Boxes of different `groups`, int [n], never
-    suppress each other; None is one group.
+    Args:
+        boxes: float32 [n, 4], corners x1 y1 x2 y2, best first.
+        groups: int [n]; boxes of different groups never suppress each other. None is one group.
+        iou: threshold, 0 to 1.
+        limit: largest number of boxes to return.
     """
     table = add_groups(boxes, groups)
     return suppress_greedily(
@@ -131,7 +137,7 @@ def greedy(
 def add_groups(
     boxes: NDArray[np.float32], groups: NDArray[np.integer] | None
 ) -> NDArray[np.float32]:
-    """Return boxes [n, 4] and groups [n] for `find_overlaps`; without groups all are of one."""
+    """Return the table [5, n] of boxes and groups for `find_overlaps`; None is one group."""
     if groups is None:
         groups = np.zeros(len(boxes), dtype=np.int32)
     return np.concatenate([boxes.T, groups[None].astype(np.float32)])
@@ -144,9 +150,14 @@ def suppress_greedily(
 ) -> NDArray[np.intp]:
     """Return the indices, ascending, of at most `limit` of `count` candidates that survive.
 
-    `overlaps` returns which better ones suppress which worse ones, bool [better, worse]. Each block
-    is compared with all survivors so far, then with itself: n x survivors comparisons without a
-    Python step per candidate.
+    Each block of candidates is compared with all earlier survivors, then with itself. This costs n
+    x survivors comparisons, without a Python step for each candidate.
+
+    Args:
+        count: number of candidates, best first.
+        limit: largest number of indices to return.
+        overlaps: takes the indices of better and of worse candidates; returns which better ones
+            suppress which worse ones, bool [better, worse].
     """
     kept = np.empty(0, dtype=np.intp)
     for start in range(0, count, BLOCK):
@@ -161,10 +172,14 @@ def suppress_greedily(
 
 
 def _find_survivors(overlaps: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the survivors for a strictly upper triangular [n, n] of suppressing overlaps.
+    """Return which boxes survive, bool [n].
 
-    A box survives unless a surviving better one overlaps it. Each round decides at least one more
-    box, so the fixed point is the greedy answer; real images take 2 to 6 rounds.
+    A box survives unless a better surviving box overlaps it. Each round decides at least one more
+    box, so the fixed point is the greedy result. Real images take 2 to 6 rounds.
+
+    Args:
+        overlaps: bool [n, n], strictly upper triangular: the box of the row suppresses the box of
+            the column.
     """
     alive: NDArray[np.bool_] = np.ones(len(overlaps), dtype=np.bool_)
     while True:
@@ -181,11 +196,16 @@ def find_overlaps(
     *,
     over_smaller: bool = False,
 ) -> NDArray[np.bool_]:
-    """Return bool [better, worse]: boxes of one group that overlap by more than `iou`.
+    """Return which boxes of one group overlap by more than `iou`, bool [better, worse].
 
-    Both are float32 [5, n] of x1 y1 x2 y2 group. With `over_smaller` the intersection is divided by
-    the smaller of both areas, and not by the union. Comparisons are several times cheaper than
-    arithmetic, and most pairs do not overlap, so the IoU is computed only for those that do.
+    Comparisons are several times cheaper than arithmetic and most pairs do not overlap, so the IoU
+    is computed only for overlapping pairs.
+
+    Args:
+        better: float32 [5, n], rows x1 y1 x2 y2 group.
+        worse: float32 [5, m], with the same rows.
+        iou: threshold, 0 to 1.
+        over_smaller: divide the intersection by the smaller area instead of the union.
     """
     left, top, right, bottom, group = better[:, :, None]
     found = np.empty((better.shape[1], worse.shape[1]), dtype=np.bool_)
@@ -194,16 +214,16 @@ def find_overlaps(
     found &= right > worse[0]
     found &= top < worse[3]
     found &= bottom > worse[1]
-    pairs = np.flatnonzero(found)  # several times as fast as np.nonzero of two dimensions
+    pairs = np.flatnonzero(found)  # several times faster than np.nonzero in two dimensions
     first, second = np.divmod(pairs, found.shape[1])
     a, b = better[:, first], worse[:, second]
     common = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
     common *= np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
     areas = (a[2] - a[0]) * (a[3] - a[1]), (b[2] - b[0]) * (b[3] - b[1])
     whole = np.minimum(*areas) if over_smaller else areas[0] + areas[1] - common
-    # Boxes thinner than float32 resolves have no area: they overlap with nothing.
+    # Very thin boxes have an area of 0 in float32. The minimum avoids 0 / 0: they overlap nothing.
     quotient = common / np.maximum(whole, np.finfo(np.float32).tiny)
-    # Not `common > iou * union`: only the quotient rounds so that 7/10 is never over 0.7.
+    # Not `common > iou * union`: the rounded quotient 7/10 is never above 0.7, the product may be.
     found.ravel()[pairs] = quotient > iou
     return found
 
@@ -215,9 +235,14 @@ def rotated_detections(
     options: PredictOptions,
     overlap: Overlap = probiou,
 ) -> Detections:
-    """Filter, order and suppress one image's candidates, as `nms.detections` does with boxes.
+    """Filter, sort and suppress the rotated candidates of one image, as `detections` does.
 
-    They are rows [n, 5] of cx cy w h angle, in pixels and radians.
+    Args:
+        rotated: rows [n, 5], cx cy w h in pixels and the angle in radians.
+        scores: float [n].
+        class_ids: int [n].
+        options: options of the request.
+        overlap: measure of overlap that `options.iou` is compared with.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         boxes = bounds(rotated)
@@ -236,8 +261,14 @@ def rotated_greedy(
 ) -> NDArray[np.intp]:
     """Return the indices, ascending, of at most `limit` rectangles that survive suppression.
 
-    A rectangle is dropped when its overlap with a surviving better one exceeds `iou`. They are rows
-    [n, 5], best first; those of different `groups` [n] never suppress each other.
+    A rectangle is dropped if its overlap with a better surviving rectangle exceeds `iou`.
+
+    Args:
+        rotated: rows [n, 5], cx cy w h angle, best first.
+        groups: [n]; rectangles of different groups never suppress each other.
+        iou: threshold, 0 to 1.
+        limit: largest number of rectangles to return.
+        overlap: measure of overlap.
     """
     table, farthest = axes(rotated), _farthest(iou)
     diagonals = np.square(table[2:]).sum(axis=0)
@@ -255,10 +286,12 @@ def rotated_greedy(
 
 
 def _farthest(iou: float) -> float:
-    """Return the squared distance at which no pair overlaps by more, by either measure.
+    """Return the squared distance of centres beyond which no pair overlaps by more than `iou`.
 
-    It is in sums of the squared half diagonals. Two rectangles that meet are at most half of both
-    diagonals apart. The Bhattacharyya distance of two Gaussians is at least 3/4 of this quotient.
+    The unit is the sum of both squared half diagonals, and the bound holds for `iou` and `probiou`.
+    Rectangles that touch have centres at most both half diagonals apart, so their squared distance
+    is at most 2 in this unit. For two Gaussians, the Bhattacharyya distance is at least 3/4 of the
+    squared distance in this unit.
     """
     coefficient = iou * (2 - iou)
     return max(2.0, -math.log(coefficient) * 4 / 3) if coefficient else math.inf

@@ -1,4 +1,4 @@
-"""Defines the options of one detection request."""
+"""Defines the options of a prediction request."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _OBJECTS = ("detect", "segment", "pose", "obb")
 _BOXES = (*_OBJECTS, "text")
 _RANKED = ("classify", "attributes")
 MAPS: Final = ("semantic", "saliency", "depth", "image")
-"""Tasks whose answers lack what was found with mask=none."""
+"""Tasks whose responses contain no map or image if the request has mask=none."""
 
-# Tasks of options that are refused for others; of masks, the tasks of each form.
+# Tasks that accept an option; other tasks reject it. For masks: tasks that accept each format.
 _TASKS: Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]] = {
     "conf": _BOXES,
     "iou": _OBJECTS,
@@ -50,7 +50,7 @@ _TASKS: Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]] = {
 
 
 OF_TRACK = ("stream_id", "frame", "track_high", "track_new", "min_frames")
-"""Options that mean something with `track` alone."""
+"""Options that require `track`."""
 
 
 def _make_range(least: float, most: float, description: str) -> dict[str, object]:
@@ -59,19 +59,19 @@ def _make_range(least: float, most: float, description: str) -> dict[str, object
 
 @dataclass(frozen=True, slots=True)
 class PredictOptions:
-    """Per-request options; never mixed with server settings.
+    """Options of one request, independent of server settings.
 
-    The metadata of a field are its description and its least (ge) and greatest value (le): the
-    server reads, checks and documents the options by them.
+    The metadata of a field are its description, and its minimum (ge) and maximum (le) if it is a
+    number. The server uses them to read, check and document the options.
 
     Attributes:
-        classes: ids or names of the classes to keep, at most 1000; None keeps all. A head takes ids
-            only: see `resolve_classes`.
-        labels: texts, with which a model of images and texts is a classifier, and which a detector
-            of such texts finds.
+        classes: ids or names of the classes to keep, at most 1000; None keeps all. Heads accept
+            only ids: `resolve_classes` converts names.
+        labels: texts. A model of images and texts, such as CLIP, classifies images by them; an
+            open-vocabulary detector finds such objects.
 
     Raises:
-        InvalidOption: on construction, when a value is out of its range.
+        InvalidOption: a value is out of its range; raised on construction.
     """
 
     conf: float = field(
@@ -172,7 +172,7 @@ class PredictOptions:
     def __post_init__(self) -> None:
         for name, least, most in _RANGES:
             value = getattr(self, name)
-            # A chained comparison also refuses NaN.
+            # A chained comparison also rejects NaN.
             if value is not None and not least <= value <= most:
                 raise InvalidOption(f"{name} is {value}; it must be from {least} to {most}")
         _check_word("mask", self.mask, get_args(MaskFormat))
@@ -199,13 +199,17 @@ class PredictOptions:
 
 
 def drop_track(options: PredictOptions) -> PredictOptions:
-    """Return options without those of the frames of a stream."""
+    """Return the options without `track` and the options that require it."""
     absent: dict[str, Any] = dict.fromkeys(("track", *OF_TRACK))
     return replace(options, **absent)
 
 
 def check_texts(texts: Sequence[str], name: str = "text") -> None:
-    """Raise InvalidOption for texts that no model takes."""
+    """Check the number and the length of texts.
+
+    Raises:
+        InvalidOption: there are too few or too many texts, or a text is blank or too long.
+    """
     if not 1 <= len(texts) <= MAX_CLASSES:
         raise InvalidOption(f"{name} has {len(texts)} entries; it must have 1 to {MAX_CLASSES}")
     for text in texts:
@@ -222,7 +226,14 @@ def _check_word(name: str, value: str, words: Sequence[str]) -> None:
 
 
 def read_tile(option: str) -> tuple[int, int]:
-    """Read a side in pixels, as "640", or columns and rows, as "3x2"; InvalidOption for others."""
+    """Parse the option `tile`.
+
+    Returns:
+        (side, side) in pixels for a text such as "640"; (columns, rows) for a text such as "3x2".
+
+    Raises:
+        InvalidOption: the text has neither form, or a number is out of range.
+    """
     match = re.fullmatch(r"([0-9]{1,5})(?:x([0-9]{1,5}))?", option)
     first, second = (int(each or 0) for each in match.groups()) if match else (0, 0)
     if match and match[2] is None and first >= MIN_SIDE:
@@ -236,9 +247,18 @@ def read_tile(option: str) -> tuple[int, int]:
 
 
 def check_effect(options: PredictOptions, model: str, task: str) -> None:
-    """Refuse, as InvalidOption, options that a model of this task cannot follow.
+    """Check that a model of this task can use the options of a request.
 
-    Defaults pass, and so do masks of none. With `labels`, the others are those of a classifier.
+    Default values and mask=none pass for every task. With `labels`, the other options must fit a
+    classifier if the model computes embeddings.
+
+    Args:
+        options: options of the request.
+        model: name of the model, for the error message.
+        task: task of the model.
+
+    Raises:
+        InvalidOption: an option has no effect on the task.
     """
     own, with_labels = task, choose_task(options, task)
     for name, default in _DEFAULTS:
@@ -258,7 +278,7 @@ def check_effect(options: PredictOptions, model: str, task: str) -> None:
 
 
 def choose_task(options: PredictOptions, task: str) -> str:
-    """Return the task of the answers of a model of this one: with texts, vectors become classes."""
+    """Return the task of the response: with `labels`, a model of embeddings classifies."""
     return "classify" if task == "embed" and options.labels is not None else task
 
 

@@ -1,4 +1,4 @@
-"""Defines the value that recognisers of text return."""
+"""Defines the result of text recognition."""
 
 from __future__ import annotations
 
@@ -24,9 +24,11 @@ class ReadText(TaskResult):
     """The characters of a line of text, from left to right.
 
     Attributes:
-        ids: int32 [k], of characters in the labels; the first beyond is a space.
+        ids: int32 [k], indices of the characters in the labels; the first index beyond them is a
+            space.
         scores: float32 [k], probabilities of 0 to 1.
-        mean: of them, as an answer has it, in which they are rounded; None to compute it.
+        mean: mean score as a response has it. A response rounds the scores, so their mean differs.
+            None to compute it.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("read",)
@@ -39,7 +41,7 @@ class ReadText(TaskResult):
     mean: float | None = None
 
     def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
-        """Return the text, its mean score, and each character with its own."""
+        """Return the text, its mean score, and each character with its score."""
         characters = self.characters(vocabulary.labels)
         scores = round_columns(self.scores[:, None], SCORE)
         return {
@@ -55,7 +57,7 @@ class ReadText(TaskResult):
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
-        """Read a text, whose characters the labels have; raises as `TaskResult.from_json`."""
+        """Read a text with characters of the labels. `TaskResult.from_json` lists the errors."""
         given = answer[cls.field]
         labels = vocabulary.labels
         if labels is None:
@@ -70,11 +72,11 @@ class ReadText(TaskResult):
     def to_tensors(
         cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
-        """Convert texts.
+        """Convert the texts of n images to tensors.
 
         Returns:
-            ``text`` texts [n]; ``scores`` float32 [n], the mean of each; ``character_scores``
-            float32 [n, k], with zeros behind shorter texts.
+            ``text`` texts [n]; ``scores`` float32 [n], the mean score of each text;
+            ``character_scores`` float32 [n, k], where shorter texts end with zeros.
         """
         texts = ["".join(one.characters(vocabulary.labels)).encode() for one in found]
         each = [one.scores for one in found]
@@ -86,7 +88,7 @@ class ReadText(TaskResult):
 
     @classmethod
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
-        """List the tensors."""
+        """Return the specs of the tensors that `to_tensors` returns."""
         return [
             TensorSpec("text", "object", (-1,)),
             TensorSpec("scores", "float32", (-1,)),
@@ -95,49 +97,49 @@ class ReadText(TaskResult):
 
     @property
     def score(self) -> float:
-        """Return the mean probability; 0 without a character."""
+        """Return the mean probability of the characters, or 0 if there are none."""
         if self.mean is not None:
             return self.mean
         return float(self.scores.mean()) if len(self.scores) else 0.0
 
     @property
     def summary(self) -> str:
-        """Return the number of characters."""
+        """Return the number of characters, as text."""
         return counted(len(self.ids), "character")
 
     @property
     def arrays(self) -> list[Array]:
-        """Return all arrays that it keeps in memory."""
+        """Return the arrays that the result keeps in memory."""
         return [self.ids, self.scores]
 
     def characters(self, labels: Sequence[str] | None) -> list[str]:
-        """Return each character; without labels, these are numbers."""
+        """Return the characters. Without labels, each is the text of its index, such as "[7]"."""
         if labels is None:
             return [f"[{each}]" for each in self.ids.tolist()]
         return [labels[each] if each < len(labels) else " " for each in self.ids.tolist()]
 
     def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
-        """Return the text and its score."""
+        """Return one line with the text and its score."""
         return [(f"{''.join(self.characters(labels))} {self.score:.2f}", 0)]
 
     def caption(self, labels: Sequence[str] | None) -> str:
-        """Return the text."""
+        """Return the recognised text."""
         return "".join(self.characters(labels))
 
     def shared(self, other: TaskResult) -> float | None:
-        """Return 1 less the edit distance over the length of the longer text."""
+        """Return 1 less the edit distance over the length of the longer text, 0 to 1."""
         if not isinstance(other, ReadText):
             return None
         most = max(len(self.ids), len(other.ids))
         return 1 - edit_distance(self.ids.tolist(), other.ids.tolist()) / most if most else 1.0
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return itself: it is of the whole image."""
+        """Return the result itself: it describes the whole image and has no coordinates."""
         return self
 
 
 def edit_distance(one: Sequence[object], other: Sequence[object]) -> int:
-    """Return how many elements must be put in, left out or replaced (Levenshtein)."""
+    """Return the smallest number of insertions, deletions and substitutions (Levenshtein)."""
     row = list(range(len(other) + 1))
     for at, each in enumerate(one, 1):
         above, row[0] = row[0], at

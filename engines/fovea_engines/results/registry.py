@@ -1,4 +1,4 @@
-"""Lists the results of all tasks, and reads the answer for an image, whoever has written it."""
+"""Lists the result classes of all tasks, and reads a result from any response."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RESULTS: Final[tuple[type[TaskResult], ...]] = (
 RESULT_OF: Final[Mapping[str, type[TaskResult]]] = {
     task: kind for kind in RESULTS for task in kind.tasks
 }
-"""The result of each task that a head decodes."""
+"""The result class of each task that a head decodes."""
 
 
 _DAMAGED = (
@@ -46,23 +46,29 @@ _DAMAGED = (
 
 
 def read_result(answer: Mapping[str, Any], vocabulary: Vocabulary) -> TaskResult | None:
-    """Read the answer for an image; None where it has raw tensors. InvalidResult: it has neither.
+    """Read the result for one image from a response.
 
-    What any JSON may be, it is read, or it is this error.
+    Any JSON either is read or raises InvalidResult, even if another program wrote it.
+
+    Returns:
+        The result, or None if the response has raw tensors.
+
+    Raises:
+        InvalidResult: the response has neither a result nor tensors, or is damaged.
     """
     with reading():
         kind = next((each for each in RESULTS if each.field in answer), None)
         if kind is not None:
             return kind.from_json(answer, vocabulary)
         for each in answer["tensors"]:
-            # Nothing else of it is read.
+            # Check that the fields exist; their values are not used here.
             each["name"], each["datatype"], each["shape"]
     return None
 
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Raise whatever reading JSON of somebody else raises as an InvalidResult."""
+    """Convert the errors of reading foreign JSON to InvalidResult."""
     try:
         with np.errstate(over="raise", invalid="raise"):
             yield

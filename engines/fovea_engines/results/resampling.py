@@ -1,4 +1,4 @@
-"""Resizes maps over a model's input to the pixels of an image."""
+"""Resizes maps from a model's input to the pixels of an image."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from numpy.typing import NDArray
 from fovea_engines.session import Array
 from fovea_preprocess.letterbox import LetterboxMap
 
-# A point so little before a cell is in it: a quotient may round down.
+# Tolerance in cells: a quotient may round to slightly below a whole number.
 _ROUNDING = 1e-6
 
 
 class _Span(NamedTuple):
-    """The cells of a map that an image covers along one axis, and the pixels of the image."""
+    """The cells of a map that an image covers along one axis, and the image's pixels there.
+
+    Attributes:
+        first: position of the image's edge in the map, in cells.
+        cells: length of the image in the map, in cells.
+        pixels: length of the image, in pixels.
+    """
 
     first: float
     cells: float
@@ -26,10 +32,18 @@ class _Span(NamedTuple):
 def smooth(
     values: NDArray[np.float32], back: LetterboxMap, *, corners: bool = False
 ) -> NDArray[np.float32]:
-    """Interpolate a map, [h, w] over the whole input, at the pixels of the image.
+    """Interpolate a map over the whole input, float32 [h, w], at the pixels of the image.
 
-    Pixels that a centre crop has cut off repeat the edge of the map. With `corners`, the centres of
-    the outermost cells and pixels coincide (`align_corners`), and not the edges of both.
+    Pixels that a centre crop has cut off repeat the edge of the map.
+
+    Args:
+        values: the map.
+        back: map between the image and the model's input.
+        corners: the centres of the outermost cells and pixels coincide (`align_corners`), instead
+            of their outer edges.
+
+    Returns:
+        float32 [height, width] of the image.
     """
     down, across = (_matrix_row(span, corners) for span in _spans(values, back))
     found = cv2.warpAffine(
@@ -43,7 +57,7 @@ def smooth(
 
 
 def _matrix_row(span: _Span, corners: bool) -> tuple[float, float]:
-    """Return factor and offset from a pixel's number to a cell's number, with fractions."""
+    """Return the factor and the offset that convert an index of pixels to an index of cells."""
     if corners:
         return (span.cells - 1) / max(span.pixels - 1, 1), span.first
     step = span.cells / span.pixels
@@ -51,9 +65,9 @@ def _matrix_row(span: _Span, corners: bool) -> tuple[float, float]:
 
 
 def nearest(values: Array, back: LetterboxMap) -> Array:
-    """Return the cell of a map, [h, w] over the whole input, that each pixel begins in.
+    """Return the cell of a map [h, w] that contains the top left corner of each pixel.
 
-    That is the rule of OpenCV's and torch's "nearest".
+    This is the rule of "nearest" in OpenCV and torch.
     """
     rows, columns = (
         np.clip(

@@ -1,12 +1,14 @@
-"""Rotated rectangles: rows cx cy w h angle.
+"""Geometry of rotated rectangles, which are rows cx cy w h angle.
 
-The angle is that of the width, from the x axis towards the y axis, which points down: on the screen
-it turns clockwise. A rectangle has many such rows. The regular one has w >= h and an angle from
--pi/4 to 3/4 pi, without that: the width points to the right or down, as text is read. A square's is
-from -pi/4 to pi/4, as any side may be its width. Rows [n, 5] are in pixels and radians.
+Rows [n, 5] are in pixels and radians. The angle turns from the x axis to the direction of the
+width. The y axis points down, so on the screen the angle is clockwise.
 
-Overlaps of pairs are 0 to 1, of the areas or of Gaussians in their place. They take rectangles as
-columns of `axes`, so that no pair needs an angle.
+Several rows describe one rectangle. The regular row has w >= h and an angle in [-pi/4, 3/4 pi):
+the width points right or down, as text is read. If w = h, the angle is in [-pi/4, pi/4), because
+any side may be the width.
+
+Overlaps of pairs are 0 to 1, and are computed from areas (IoU) or from Gaussians (ProbIoU). They
+take columns of `axes`, so no angle has to be computed for a pair.
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ _CORNERS = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float64)
 
 
 def regular(rotated: Rows) -> NDArray[np.float32]:
-    """Return the same rectangles by their regular rows, float32."""
+    """Return the same rectangles as regular rows, float32 [n, 5]."""
     turned = rotated[:, 2] < rotated[:, 3]
     rows = np.where(turned[:, None], rotated[:, [0, 1, 3, 2, 4]], rotated).astype(np.float32)
     period = np.where(rotated[:, 2] == rotated[:, 3], np.pi / 2, np.pi)
     angles = (rotated[:, 4] + np.where(turned, 3, 1) * np.pi / 4) % period - np.pi / 4
-    # Rounding takes an angle just under the end, and one just under the start, to the end.
+    # Rounding to float32 may move an angle to the excluded end of the range.
     within = angles.astype(np.float32) < (period - np.pi / 4).astype(np.float32)
     rows[:, 4] = np.where(within, angles, -np.pi / 4)
     return rows
 
 
 def half_axes(rotated: Rows) -> tuple[Rows, Rows]:
-    """Return half of the width's side and of the height's, as vectors [n, 2]."""
+    """Return half of the width's side and half of the height's side, as vectors [n, 2]."""
     cos, sin = np.cos(rotated[:, 4]), np.sin(rotated[:, 4])
     u = np.column_stack([cos, sin]) * rotated[:, 2:3] / 2
     v = np.column_stack([-sin, cos]) * rotated[:, 3:4] / 2
@@ -45,14 +47,14 @@ def half_axes(rotated: Rows) -> tuple[Rows, Rows]:
 
 
 def corners(rotated: Rows) -> Rows:
-    """Return the corners [n, 4, 2], x y: at an angle of 0 clockwise from the top left one."""
+    """Return the corners [n, 4, 2], x y. At angle 0 they go clockwise from the top left corner."""
     u, v = half_axes(rotated)
     centre = rotated[:, :2]
     return np.stack([centre - u - v, centre + u - v, centre + u + v, centre - u + v], axis=1)
 
 
 def bounds(rotated: Rows) -> Rows:
-    """Return the upright boxes [n, 4], x1 y1 x2 y2, around them; NaN around one without area."""
+    """Return the upright boxes [n, 4], x1 y1 x2 y2, around rectangles; NaN if one has no area."""
     u, v = half_axes(rotated)
     reach = np.abs(u) + np.abs(v)
     reach[~(rotated[:, 2:4] > 0).all(axis=1)] = np.nan
@@ -61,10 +63,11 @@ def bounds(rotated: Rows) -> Rows:
 
 
 def to_source(rotated: Rows, back: LetterboxMap) -> NDArray[np.float32]:
-    """Map them from the input to the image that `back` was computed for, without clipping.
+    """Map rectangles from the model's input to the image that `back` was computed for.
 
-    It is exact where both sides have the same scale. A stretch makes them parallelograms, for which
-    stand the rectangles of the same centre, area and direction and length of the first side.
+    They are not clipped. The result is exact if x and y have the same scale. Otherwise a rectangle
+    becomes a parallelogram, and is replaced by a rectangle with the same centre and area, and with
+    the direction and length of the first side.
     """
     u, _ = half_axes(rotated)
     scale = np.array([back.scale_x, back.scale_y])
@@ -79,35 +82,36 @@ def to_source(rotated: Rows, back: LetterboxMap) -> NDArray[np.float32]:
 
 
 def axes(rotated: Rows) -> Floats:
-    """Return centre and half axes, x y of each, float64 [6, n], of rows [n, 5]."""
+    """Return the centres and both half axes, x y each, float64 [6, n], of rows [n, 5]."""
     rows = rotated.astype(np.float64)
     return np.concatenate([rows[:, :2], *half_axes(rows)], axis=1).T
 
 
 def probiou(one: Floats, other: Floats) -> Floats:
-    """Return ProbIoU [n] (arXiv 2106.06072) of n pairs, [6, n] each.
+    """Return ProbIoU [n] (arXiv 2106.06072) of n pairs of rectangles, both [6, n] as from `axes`.
 
-    A rectangle's Gaussian has its centre and the covariance of its evenly filled area. ProbIoU is 1
-    less the Hellinger distance, by the Bhattacharyya distance of the two.
+    A rectangle's Gaussian has the rectangle's centre, and the covariance of its evenly filled area.
+    ProbIoU is 1 less the Hellinger distance of two Gaussians, which follows from their
+    Bhattacharyya distance.
     """
     x, y = one[:2] - other[:2]
-    # The covariance of a rectangle is a third of this.
+    # These sums are three times the covariances.
     a, b, c = _spread(one) + _spread(other)
     determinant = a * b - c**2
     apart = 3 * (a * y**2 + b * x**2 - 2 * c * x * y) / (4 * determinant)
     unlike = np.log(determinant / (4 * _quarter(one) * _quarter(other))) / 2
-    # Rounding takes the distance of two equal ones under 0.
+    # Rounding can make the distance of equal rectangles negative.
     distance = np.maximum(apart + unlike, 0)
     similar: Floats = 1 - np.sqrt(-np.expm1(-distance))
     return similar
 
 
 def iou(one: Floats, other: Floats) -> Floats:
-    """Return the intersection over union [n] of n pairs, [6, n] each.
+    """Return the intersection over union [n] of n pairs of rectangles, both [6, n] as from `axes`.
 
-    The outline of the one is seen in half axes of the other, a square from -1 to 1. Its edges are
-    divided where they cross the lines of the square. Then what is outside moves to the nearest
-    line, where it encloses nothing.
+    The outline of one rectangle is expressed in half axes of the other one, which becomes a square
+    from -1 to 1. Edges are split where they cross the lines of the square. Points outside are then
+    moved to the nearest line, where they enclose no area. The shoelace formula gives the area.
     """
     corners = (one[:2] - other[:2]).T[:, None] + _CORNERS @ one[2:].T.reshape(-1, 2, 2)
     frame = other[2:].T.reshape(-1, 2, 2)
@@ -127,13 +131,13 @@ def iou(one: Floats, other: Floats) -> Floats:
 
 
 def _spread(table: Floats) -> Floats:
-    """Return the sums of x x, y y and x y over both half axes, [3, n]."""
+    """Return the sums of x x, y y and x y over both half axes, float64 [3, n]."""
     _, _, ux, uy, vx, vy = table
     return np.stack([ux**2 + vx**2, uy**2 + vy**2, ux * uy + vx * vy])
 
 
 def _quarter(table: Floats) -> Floats:
-    """Return a quarter of each area, [n]."""
+    """Return a quarter of the area of each rectangle, float64 [n]."""
     _, _, ux, uy, vx, vy = table
     quarter: Floats = ux * vy - uy * vx
     return quarter

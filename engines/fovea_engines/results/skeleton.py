@@ -1,4 +1,4 @@
-"""Names of keypoints, and the bones between them."""
+"""Defines names of keypoints, and the bones (lines) between them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 SEEN: Final = 0.5
-"""Keypoints of a lower score are mostly hidden, and guessed."""
+"""Score from which a keypoint counts as visible. Models mostly guess the position of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +15,8 @@ class Skeleton:
     """The keypoints that a model finds on each object.
 
     Attributes:
-        names: of the points, in the model's order.
-        bones: pairs of indices of points that a drawing joins.
+        names: names of the keypoints, in the model's order.
+        bones: pairs of indices of keypoints that a drawing connects.
     """
 
     names: tuple[str, ...]
@@ -24,9 +24,12 @@ class Skeleton:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> Self | None:
-        """Read it from JSON that has its fields; None of None.
+        """Read a skeleton from JSON with the fields `names` and `bones`; return None for None.
 
-        LookupError, TypeError or ValueError where it has others.
+        Raises:
+            LookupError: a field is missing.
+            TypeError: a field has the wrong type.
+            ValueError: a bone refers to an unknown keypoint.
         """
         if value is None:
             return None
@@ -38,18 +41,19 @@ class Skeleton:
 
 
 def name_points(names: Sequence[str]) -> Skeleton:
-    """Return the skeleton of these points, with bones if it is a person's."""
+    """Return a skeleton with these names; it has bones if the names are COCO's of a person."""
     return PERSON if tuple(names) == PERSON.names else Skeleton(tuple(names))
 
 
 def number_points(count: int) -> Skeleton:
-    """Return the skeleton of a model that does not name its points."""
+    """Return a skeleton for a model that has no names of keypoints; 17 keypoints are a person's."""
     if count == len(PERSON.names):
         return PERSON
     return Skeleton(tuple(f"point {index}" for index in range(count)))
 
 
-# Lin et al., Microsoft COCO, 2014: the 17 points of a person, and the bones of its annotations.
+# The 17 keypoints of a person in COCO, and the bones in its annotations (Lin et al., Microsoft
+# COCO, 2014).
 PERSON = Skeleton(
     (
         "nose",
@@ -93,7 +97,7 @@ PERSON = Skeleton(
     ),
 )
 
-# Face detectors order them by the image: its left is the person's right.
+# Face detectors use the order in the image: its left eye is the person's right eye.
 FACE = Skeleton(
     ("right eye", "left eye", "nose", "right mouth corner", "left mouth corner"),
 )

@@ -1,4 +1,4 @@
-"""Defines the results of a pipeline's later stages on each object, as JSON and as a tensor."""
+"""Defines results of a pipeline's later stages for each object, and converts them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from fovea_engines.results.vocabulary import NO_NAMES, Vocabulary, read_vocabula
 from fovea_engines.session import Array, TensorSpec
 
 FAILED: Final = "failed"
-"""The caption of an object for which a stage failed."""
+"""Caption of an object if a stage failed for it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageResult:
-    """The result of a stage of a pipeline on a crop of an object.
+    """The result of one pipeline stage for the crop of one object.
 
     Attributes:
-        stage: its name; empty where it is read from an answer, which does not have it.
-        field: of the object, which holds the result in an answer.
-        found: None where the stage failed.
-        vocabulary: of the stage's model.
-        caption: a few words for pictures; empty where there are none.
-        error: code and message, where the stage failed.
+        stage: name of the stage; empty if read from a response, which has no such names.
+        field: field of the object that holds the result in a response.
+        found: the result; None if the stage failed.
+        vocabulary: names of the classes and keypoints of the stage's model.
+        caption: a few words for drawings; may be empty.
+        error: code and message if the stage failed, otherwise None.
     """
 
     stage: str
@@ -44,11 +44,11 @@ class StageResult:
 
 
 STAGE_RESULTS: Final = TensorSpec("findings", "object", (-1, -1))
-"""The tensor of `stage_results_tensor`. Version 0.1 gave it this name."""
+"""Spec of the tensor that `stage_results_tensor` returns. Its name is the one of version 0.1."""
 
 
 def stage_results_json(results: Iterable[StageResult], options: PredictOptions) -> dict[str, Any]:
-    """Return the fields that the stage results of an object add to it."""
+    """Return the fields that the stage results of an object add to it in a response."""
     answer: dict[str, Any] = {}
     for each in results:
         _add(answer, each, options)
@@ -76,11 +76,11 @@ def _add(answer: dict[str, Any], result: StageResult, options: PredictOptions) -
 
 
 def read_stage_results(answer: Mapping[str, Any]) -> Iterator[StageResult]:
-    """Yield the stage results of an object in a response; raises as `TaskResult.from_json`."""
+    """Yield the stage results of an object in a response; errors as `TaskResult.from_json`."""
     for name, value in answer.items():
         match name:
             case "attributes":
-                # Each may be of another model, with other labels.
+                # Attributes may come from different models, which have different labels.
                 for each in value:
                     yield _read(name, Attributes, [each])
             case "classes":
@@ -103,7 +103,7 @@ def _read(name: str, kind: type[TaskResult], value: object) -> StageResult:
 def stage_results_tensor(
     found: Sequence[Sequence[Sequence[StageResult]]], options: PredictOptions
 ) -> Array:
-    """Convert to texts [n, k]: of each object the JSON that /v1 adds to it."""
+    """Return texts [n, k]: the JSON that /v1 adds to each object, or empty texts as padding."""
     texts = np.full((len(found), max(map(len, found))), b"", object)
     for row, objects in zip(texts, found, strict=True):
         for column, results in enumerate(objects):

@@ -1,4 +1,4 @@
-"""Defines the operations that the results of all tasks share."""
+"""Defines the operations that the results of all tasks have."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fovea_preprocess.spec import Channels
 
 
 class TaskResult(ABC):
-    """The result for one image; each task has one type.
+    """The result of a model for one image. Each task has one subclass.
 
-    A head returns it in pixels of the model's input. JSON and tensors are in pixels of the upright
-    image, as after `to_source`.
+    A head returns coordinates in pixels of the model's input. JSON and tensors need the result of
+    `to_source`, which is in pixels of the upright image.
 
     Attributes:
-        tasks: whose results it is.
-        field: of an image's answer, which holds it.
-        shares: what `shared` measures, for people.
-        columns: of the table of its `rows`; none where it fits into none, or a model decides them.
+        tasks: tasks that have this kind of result.
+        field: field of a response that holds the result.
+        shares: noun for people: the things whose agreement `shared` measures.
+        columns: column names of `rows`; empty if the result has no fixed table.
     """
 
     __slots__ = ()
@@ -36,16 +36,22 @@ class TaskResult(ABC):
 
     @abstractmethod
     def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
-        """Return the fields that it adds to the answer for an image, as /v1 has them."""
+        """Return the fields that the result adds to the response for an image, as in /v1."""
 
     @classmethod
     @abstractmethod
     def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
-        """Read it from the answer for an image, in which numbers are rounded.
+        """Read the result from the response for an image, in which numbers are rounded.
 
-        `to_json` then writes the same again. Where the answer leaves a map out, as with mask=none,
-        so does the result: its pixels are an InvalidResult. `read_result` calls it, and raises
-        whatever else it raises as one, too.
+        `to_json` of the result returns the same JSON again. If the response leaves a map out, as
+        with mask=none, the result has no map, and a call for its pixels raises InvalidResult.
+
+        Raises:
+            LookupError: a field is missing.
+            TypeError: a value has the wrong type.
+            ValueError: a value is out of range, or a file is damaged.
+
+        `read_result` calls this method, and converts these and all other errors to InvalidResult.
         """
 
     @classmethod
@@ -53,30 +59,33 @@ class TaskResult(ABC):
     def to_tensors(
         cls, found: Sequence[Self], vocabulary: Vocabulary, options: PredictOptions
     ) -> dict[str, Array]:
-        """Convert the results for n images, at least one, to tensors [n, ...] by name.
+        """Convert the results for n images, n >= 1, to tensors [n, ...] by name.
 
-        Texts are objects of `bytes`.
+        Texts are object arrays of `bytes`.
         """
 
     @classmethod
     @abstractmethod
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
-        """List the tensors of a model's task; -1 is the images, or a size that varies."""
+        """Return the specs of a task's tensors; -1 is the number of images or a varying size."""
 
     @property
     @abstractmethod
     def summary(self) -> str:
-        """Describe it in a few words, e.g. "3 objects"."""
+        """Describe the result in a few words, e.g. "3 objects"."""
 
     @property
     @abstractmethod
     def arrays(self) -> list[Array]:
-        """Return all arrays that it keeps in memory."""
+        """Return the arrays that the result keeps in memory."""
 
     def holding(self, arrays: Sequence[Array]) -> Self:
-        """Return a result of the same model that has these arrays, as `arrays` lists them.
+        """Return a result of this type with other arrays, in the order of `arrays`.
 
-        ValueError where they are not as many. Objects and maps have more than arrays.
+        `Detections` and maps do not support this, as they have more fields than arrays.
+
+        Raises:
+            ValueError: the number of arrays is wrong.
         """
         try:
             return type(self)(*arrays)
@@ -84,35 +93,35 @@ class TaskResult(ABC):
             raise ValueError(f"{len(arrays)} arrays make no {type(self).__name__}") from error
 
     def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
-        """Return the lines that a picture lists of it, each with the number of its colour."""
+        """Return the lines of text that a drawing lists, each with the index of its colour."""
         return [(self.summary, 0)]
 
     @property
     def likely(self) -> dict[int, float]:
-        """Return the classes of the whole image that hold, each with its score."""
+        """Return the classes that hold for the whole image, each with its score."""
         return {}
 
     def rows(self, vocabulary: Vocabulary) -> list[dict[str, Any]]:
-        """Return the rows of a table, by its `columns`."""
+        """Return the rows of a table. The keys of each row are `columns`."""
         value = self.to_json(vocabulary, PredictOptions(mask="none"))[self.field]
         several = value if isinstance(value, list) else [value]
         return [{name: each[name] for name in self.columns} for each in several]
 
     def caption(self, labels: Sequence[str] | None) -> str:
-        """Return a few words that an object is named by, if it is of a crop of that."""
+        """Return a few words that name an object, if this is the result for its crop."""
         return ", ".join(class_name(labels, class_id) for class_id in self.likely)
 
     def shared(self, other: TaskResult) -> float | None:
-        """Return how far it is the result of another engine, 0 to 1: the agreement of both.
+        """Return the agreement with the result of another engine for the same image, 0 to 1.
 
-        It is None of objects and classes, which are compared one by one.
+        None for objects and classes, which are compared one by one, and for results of other types.
         """
         return None
 
     def in_rgb(self, channels: Channels) -> Self:
-        """Return it with colours in RGB, of a network whose channels have this order."""
+        """Return the result with colours in RGB, given the order of the model's channels."""
         return self
 
     @abstractmethod
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return it in pixels of the upright image that `back` was computed for."""
+        """Return the result in pixels of the upright image that `back` was computed for."""

@@ -1,8 +1,9 @@
-"""Cuts images into overlapping tiles, and joins the objects on them.
+"""Cuts images into overlapping tiles, and joins the objects of all tiles.
 
-As SAHI (arXiv 2202.06934) slices images, and suppresses by the overlap over the smaller box. Unlike
-there, objects that a tile cuts give way to whole ones, however sure they are, and what is found on
-one tile is not suppressed again: a cut-off piece is often surer than the whole.
+The method follows SAHI (arXiv 2202.06934), which suppresses by the overlap over the smaller box.
+There are two differences, because a cut object often has a higher score than the whole one. First,
+objects that a tile cuts lose to whole objects, whatever their scores are. Second, objects of one
+tile do not suppress each other again.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from fovea_preprocess.letterbox import LetterboxMap
 MAX_TILES = 1000
 
 MAX_SHARED = 0.5
-"""As SAHI's default: an object that a tile cuts lies within the whole object on the next tile."""
+"""Largest overlap over the smaller box, the default of SAHI. An object that a tile cuts lies within
+the whole object of the next tile.
+"""
 
-# Share of a tile's side within which a box ends at its edge: the boxes of cut objects end some
-# pixels before it. A whole object that is taken for cut loses nothing: the next tile has it, too.
+# Share of a tile's side within which a box counts as cut: boxes of cut objects end a few pixels
+# before the edge. A whole object that counts as cut by mistake is not lost, because the next tile
+# shows it, too.
 _EDGE = 1 / 50
 
 Indices = NDArray[np.intp]
@@ -42,9 +46,13 @@ class Tile(NamedTuple):
 
 
 def cut(options: PredictOptions, size: tuple[int, int]) -> list[Tile]:
-    """Return the tiles of an image of (height, width) pixels that a request with `tile` asks for.
+    """Return the tiles for a request with `tile` on an image of (height, width) pixels.
 
-    The whole image is the last: there, objects that are larger than a tile are found.
+    If there are several tiles, the whole image is added as the last one, to find objects that are
+    larger than a tile.
+
+    Raises:
+        InvalidOption: there are more than `MAX_TILES`.
     """
     assert options.tile is not None, "only such requests cut"
     height, width = size
@@ -53,18 +61,18 @@ def cut(options: PredictOptions, size: tuple[int, int]) -> list[Tile]:
 
 
 def crop(pixels: NDArray[np.uint8], tile: Tile) -> NDArray[np.uint8]:
-    """Return the pixels of a tile, a view into the image, [height, width, 3]."""
+    """Return the pixels of a tile, [height, width, 3], as a view into the image."""
     left, top, width, height = tile
     return pixels[top : top + height, left : left + width]
 
 
 def tiles(option: str, overlap: float, width: int, height: int) -> list[Tile]:
-    """Return the tiles of an image, row by row; one, if a tile covers it.
+    """Return the tiles of an image, row by row. A single tile may cover the whole image.
 
     Args:
-        option: as `read_tile` takes it.
-        overlap: share of a tile that the next one repeats, 0 to .9. The last of a row or column is
-            moved back into the image, and so repeats more.
+        option: text that `read_tile` parses.
+        overlap: share of a tile that the next tile repeats, 0 to .9. The last tile of a row or
+            column is moved back into the image, and so repeats more.
         width: of the image, pixels.
         height: of the image, pixels.
 
@@ -87,12 +95,17 @@ def tiles(option: str, overlap: float, width: int, height: int) -> list[Tile]:
 def join_tiles(
     found: Sequence[tuple[Tile, Detections]], size: tuple[int, int], options: PredictOptions
 ) -> Detections:
-    """Join the objects on tiles of an image of (height, width) pixels, each in pixels of its tile.
+    """Join the objects of all tiles of an image of (height, width) pixels.
 
-    Of boxes on different tiles that share more than `MAX_SHARED` of the smaller one is kept: one
-    that no tile cuts, and then the surer one. The objects of one tile are suppressed already.
-    Rotated rectangles are suppressed as by their head: side by side, they share much of their
-    upright boxes.
+    If boxes of different tiles share more than `MAX_SHARED` of the smaller box, one is kept: a box
+    that no tile cuts first, then the box with the higher score. Objects of the same tile were
+    suppressed before. Rotated rectangles are suppressed with `options.iou`, as in their head,
+    because neighbours may share much of their upright boxes.
+
+    Args:
+        found: each tile with its objects, in pixels of the tile.
+        size: (height, width) of the image, pixels.
+        options: options of the request.
     """
     height, width = size
     parts = [
@@ -127,7 +140,7 @@ def join_tiles(
 
 
 def _cut_off(found: Detections, tile: Tile, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return which objects end at an edge of their tile that is none of the image's, bool [n]."""
+    """Return which objects end at an edge of their tile that is not the image's, bool [n]."""
     height, width = size
     x1, y1, x2, y2 = found.boxes.T
     right, bottom = tile.left + tile.width, tile.top + tile.height
@@ -142,14 +155,15 @@ def _cut_off(found: Detections, tile: Tile, size: tuple[int, int]) -> NDArray[np
 
 
 def _side(length: int, count: int, overlap: float) -> int:
-    """Return the length of so many equal tiles that overlap and cover a length."""
+    """Return the side of `count` equal tiles that overlap and cover a length, pixels."""
     return max(1, ceil(length / (count - (count - 1) * overlap)))
 
 
 def starts(length: int, side: int, overlap: float) -> list[int]:
-    """Return where stretches of `side` begin that cover a length, each repeating an overlap.
+    """Return the starts of intervals of `side` that cover a length and overlap.
 
-    The last is moved back, and so repeats more.
+    Each interval repeats the share `overlap` of the interval before. The last interval is moved
+    back to end at `length`, and so repeats more.
     """
     step = max(1, side - int(side * overlap))
     found = list(range(0, max(1, length - side), step))

@@ -1,4 +1,4 @@
-"""Defines the names that a model's responses use for classes and keypoints."""
+"""Defines the names of classes and keypoints in a model's responses."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import Any, Final
 
 from fovea_engines.results.skeleton import Skeleton, name_points
 
-# No model has so many classes; tables of names are as long as the largest id.
+# Upper limit for class ids in a response, above all real models. It bounds the table of names,
+# which is as long as the largest id.
 _MAX_CLASSES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The names that a model's responses use.
+    """The names of classes and keypoints in a model's responses.
 
     Attributes:
-        labels: class names by id; None when unknown.
-        skeleton: of the keypoints; None without them.
-        reason: why there are tensors and nothing is decoded; empty where something is.
+        labels: class names by id; None if unknown.
+        skeleton: names and bones of the keypoints; None if there are none.
+        reason: why the response has raw tensors instead of a decoded result; empty if it is
+            decoded.
     """
 
     labels: tuple[str, ...] | None = None
@@ -28,14 +30,18 @@ class Vocabulary:
 
 
 NO_NAMES: Final = Vocabulary()
-"""Of results that have no names."""
+"""Vocabulary of results that have no names."""
 
 
 def read_vocabulary(answer: object) -> Vocabulary:
-    """Return the names in the JSON of an answer; ids without one become numbers.
+    """Return the names in the JSON of a response. Ids without a name become numbers.
 
-    Those of the stages of a pipeline are not among them. LookupError, TypeError or ValueError
-    where it is none.
+    Names in the stage results of a pipeline are left out.
+
+    Raises:
+        LookupError: a field is missing.
+        TypeError: a value has the wrong type.
+        ValueError: a class id is out of range.
     """
     names: dict[int, str] = {}
     letters: dict[str, None] = {}
@@ -54,7 +60,7 @@ def read_vocabulary(answer: object) -> Vocabulary:
 
 
 def _named(part: object) -> Iterator[Mapping[str, Any]]:
-    """Yield what has a name: objects, classes and characters."""
+    """Yield the JSON objects that have a name: detections, classes and characters."""
     if isinstance(part, Mapping):
         if "character" in part or "class_name" in part:
             yield part
@@ -66,7 +72,11 @@ def _named(part: object) -> Iterator[Mapping[str, Any]]:
 
 
 def check_class(class_id: int) -> int:
-    """Return the number of a class in an answer; ValueError where no model has it."""
+    """Return a class id of a response as an int.
+
+    Raises:
+        ValueError: the id is out of range.
+    """
     if not 0 <= class_id < _MAX_CLASSES:
         raise ValueError(f"no model has a class {class_id}")
     return int(class_id)
