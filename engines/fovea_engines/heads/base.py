@@ -1,4 +1,4 @@
-"""Defines the interface of a head."""
+"""Defines the interface of a head, which decodes the outputs of a family of models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fovea_engines.session import Array
 from fovea_preprocess.errors import UnsupportedModel
 
 IMAGENET: Mapping[str, Any] = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
-"""Fields of `PreprocessSpec` for networks trained on 0 to 1 less ImageNet's mean, over its std."""
+"""Mean and std of ImageNet, as fields of `PreprocessSpec`, for inputs scaled to 0 to 1."""
 
 MMDETECTION: Mapping[str, Any] = {
     "channels": "BGR",
@@ -30,10 +30,10 @@ MMDETECTION: Mapping[str, Any] = {
     "mean": (103.53, 116.28, 123.675),
     "std": (57.375, 57.12, 58.395),
 }
-"""Mean and std of MMDetection's configurations in BGR, which NanoDet shares."""
+"""Channels, scale, mean and std of MMDetection's configurations; NanoDet uses them, too."""
 
 CROPPED: Mapping[str, Any] = {"fit": "center-crop", "crop_ratio": 256 / 224, **IMAGENET}
-"""The preprocessing of torchvision's and timm's classifiers."""
+"""The preprocessing of classifiers of torchvision and timm."""
 
 YOLOX: Mapping[str, Any] = {
     "channels": "BGR",
@@ -47,17 +47,18 @@ STRETCHED: Mapping[str, Any] = {"fit": "stretch", **IMAGENET}
 STRETCHED_MOSTLY = (
     "most such networks stretch the image, and take mean and std of ImageNet; others differ"
 )
-"""The preprocessing of networks that look at a whole image or crop, and where exporters differ."""
+"""Usual preprocessing of models for whole images or crops, and how exporters deviate from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Columns of a raw output: a box, objectness if it has it, and the classes.
+    """Columns of a raw output: a box, objectness if there is one, and the classes.
 
     Attributes:
-        axis: dimension along which they lie, 1 or 2; the boxes lie along the other.
-        objectness: without it, a class's probability is the score.
-        corners: boxes are x1 y1 x2 y2, and not centre and size.
+        axis: dimension of the columns, 1 or 2; boxes are along the other dimension.
+        objectness: True if there is a column of objectness. Otherwise the class probability is the
+            score.
+        corners: True if boxes are x1 y1 x2 y2; False if they are cx cy w h.
     """
 
     axis: Literal[1, 2]
@@ -66,31 +67,33 @@ class Layout:
 
     @property
     def classes(self) -> int:
-        """Number of the first column of a class."""
+        """Return the index of the first class column."""
         return 5 if self.objectness else 4
 
 
 @dataclass(frozen=True)
 class Head(ABC):
-    """Decodes one family's outputs. Immutable, so threads share it.
+    """Decodes the outputs of one family of models. Heads are immutable, so threads share them.
 
-    A family is a class whose class variables describe it; a subclass needs no `dataclass` of its
-    own. Where families differ in these variables alone, one class makes all, by `as_family`.
+    Each family is a subclass whose class variables describe it. A subclass needs no `dataclass`
+    decorator. If families differ only in class variables, one class defines all of them with
+    `as_family`.
 
     Attributes:
-        family: name in `FAMILIES`.
+        family: name of the family in `FAMILIES`.
         task: the decoded task, e.g. "detect" or "segment".
-        labels: names of the classes, where all models of the family have the same.
-        preprocess: fields of `PreprocessSpec` in which its training differs from the defaults.
-        guessed: in what exporters of the family differ in preprocessing; "" if in nothing.
-        variants: names, in `VARIANTS`, of what these do otherwise.
-        nameless: its task knows no classes, and so no names of them.
-        sized: it needs the size of the input to decode.
-        resizes: its graphs resize images themselves, and take any size.
-        outputs: names of the outputs that are decoded, in the order of `Fit.outputs`.
-        size: (height, width) of the input, pixels; None if dynamic, which `sized` heads exclude.
-        num_classes: None where unknown.
-        skeleton: of the keypoints; None without them.
+        labels: class names, if all models of the family have the same classes.
+        preprocess: fields of `PreprocessSpec` in which the family differs from the defaults.
+        guessed: how exporters of the family differ in preprocessing, so that `preprocess` is a
+            guess; "" if they do not differ.
+        variants: names of alternative preprocessings in `VARIANTS` that some exporters use.
+        nameless: True if the task has no classes, and so no class names.
+        sized: True if decoding needs the size of the input.
+        resizes: True if the family's graphs resize images themselves and accept any size.
+        outputs: names of the decoded outputs, in the order of `Fit.outputs`.
+        size: (height, width) of the input, pixels; None if dynamic, which `sized` heads reject.
+        num_classes: number of classes; None if unknown.
+        skeleton: names of the keypoints; None if there are none.
     """
 
     family: ClassVar[str]
@@ -110,9 +113,14 @@ class Head(ABC):
 
     @classmethod
     def as_family(cls, family: str, **values: Any) -> type[Self]:
-        """Return a class of this name that has these values of class variables.
+        """Return a subclass for a family, with these values of class variables.
 
-        TypeError for a variable that the class has not.
+        Args:
+            family: name of the family.
+            values: class variables by name.
+
+        Raises:
+            TypeError: the class has no such variable.
         """
         known = {name for one in cls.__mro__ for name in get_annotations(one)}
         if unknown := sorted(values.keys() - known):
@@ -125,7 +133,7 @@ class Head(ABC):
     @classmethod
     @abstractmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Return how well a model's signature fits this family, or the reason why it does not."""
+        """Return how well a model's signature fits this family, or why it does not fit."""
 
     @classmethod
     def open(
@@ -135,7 +143,17 @@ class Head(ABC):
         num_classes: int | None = None,
         skeleton: Skeleton | None = None,
     ) -> Self:
-        """Return a head for the named outputs and an input of (height, width) pixels."""
+        """Create a head.
+
+        Args:
+            outputs: names of the outputs to decode.
+            size: (height, width) of the input, pixels; None if dynamic.
+            num_classes: number of classes; None if unknown.
+            skeleton: names of the keypoints; None if there are none.
+
+        Raises:
+            UnsupportedModel: the size is dynamic, and the family needs it to decode.
+        """
         if cls.sized and size is None:
             raise UnsupportedModel(
                 f"a head of family {cls.family} is decoded with the input's size, which is "
@@ -144,44 +162,52 @@ class Head(ABC):
         return cls(outputs, size, num_classes, skeleton)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return what in the numbers for one image, [1, ...] each, excludes this family."""
+        """Return the reason why the outputs for one image cannot belong to this family, or None.
+
+        Args:
+            outputs: arrays [1, ...] by name.
+        """
         return None
 
     def doubt(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return what speaks against this family only if the image shows what the model finds.
+        """Return a reason against this family that holds only if the image shows known objects.
 
-        It excludes a family that is guessed. A family that the user names it does not, as a model
-        for something else than is on the image says the same.
+        A model whose objects are missing in the image can produce the same outputs. So the reason
+        rejects only families that were guessed, and never the family that the user named.
+
+        Args:
+            outputs: arrays [1, ...] by name, for one image.
         """
         return None
 
     def tells(self, outputs: Mapping[str, Array]) -> bool:
-        """Return whether numbers for one image could speak against this family: zeros cannot."""
+        """Return whether the outputs for one image can contradict this family. Zeros cannot."""
         return any(np.any(outputs[name]) for name in self.outputs)
 
     def unsound(self, outputs: Mapping[str, Array], row: int) -> str | None:
-        """Return the first of `numbers` that has NaN or infinity; None if `decode` can read all."""
+        """Return the name of the first array in `numbers` that `is_sound` rejects, or None."""
         return next((n for n, values in self.numbers(outputs, row) if not is_sound(values)), None)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield what `decode` reads of one image, without padding, each with a name for people."""
+        """Yield a name and an array, without padding, for each array that `decode` reads."""
         for name in self.outputs:
             yield f"output {name}", outputs[name][row : row + 1]
 
     @abstractmethod
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> TaskResult:
-        """Return what the model found in one image; objects are suppressed, and best first.
+        """Decode the result for one image. Objects are suppressed and sorted, best first.
 
         Args:
-            outputs: the session's answer, float16, float32 or float64; not changed, and not
-                referenced by the result. Values that are not finite are dropped.
+            outputs: outputs of the session by name, float16, float32 or float64. They are not
+                changed, and the result does not refer to them. Values that are not finite are
+                dropped.
             row: index of the image in the batch.
-            options: of the request. A box has only its best class, and is dropped when
-                `options.classes` lacks that class; a query with a sigmoid for each class may be
+            options: options of the request. A box has only its best class, and is dropped if
+                `options.classes` lacks that class. A query with one sigmoid per class may yield
                 several boxes.
 
         Returns:
-            In pixels of the model's input; boxes are not clipped to it.
+            The result in pixels of the model's input. Boxes are not clipped to the input.
         """
 
 
@@ -189,8 +215,8 @@ class Detector(Head):
     """Decodes objects with boxes.
 
     Attributes:
-        duplicates: several boxes may be of one object, so they need suppression.
-        layout: of the output, where it is one whose columns are boxes and classes.
+        duplicates: True if several boxes may belong to one object, so that suppression is needed.
+        layout: columns of the output, if they are boxes and classes; otherwise None.
     """
 
     duplicates: ClassVar[bool] = False
@@ -198,12 +224,12 @@ class Detector(Head):
 
     @abstractmethod
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's objects, suppressed, best first."""
+        """Decode the objects of one image; they are suppressed and sorted, best first."""
 
     def columns(self, outputs: Mapping[str, Array]) -> Array | None:
-        """Return the first image's numbers, [columns, boxes]; None where the rows are ranked.
+        """Return the output for the first image, [columns, boxes]; None if its rows are ranked.
 
-        Two ranked rows of equal score may change places, so that their numbers cannot be compared.
+        Rows of equal score may change places in a ranking, so they cannot be compared.
         """
         if self.layout is None:
             return None
@@ -211,24 +237,25 @@ class Detector(Head):
         return first if self.layout.axis == 1 else first.T
 
     def tables(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the first image's numbers whose places are fixed, [columns, places], by name."""
+        """Return the first image's arrays [columns, places] that have a fixed order, by name."""
         columns = self.columns(outputs)
         return {} if columns is None else {"raw output": columns}
 
 
-# Bits of a half: all but the sign, and the exponent of NaN and infinity.
+# Bit masks of float16: all bits but the sign, and the exponent of NaN and infinity.
 _NO_SIGN, _NOT_FINITE = 0x7FFF, 0x7C00
 
 
 def is_sound(numbers: Array) -> bool:
-    """Return whether no number is NaN or infinite, and not all are minus infinity.
+    """Return whether the largest number is finite.
 
-    That is whether the largest is finite, which is one quick pass. Minus infinity beside others is
-    how networks write that a class or a query is out of the question.
+    If so, there is no NaN and no positive infinity, and some number is finite. Single minus
+    infinities pass: models use them for impossible classes or queries. Arrays that are empty or
+    have no floats pass, too.
     """
     if numbers.dtype.kind != "f" or not numbers.size:
         return True
-    # Its bits are compared a hundred times as fast as halves are.
+    # numpy compares integers a hundred times faster than float16.
     half = numbers.dtype == np.float16
     if half and (numbers.view(np.uint16) & _NO_SIGN).max() < _NOT_FINITE:
         return True
@@ -249,11 +276,11 @@ def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def keypoints(points: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return keypoints [n, k, 3], x y and a score, as `Detections` has them.
+    """Return keypoints [n, k, 3], x y and a score, in the form of `Detections`.
 
     Args:
-        points: float32 [n, k, 2 or 3]. Those that a model does not score have a score of 1. Where
-            one is broken, or farther out than `FARTHEST`, all three numbers are 0.
+        points: float32 [n, k, 2 or 3]. Without scores, each keypoint gets score 1. A keypoint that
+            is not finite or lies beyond `FARTHEST` becomes three zeros.
     """
     if points.shape[2] == 2:
         points = np.concatenate([points, np.ones_like(points[..., :1])], axis=2)
