@@ -1,1 +1,1 @@
-"""Decodes raw outputs into detections, with one file per family."""
+"""Decodes the outputs of models. Each file has the families of one lineage, or a shared part."""

@@ -1,10 +1,10 @@
-"""Decodes two tensors over a grid, corners and probabilities, before suppression.
+"""Decodes two tensors over a grid before suppression: box corners and class probabilities.
 
     yolo-nas     YOLO-NAS: [n, cells, 4], [n, cells, classes]
     ppyoloe      PP-YOLOE and PP-YOLOE+: [n, cells, 4], [n, cells, classes] or [n, classes, cells]
     damo-yolo    DAMO-YOLO: [n, cells, classes], [n, cells, 4]
 
-Where names and metadata do not tell them apart, a build asks.
+If names and metadata do not distinguish the families, the user must choose one.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class BoxesAndScores(ScoredBoxes):
     """Decodes boxes [batch, cells, 4], corners in pixels, and scores [batch, cells, classes].
 
     Attributes:
-        named: what the metadata calls the family.
-        boxes_first: the order of the outputs, where both have the columns of boxes.
-        transposed: scores may be [batch, classes, cells].
-        box_columns: numbers of a box.
+        named: name of the family in the metadata.
+        boxes_first: order of the outputs, which matters if both have as many columns as boxes.
+        transposed: True if scores may be [batch, classes, cells].
+        box_columns: number of columns of a box.
     """
 
     named: ClassVar[str]
@@ -41,7 +41,7 @@ class BoxesAndScores(ScoredBoxes):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for two tensors over one grid, whatever they are called."""
+        """Check for two tensors over one grid, with any names."""
         found = cls._boxes_and_scores(signature.outputs)
         if found is None:
             return OTHERS
@@ -61,7 +61,7 @@ class BoxesAndScores(ScoredBoxes):
     def _boxes_and_scores(
         cls, outputs: Sequence[TensorSpec]
     ) -> tuple[TensorSpec, TensorSpec, int] | None:
-        """Return boxes, scores and the number of classes."""
+        """Return boxes, scores and the number of classes, or None if the shapes do not fit."""
         if len(outputs) != 2 or any(
             len(tensor.shape) != 3 or not tensor.dtype.startswith("float") for tensor in outputs
         ):
@@ -78,25 +78,25 @@ class BoxesAndScores(ScoredBoxes):
         return None
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude what is no probability, and boxes of another form."""
+        """Return a reason if scores are not probabilities or boxes have another form."""
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         boxes = outputs[self.outputs[0]][0]
         return fractions(boxes) or off_grid(boxes, corners=True) or no_corners(boxes)
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
-        """Return the only level."""
+        """Return a single level: the scores [cells, classes] and the boxes."""
         boxes, scores = (outputs[name][row] for name in self.outputs)
         return [(scores if len(scores) == len(boxes) else scores.T, boxes)]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return the values: they are corners already."""
+        """Return the values unchanged: they are corners in pixels."""
         return values
 
 
 HEADS: tuple[type[Head], ...] = (
-    # Training pads around images of 636 pixels at most. Here they fill the input of 640, which is
-    # less than a percent larger.
+    # YOLO-NAS is trained on images of at most 636 pixels with padding. Here an image fills the
+    # input of 640 pixels, which enlarges it by less than 1 %.
     BoxesAndScores.as_family("yolo-nas", named="yolonas", preprocess={"unscale": "ratio"}),
     BoxesAndScores.as_family(
         "ppyoloe",

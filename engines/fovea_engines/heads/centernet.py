@@ -1,10 +1,10 @@
 """Decodes CenterNet: a heat map of centres for each class, sizes and offsets at stride 4.
 
     centernet          probabilities [n, classes, h, w], sizes and offsets in cells [n, 2, h, w]
-    centernet-logits   the same with the heat map before its sigmoid, as the original has it
+    centernet-logits   the same with the heat map before its sigmoid, as in the original
 
-A box is where a probability is the largest of its 3 x 3 cells, so that nothing is suppressed
-("Objects as Points", arXiv 1904.07850).
+A cell is the centre of a box if its probability is the largest of its 3 x 3 neighbourhood. So
+there are no duplicates to suppress ("Objects as Points", arXiv 1904.07850).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CenterNet(Detector):
     """Decodes a heat map, sizes and offsets.
 
     Attributes:
-        logits: the heat map is taken before its sigmoid.
+        logits: True if the heat map is before its sigmoid.
     """
 
     preprocess: ClassVar[Mapping[str, Any]] = {
@@ -65,7 +65,7 @@ class CenterNet(Detector):
         return Fit(names, classes, f"{why}; {counted(classes, 'class')}", strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude another heat map, and offsets that leave their cell."""
+        """Return a reason if the heat map has other values or offsets leave their cell."""
         heat, _, offset = (outputs[name][0] for name in self.outputs)
         cells = heat.reshape(len(heat), -1).T
         if (reason := no_logits(cells) if self.logits else no_probabilities(cells)) is not None:
@@ -94,7 +94,7 @@ class CenterNet(Detector):
         return detections(boxes, scores, class_ids, options, suppress=False)
 
     def columns(self, outputs: Mapping[str, Array]) -> Array | None:
-        """Return the first image's maps, their cells in a row."""
+        """Return the maps of the first image, [columns, cells]."""
         maps = [outputs[name][0] for name in self.outputs]
         table: Array = np.concatenate([each.reshape(len(each), -1) for each in maps])
         return table

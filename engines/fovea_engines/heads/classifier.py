@@ -1,4 +1,4 @@
-"""Decodes classes of the whole image: of one classifier, of several, or of any number at once.
+"""Decodes classes of the whole image, from one or several classifiers.
 
     classifier           torchvision, timm, Hugging Face, PP-LCNet: probabilities [n, classes]
     classifier-logits    the same before the softmax
@@ -28,15 +28,15 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.text import counted
 
-# The sum of a softmax in float16 is so far off 1.
+# Tolerance for a sum of probabilities: a float16 softmax may differ from 1 by this much.
 _ROUNDING = 0.02
-# Numbers of classes of ImageNet-1k, without and with one for "background", and of ImageNet-21k and
-# its cleaned forms: no common embedding has such a length.
+# Numbers of classes of ImageNet-1k, without and with "background", and of ImageNet-21k and its
+# cleaned versions. Embeddings seldom have such lengths.
 _IMAGENET = {1000, 1001, 10450, 11221, 21841, 21843}
 
 
 class Classifier(Head):
-    """Decodes probabilities, which add up to 1."""
+    """Decodes probabilities that add up to 1."""
 
     family = "classifier"
     task = "classify"
@@ -62,7 +62,7 @@ class Classifier(Head):
         return Fit((output.name,), count, f"a number for each of {count} classes")
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude what is no probability, and probabilities that do not add up to 1."""
+        """Return a reason if numbers are not probabilities or do not add up to 1."""
         if (reason := self._no_row(outputs)) is not None:
             return reason
         numbers = self._numbers(outputs, 0)
@@ -77,11 +77,11 @@ class Classifier(Head):
         return None
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Classes:
-        """Return one image's most probable classes."""
+        """Return the most probable classes of one image."""
         return best_classes(self._numbers(outputs, row), options)
 
     def _numbers(self, outputs: Mapping[str, Array], row: int) -> NDArray[np.float32]:
-        """Return one image's numbers, [classes]."""
+        """Return the numbers of one image, float32 [classes]."""
         numbers: Array = outputs[self.outputs[0]][row]
         return numbers.astype(np.float32).ravel()
 
@@ -93,13 +93,13 @@ class Classifier(Head):
 
 
 class ClassifierLogits(Classifier):
-    """Decodes logits, whose softmax is the probabilities."""
+    """Decodes logits; their softmax gives the probabilities."""
 
     family = "classifier-logits"
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one output with a number for each class, and for classes."""
+        """Check for one output with a number for each class, and for evidence of classes."""
         fit = Classifier.fit(signature)
         if isinstance(fit, str):
             return fit
@@ -113,7 +113,7 @@ class ClassifierLogits(Classifier):
         return replace(fit, unsure=unsure)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude probabilities."""
+        """Return a reason if all numbers are within 0 to 1, so that they are probabilities."""
         if (reason := self._no_row(outputs)) is not None:
             return reason
         numbers = self._numbers(outputs, 0)
@@ -123,7 +123,7 @@ class ClassifierLogits(Classifier):
 
     @np.errstate(all="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Classes:
-        """Return one image's most probable classes."""
+        """Return the most probable classes of one image."""
         logits = self._numbers(outputs, row)
         finite = np.isfinite(logits)
         powers = np.exp(logits - logits.max(where=finite, initial=-np.inf))
@@ -131,7 +131,7 @@ class ClassifierLogits(Classifier):
 
 
 class YoloClassifier(Classifier):
-    """Decodes the classifiers of YOLOv5, v8, v11 and v26, trained on 0 to 1 without a mean."""
+    """Decodes classifiers of YOLOv5, v8, v11 and v26, trained on 0 to 1 without mean and std."""
 
     family = "yolo-classifier"
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "center-crop"}
@@ -139,7 +139,7 @@ class YoloClassifier(Classifier):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one output with a number for each class, and Ultralytics' metadata."""
+        """Check for one output with a number for each class, and for metadata of Ultralytics."""
         fit = Classifier.fit(signature)
         if isinstance(fit, str):
             return fit
@@ -149,11 +149,11 @@ class YoloClassifier(Classifier):
 
 
 class AttributesHead(Head):
-    """Decodes several outputs; each has classes of its own.
+    """Decodes several outputs. Each is a classifier with its own classes.
 
     Attributes:
-        exclusive: each output is a softmax; else it has a sigmoid for each class.
-        logits: the softmax is still to be computed; metadata or the user say so.
+        exclusive: True if each output is a softmax; False if each class has its own sigmoid.
+        logits: True if the softmax is not part of the model. Only metadata or the user show this.
     """
 
     task = "attributes"
@@ -164,7 +164,7 @@ class AttributesHead(Head):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for two outputs or more that have a number for each of some classes."""
+        """Check that each output has a number for each of its classes, and count the classes."""
         outputs, fewest = signature.outputs, 2 if cls.exclusive else 1
         if not outputs or not all(_is_classifier(each, fewest) for each in outputs):
             return OTHERS
@@ -188,7 +188,7 @@ class AttributesHead(Head):
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude what is no probability, and sums that are not as the family has them."""
+        """Return a reason if numbers are not probabilities, or their sums do not fit the family."""
         if self.logits:
             return no_logits(np.concatenate([outputs[name].ravel() for name in self.outputs]))
         sums = []
@@ -208,13 +208,13 @@ class AttributesHead(Head):
         return None
 
     def unsound(self, outputs: Mapping[str, Array], row: int) -> str | None:
-        """Return the first output with a number that is NaN or infinite."""
-        # An output of another kind may have no such row.
+        """Return the first output with a number that is NaN or infinite, or None."""
+        # An output with another first axis may have no such row.
         finite = {name: np.isfinite(outputs[name][row : row + 1]).all() for name in self.outputs}
         return next((f"output {name}" for name, sound in finite.items() if not sound), None)
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Attributes:
-        """Return what each classifier says of one image."""
+        """Return the classes of each classifier for one image."""
         found, first = [], 0
         for name in self.outputs:
             numbers = outputs[name][row].astype(np.float32).ravel()

@@ -1,7 +1,7 @@
-"""Decodes with a class that a user wrote, in a file of his own.
+"""Decodes with a class that a user wrote in a Python file.
 
-The class decodes the outputs of one image. A family stands around it, as any other head has one: it
-hands over copies, checks what comes back, and names the line of the file that is wrong.
+The class decodes the outputs of one image. `FileHead` makes it a family like any other: it passes
+copies of the outputs, checks the result, and names the line of the file that caused an error.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from fovea_preprocess.errors import (
 )
 
 MODULE = "fovea_head_"
-"""Begins the names of the modules that files are run as."""
+"""Prefix of the names of modules that are created from such files."""
 
 _MOST_LETTERS = 300
-# Float16 rounds a probability of 1 up by less.
+# Largest score that counts as 1: rounding to float16 adds less.
 _ONE = 1.001
 
 
 class CustomHead(ABC):
-    """Decodes what a model computes of an image, where no family of Fovea knows its outputs.
+    """Decodes the outputs of a model for one image, if no family of Fovea knows them.
 
-    A file has one subclass. One object decodes images in several threads at once, so it keeps
-    nothing of an image.
+    A file has one subclass. One instance decodes images in several threads at once, so it must not
+    store data of an image.
 
     Attributes:
         outputs: names of the model's outputs that `decode` reads.
-        task: of the result: detect, segment, pose, obb (`Detections`), classify (`Classes`), or
-            another of `TaskResult.tasks`.
-        labels: names of the classes by id; empty takes those of the model, or of --labels.
-        preprocess: fields of `PreprocessSpec` that the training sets; the default is RGB, 0 to 1,
+        task: task of the result: detect, segment, pose, obb (`Detections`), classify (`Classes`),
+            or another of `TaskResult.tasks`.
+        labels: class names by id; if empty, the names of the model or of --labels are used.
+        preprocess: fields of `PreprocessSpec` as in the training; the default is RGB, 0 to 1,
             letterboxed around the centre.
-        skeleton: of the keypoints; None without them.
-        batched: False for outputs without an axis for the batch, such as [boxes, 6]; the model then
-            takes one image at a time.
+        skeleton: names of the keypoints; None if there are none.
+        batched: False for outputs without a batch axis, such as [boxes, 6]; the model then gets one
+            image at a time.
         size: (height, width) of the model's input, pixels.
     """
 
@@ -74,13 +74,17 @@ class CustomHead(ABC):
 
     @abstractmethod
     def decode(self, outputs: Mapping[str, Array], options: PredictOptions) -> TaskResult:
-        """Return what the model found in one image, in pixels of the model's input.
+        """Decode the result for one image, in pixels of the model's input.
 
         Args:
-            outputs: an array of each of the named outputs, [1, ...], or as they are where they are
-                not `batched`; float32 where they are any float. They may be changed and kept.
-            options: of the request. Objects are filtered by `conf`, `classes` and `max_det`, and
-                ordered, after this; duplicates are suppressed here, as `api.detections` does.
+            outputs: the named outputs, each [1, ...] if `batched`, otherwise as the model returns
+                them. Floats are converted to float32. The method may change and keep the arrays.
+            options: options of the request. Afterwards Fovea filters objects by `conf`, `classes`
+                and `max_det`, and sorts them. This method must suppress duplicates, for example
+                with `api.detections`.
+
+        Returns:
+            The result, of the type that belongs to `task`.
         """
 
 
@@ -88,9 +92,9 @@ class FileHead(Head):
     """The family of one file.
 
     Attributes:
-        written: its class.
-        file: its path, for people.
-        content: of the file.
+        written: the class in the file.
+        file: path of the file, for messages.
+        content: bytes of the file.
     """
 
     sized: ClassVar[bool] = True
@@ -100,7 +104,11 @@ class FileHead(Head):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Take the outputs that the file names; UnsupportedModel where the model lacks one."""
+        """Accept the outputs that the file names.
+
+        Raises:
+            UnsupportedModel: the model lacks an output.
+        """
         there, named = [tensor.name for tensor in signature.outputs], cls.written.outputs
         if missing := [name for name in named if name not in there]:
             raise UnsupportedModel(
@@ -111,7 +119,11 @@ class FileHead(Head):
         return Fit(tuple(named), count, f"decoded by {cls.file}", Strength.ASKED, skeleton)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Refuse, as UnsupportedModel, outputs of one image whose first axis is no batch."""
+        """Check that outputs for one image have a batch axis, if the class is `batched`.
+
+        Raises:
+            UnsupportedModel: an output has no batch axis.
+        """
         for name in self.outputs if self.written.batched else ():
             if (shape := outputs[name].shape)[:1] != (1,):
                 raise UnsupportedModel(
@@ -126,13 +138,18 @@ class FileHead(Head):
             yield f"output {name}", self._part(outputs[name], row)
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> TaskResult:
-        """Return what the file finds in one image; InferenceFailed says what is wrong with it."""
+        """Decode one image with the class of the file.
+
+        Raises:
+            InferenceFailed: the code of the file failed, or its result is invalid. The message has
+                the file, the line and the reason.
+        """
         return self.decode_checked(outputs, row, options)
 
     def decode_checked(
         self, outputs: Mapping[str, Array], row: int, options: PredictOptions
     ) -> TaskResult:
-        """Decode, and check the result; raises as `decode`."""
+        """Decode one image and check the result; errors as in `decode`."""
         parts = {
             name: self._part(outputs[one], row)
             for name, one in zip(self.written.outputs, self.outputs, strict=True)
@@ -168,7 +185,7 @@ class FileHead(Head):
             return self.written(self.size)
 
     def _classes(self, found: Classes, options: PredictOptions) -> Classes:
-        """Check classes, and filter and order them as a request asks."""
+        """Check classes; filter and sort them as the request asks."""
         class_ids, scores = self._check_scores(found)
         kept = np.argsort(-scores, kind="stable")
         if options.classes is not None:
@@ -178,7 +195,7 @@ class FileHead(Head):
     def _check_scores(
         self, found: Classes | Detections
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Return copies of class ids and scores."""
+        """Return checked copies of class ids and scores."""
         count = np.shape(found.scores)[:1]
         scores = self._array("scores", found.scores, count)
         if scores.size and not 0 <= scores.min() <= scores.max() <= _ONE:
@@ -195,7 +212,7 @@ class FileHead(Head):
         return class_ids, scores.clip(max=1)
 
     def _objects(self, found: Detections, options: PredictOptions) -> Detections:
-        """Check objects, and filter and order them as a request asks."""
+        """Check objects; filter and sort them as the request asks."""
         class_ids, scores = self._check_scores(found)
         boxes = self._array("boxes", found.boxes, (len(scores), 4))
         turned = (boxes[:, 2:] < boxes[:, :2]).any(axis=1) & (scores >= options.conf)
@@ -222,7 +239,7 @@ class FileHead(Head):
     def _array(
         self, name: str, value: object, shape: tuple[int, ...], dtype: type[Any] = np.float32
     ) -> NDArray[Any]:
-        """Return a copy of an array of a result, in this type."""
+        """Return a copy of an array of the result in this type, with shape and values checked."""
         array = np.asarray(value)
         whole = dtype is np.int32
         if array.dtype.kind not in ("iu" if whole else "iuf") or array.shape != shape:
@@ -240,14 +257,14 @@ class FileHead(Head):
 
 
 class FileDetector(FileHead, Detector):
-    """The family of a file that finds objects."""
+    """The family of a file whose result is detections."""
 
     def tells(self, outputs: Mapping[str, Array]) -> bool:
-        """Return whether it finds an object, whose place could be wrong; raises as `decode`."""
+        """Return whether `decode` finds an object, whose position can be checked."""
         return len(self.decode(outputs, 0, PredictOptions(mask="none"))) > 0
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's objects; raises as `FileHead.decode`."""
+        """Decode the objects of one image; errors as in `FileHead.decode`."""
         found = self.decode_checked(outputs, row, options)
         assert isinstance(found, Detections), "it is checked"
         return found
@@ -255,7 +272,11 @@ class FileDetector(FileHead, Detector):
 
 @contextmanager
 def named_lines(shown: str, kind: type[FoveaError]) -> Iterator[None]:
-    """Explain an error of code in a file by its line there; it cannot end the program either."""
+    """Convert errors of code in a file to `kind`, with the line of the file in the message.
+
+    SystemExit and KeyboardInterrupt that the code raises are converted, too, so it cannot end the
+    program.
+    """
     try:
         yield
     except FoveaError:
@@ -276,7 +297,10 @@ def named_lines(shown: str, kind: type[FoveaError]) -> Iterator[None]:
 
 
 def _raised_by_signal(error: BaseException) -> bool:
-    """Return whether the program is asked to end: a handler raises below the code it interrupts."""
+    """Return whether a signal raised the error, e.g. to stop the program.
+
+    A handler of a signal raises in the frame below the code that it interrupts.
+    """
     if isinstance(error, Exception) or current_thread() is not main_thread():
         return False
     *_, (frame, _) = walk_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Decodes DETR, RT-DETR and their kin: queries, which do not double each other.
+"""Decodes DETR, RT-DETR and related models: queries, which need no suppression.
 
     detr                     DETR, YOLOS of Hugging Face: a softmax whose last class is "none"
     rtdetr-raw               RT-DETR, D-FINE, DEIM without post-processing (torch, Hugging Face,
@@ -12,7 +12,7 @@
     ultralytics-rtdetr-raw   RT-DETR by Ultralytics before 8.4
                              [n, queries, 4 + classes]: cx cy w h, 0 to 1, probabilities
 
-`iou` and `agnostic` have no effect.
+The options `iou` and `agnostic` have no effect.
 """
 
 from __future__ import annotations
@@ -55,20 +55,21 @@ from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.text import counted
 
 _NAMES = (("pred_logits", "pred_boxes"), ("logits", "pred_boxes"))
-"""The names that the models themselves and LibreYOLO use, and those that Hugging Face does."""
+"""Names of logits and boxes: in the original models and LibreYOLO, and in Hugging Face."""
 
 _SIZES = "orig_target_sizes"
-"""The input beside the image; the graph scales its boxes by it."""
+"""Name of the input beside the image: the graph scales boxes to this size."""
 
 _HEAD = "RTDETRDecoder"
-# Its exports have 300 queries; fewer rows are the characters of a text, for example.
+# Smallest number of queries in exports of Ultralytics, which usually have 300. Fewer rows may be,
+# for example, the characters of a text.
 _MIN_QUERIES = 100
-# LVIS has 1203; more columns are the boxes of another family.
+# Largest number of classes: LVIS has 1203. More columns are boxes of another family.
 _MAX_CLASSES = 1300
 
 
 class RawRtDetr(SeparateQueries):
-    """Decodes RT-DETR, D-FINE, DEIM and others whose classes are scored by a sigmoid each."""
+    """Decodes RT-DETR, D-FINE, DEIM and similar models, which have a sigmoid for each class."""
 
     family = "rtdetr-raw"
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch", "resample": "antialias"}
@@ -81,7 +82,10 @@ class RawRtDetr(SeparateQueries):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check as `Queries.fit`; 92 columns are more likely COCO's ids and none."""
+        """Check as `Queries.fit` does.
+
+        92 columns without 92 names are probably COCO's 91 ids and "none", so they fit DETR better.
+        """
         fit = super().fit(signature)
         if isinstance(fit, str):
             return fit
@@ -95,7 +99,7 @@ class RawRtDetr(SeparateQueries):
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude logits of one softmax, whose last class is "none", too."""
+        """Return a reason if logits are a softmax that ends in "none", or boxes do not fit."""
         reason = super().contradiction(outputs)
         return reason or none_last(outputs[self.outputs[0]][0])
 
@@ -116,41 +120,41 @@ class Detr(Queries):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check as `Queries.fit`."""
+        """Check as `Queries.fit` does, and for the family in the metadata."""
         fit = super().fit(signature)
         if isinstance(fit, Fit) and signature.family not in ("", cls.family):
             return f"the metadata says {signature.family}"
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude logits that are not of a softmax with "none" at the end, and other boxes."""
+        """Return a reason if logits are no softmax that ends in "none", or boxes do not fit."""
         logits = outputs[self.outputs[0]][0]
         return background_last(logits) or super().contradiction(outputs)
 
     def scores(
         self, logits: NDArray[np.float32], options: PredictOptions
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-        """Return the best class of each query."""
+        """Return the best class of each query, see `Queries.scores`."""
         classes = logits[:, :-1]
         class_ids = classes.argmax(axis=1)
         query = np.arange(len(logits))
         best = classes[query, class_ids]
-        # 1 / sum exp(x - best) is the softmax of the best; an overflow is a score of 0.
+        # 1 / sum(exp(x - best)) is the softmax of the best class; an overflow gives a score of 0.
         return query, class_ids, 1 / np.exp(logits - best[:, None]).sum(axis=1)
 
 
 class RtDetr(Suppressed):
     """Decodes boxes x1 y1 x2 y2 in pixels of the input, with class ids and scores.
 
-    The graph takes the size that boxes are scaled to as a second input, which a build sets to that
-    of the first. Some exporters drop the batch of one image: labels [k], boxes [k, 4], scores [k].
+    The graph has a second input, the size that boxes are scaled to. A build sets it to the size of
+    the first input. Some exporters drop the batch axis: labels [k], boxes [k, 4], scores [k].
     """
 
     family = "rtdetr"
     preprocess: ClassVar[Mapping[str, Any]] = {
         "fit": "stretch",
         "resample": "antialias",
-        # A letterbox is that of onnx_inf.py in D-FINE and DEIMv2.
+        # Used if the image is letterboxed, as onnx_inf.py in D-FINE and DEIMv2 does.
         "pad": 0,
         "rounding": "down",
         "unscale": "ratio",
@@ -163,7 +167,7 @@ class RtDetr(Suppressed):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for labels, boxes and scores, with a batch or beside an input of sizes."""
+        """Check for labels, boxes and scores, with a batch axis or with an input of sizes."""
         named = signature.named("labels", "boxes", "scores")
         if isinstance(named, str):
             return named
@@ -181,13 +185,13 @@ class RtDetr(Suppressed):
         return Fit(outputs, signature.num_labels, why, Strength.NAMES)
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
-        """Return one image's rows; without a batch, they are those of the only image."""
+        """Return the rows of one image; without a batch axis, all rows belong to the only image."""
         found = Rows(*(outputs[name] for name in self.outputs))
         return found if found.scores.ndim == 1 else Rows(*(each[row] for each in found))
 
 
 class UltralyticsRtDetr(Detector):
-    """Decodes what 8.4 exports, [batch, k, 6]: columns cx cy w h, 0 to 1, score, class id."""
+    """Decodes exports from 8.4 on, [batch, k, 6]: cx cy w h, 0 to 1, score, class id."""
 
     family = "ultralytics-rtdetr"
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch"}
@@ -195,7 +199,7 @@ class UltralyticsRtDetr(Detector):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one output of few rows; the metadata, where it is there, names the head."""
+        """Check for one output of few rows, and for the head in the metadata if there is any."""
         if isinstance(output := signature.single(), str):
             return output
         if signature.family not in ("", _HEAD):
@@ -218,7 +222,7 @@ class UltralyticsRtDetr(Detector):
         return Fit((output.name,), signature.num_labels, why, strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude rows of another order, and boxes that are no fractions of the input."""
+        """Return a reason if rows have another order or boxes are not fractions of the input."""
         rows = outputs[self.outputs[0]][0]
         boxes = rows[rows[:, 4] > 0, :4]
         return (
@@ -231,7 +235,7 @@ class UltralyticsRtDetr(Detector):
         )
 
     def tells(self, outputs: Mapping[str, Array]) -> bool:
-        """Return whether there is a row: padding has only scores of 0."""
+        """Return whether there is a row besides padding, which has only scores of 0."""
         return bool(np.any(outputs[self.outputs[0]][..., 4:]))
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
@@ -251,7 +255,7 @@ class UltralyticsRtDetr(Detector):
 
 
 class RawUltralyticsRtDetr(UltralyticsRtDetr):
-    """Decodes what versions before 8.4 export, [batch, queries, 4 + classes]: probabilities."""
+    """Decodes exports before 8.4, [batch, queries, 4 + classes]: boxes and probabilities."""
 
     family = "ultralytics-rtdetr-raw"
 
@@ -272,7 +276,7 @@ class RawUltralyticsRtDetr(UltralyticsRtDetr):
         return Fit((output.name,), count, why, strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude columns that are no probabilities, and boxes that are no fractions."""
+        """Return a reason if columns are not probabilities or boxes are not fractions."""
         rows = outputs[self.outputs[0]][0]
         classes = rows[:, 4:]
         return (

@@ -1,10 +1,11 @@
 """Replaces TensorRT's plugin operator EfficientNMS_TRT by standard operators.
 
-Its inputs, outputs and attributes: plugin/efficientNMSPlugin/README.md of NVIDIA/TensorRT. It takes
-boxes [batch, n, 4] and scores [batch, n, classes], and returns num_detections int32 [batch, 1],
-boxes [batch, most, 4], scores [batch, most] and classes int32 [batch, most], best first. What is
-after the last detection is undefined there, and zero here. Where the plugin looks at the best 4096
-scores alone, this looks at all.
+The file plugin/efficientNMSPlugin/README.md of NVIDIA/TensorRT describes the operator. It takes
+boxes [batch, n, 4] and scores [batch, n, classes]. It returns num_detections int32 [batch, 1],
+boxes [batch, most, 4], scores [batch, most] and classes int32 [batch, most], best first.
+
+There are two differences. Rows after the last detection are undefined in the plugin, and zero here.
+The plugin considers only the best 4096 scores; this code considers all.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from fovea_engines.onnx_graph.writer import Writer
 from fovea_preprocess.errors import UnsupportedModel
 
 PLUGIN = "EfficientNMS_TRT"
-"""The operator."""
+"""Name of the operator."""
 
-_FIRST_OPSET = 12  # since which all that is written here has one form
+_FIRST_OPSET = 12  # all operators used here have kept one form since this opset
 _NOTHING = np.finfo(np.float32).min
 
 
 def expand_efficient_nms(model: onnx.ModelProto) -> None:
-    """Replace the operator, of any domain, wherever it is; the model is changed in place.
+    """Replace the operator, of any domain, wherever it occurs. The model is changed in place.
 
     Raises:
-        UnsupportedModel: it also decodes the boxes by anchors, it has boxes for each class, an
-            attribute is no number, or the opset is too old.
+        UnsupportedModel: the operator also decodes boxes with anchors, has separate boxes for each
+            class, or has an attribute that is not a number; or the opset is too old.
     """
     found = [node for node in model.graph.node if node.op_type == PLUGIN]
     if not found:
@@ -92,7 +93,7 @@ def _expand(node: onnx.NodeProto, box_shape: Sequence[int], score_shape: Sequenc
         scores = write("Where", columns, np.array(_NOTHING), scores)
     best = None
     if _number(node, "class_agnostic", 0):
-        # Of one box, only the best class can survive.
+        # Only the best class of a box can survive.
         best = write("ArgMax", scores, axis=2, keepdims=1)
         scores = write("GatherElements", scores, best, axis=2)
     _write_suppression(write, node, boxes, scores, best)
@@ -100,10 +101,10 @@ def _expand(node: onnx.NodeProto, box_shape: Sequence[int], score_shape: Sequenc
 
 
 def _number(node: onnx.NodeProto, name: str, default: float) -> float:
-    """Return an attribute, which may be a list of one: YOLOv7 and YOLOv9 export two of them so."""
+    """Return an attribute, which may be a list of one number: YOLOv7 and YOLOv9 export two so."""
     try:
         value = attribute(node, name, default)
-    except ValueError:  # it refers to one of a function
+    except ValueError:  # it refers to an attribute of a function
         value = None
     match value:
         case [int() | float() as only] | (int() | float() as only) if math.isfinite(only):
@@ -130,7 +131,8 @@ def _write_suppression(
     limits = (np.array(most), *(np.array(each, np.float32) for each in thresholds))
     kept = write("NonMaxSuppression", boxes, scores, *limits)
 
-    # A table of all classes and boxes has the scores of the kept boxes, and is ranked as a whole.
+    # Write the scores of the kept boxes to a table of all classes and boxes, and rank the whole
+    # table.
     nothing = np.array([[_NOTHING]])
     table = write("Expand", np.array(_NOTHING), write("Shape", scores))
     table = write("ScatterND", table, kept, write("GatherND", scores, kept))

@@ -1,4 +1,4 @@
-"""Decodes embeddings: a vector for each image, as of re-identification, faces and similarity."""
+"""Decodes embeddings, e.g. for re-identification, faces and similarity search."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from fovea_engines.results.embedding import Embedding
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
 
-# Words that end the name which exporters give such an output; `emb_bbox` is none, nor is
-# `feature_classifier`.
+# Endings of names that exporters give to embeddings. `emb_bbox` and `feature_classifier` are not
+# embeddings, and do not match.
 _NAMED = re.compile(
     r"(?:^|[_./-])(?:embed|embeds|emb|embedding|embeddings|features?|descriptors?|re_?id"
     r"|pooler_output|fc1)(?:[_./-]?\d+)?$",
     re.I,
 )
 _MIN = 2
-# A shorter one is seldom a vector to compare images by, whatever its name.
+# Smallest usual length of an embedding, if only the name of an output shows that it is one.
 _PLAUSIBLE = 16
-# The sum of a softmax in float16 is so far off 1.
+# Tolerance for a sum of probabilities: a float16 softmax may differ from 1 by this much.
 _ROUNDING = 0.02
 
 
 class EmbeddingHead(Head):
-    """Decodes a vector [batch, n] or [batch, n, 1, 1], beside which there may be others."""
+    """Decodes an embedding [batch, n] or [batch, n, 1, 1]; there may be other outputs, too."""
 
     family = "embedding"
     task = "embed"
@@ -38,7 +38,7 @@ class EmbeddingHead(Head):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one vector that is named so; classifiers have outputs of the same shape."""
+        """Check for one vector with a name of an embedding; classifiers have the same shape."""
         vectors = [tensor for tensor in signature.outputs if _is_vector(tensor)]
         named = [tensor for tensor in vectors if _is_named(tensor)]
         found = named or vectors
@@ -56,7 +56,7 @@ class EmbeddingHead(Head):
         return Fit(outputs, None, why, Strength.RARE, unsure=unsure)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude probabilities that add up to 1: those are of a classifier."""
+        """Return a reason if numbers are probabilities that add up to 1, as in a classifier."""
         [name] = self.outputs
         numbers = outputs[name].astype(np.float32)
         if not len(numbers):
@@ -66,13 +66,13 @@ class EmbeddingHead(Head):
         return None
 
     def unsound(self, outputs: Mapping[str, Array], row: int) -> str | None:
-        """Return the output if any number of it is NaN or infinite: none can be left out."""
+        """Return the output if any number is NaN or infinite, as no dimension can be left out."""
         [name] = self.outputs
-        # An output of another kind may have no such row.
+        # An output with another first axis may have no such row.
         return None if np.isfinite(outputs[name][row : row + 1]).all() else f"output {name}"
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Embedding:
-        """Return one image's vector."""
+        """Return the embedding of one image."""
         return Embedding(outputs[self.outputs[0]][row].astype(np.float32).ravel())
 
 

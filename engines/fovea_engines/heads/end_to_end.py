@@ -1,4 +1,4 @@
-"""Decodes what YOLOs and EfficientDets have suppressed themselves: rows in one table.
+"""Decodes YOLO and EfficientDet models that suppress duplicates themselves: rows in one table.
 
     yolov10               YOLOv10, YOLO26 end to end, exports of Ultralytics with nms=True
                           [n, k, 6]: x1 y1 x2 y2, score, class
@@ -13,7 +13,7 @@
     yolov3-nms            YOLOv3 of the ONNX model zoo
                           [n, boxes, 4] y1 x1 y2 x2, [n, classes, boxes], and indices [k, 3]
 
-n is the batch; a table without it has the rows of all images.
+n is the batch size. A table without n has the rows of all images.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fovea_engines.heads.suppressed import Columns, Rows, Suppressed
 from fovea_engines.session import Array, TensorSpec
 
 MAX_ROWS = 1000
-"""Exports end in the best 100 to 1000 boxes; more rows are a grid of one class."""
+"""Largest number of rows: exports return the best 100 to 1000 boxes, and a grid has more."""
 
 _LAYER = "yolonms_layer"
 _WORDS = {
@@ -53,7 +53,7 @@ class YoloV10(Columns):
     """Decodes columns x1 y1 x2 y2 in pixels of the input, score, class id.
 
     Attributes:
-        order: of the columns, for people.
+        order: names of the columns, for messages.
     """
 
     family = "yolov10"
@@ -70,7 +70,7 @@ class YoloV10(Columns):
 
     @classmethod
     def fit_rows(cls, signature: Signature, output: TensorSpec, more: int = 0) -> Fit | str:
-        """Check for rows of six columns, and `more` after them."""
+        """Check for rows of six columns, followed by `more` columns."""
         _, boxes, columns = output.shape
         if signature.family == "RTDETRDecoder":
             return "the metadata says RTDETRDecoder"
@@ -91,18 +91,19 @@ class YoloV10(Columns):
         )
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield all columns of the rows that are no padding: keypoints and the like, too."""
+        """Yield all columns of the rows without padding, including keypoints and others."""
         table = outputs[self.outputs[0]][row]
         yield f"output {self.outputs[0]}", table[~(table[:, self.score] <= 0)]
 
 
 class ImageRows(Columns):
-    """Decodes rows [k, 7] of all images of a batch; the first column numbers the image.
+    """Decodes rows [k, 7] of all images of a batch; the first column is the index of the image.
 
     Attributes:
-        order: of the columns, for people, and as `read_order` returns it.
-        named: the end of an output's name that only this family has.
-        by_name: without a name that says the columns, such rows are of other families.
+        order: names of the columns, for messages, in the form of `read_order`.
+        named: ending of an output's name that only this family has; None if there is none.
+        by_name: True if the name of the output must list the columns. Without such a name, rows
+            belong to another family.
     """
 
     order: ClassVar[str]
@@ -111,7 +112,7 @@ class ImageRows(Columns):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one output of seven columns without a batch."""
+        """Check for one output of seven columns without a batch axis."""
         if len(signature.outputs) != 1 or signature.outputs[0].shape[1:] not in ((7,), (-1,)):
             return OTHERS
         name = signature.outputs[0].name
@@ -125,19 +126,19 @@ class ImageRows(Columns):
         return Fit((name,), signature.num_labels, f"rows of {cls.order}", strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude other columns, and images that were not there."""
+        """Return a reason if columns have another order or name images beyond the first."""
         images = outputs[self.outputs[0]][:, 0]
         if images.any():
             return f"column 0 is no number of the only image: it is up to {images.max():.3g}"
         return super().contradiction(outputs)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield the numbers of the images, and what is in the rows of this one."""
+        """Yield the image indices of all rows, and the columns of this image's rows."""
         yield "column 0", outputs[self.outputs[0]][:, 0]
         yield from super().numbers(outputs, row)
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
-        """Return one image's rows."""
+        """Return the rows of one image."""
         table = outputs[self.outputs[0]]
         return self.split(table[table[:, 0] == row])
 
@@ -145,7 +146,7 @@ class ImageRows(Columns):
 class AutoMlEfficientDet(Columns):
     """Decodes image, y1 x1 y2 x2, score, class id from 1 [batch, k, 7]; google/automl.
 
-    The graph resizes, keeping the aspect, and normalises by itself.
+    The graph itself resizes images, keeping the aspect ratio, and normalises them.
     """
 
     family = "automl-efficientdet"
@@ -159,7 +160,7 @@ class AutoMlEfficientDet(Columns):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for an output [batch, k, 7] of the name that it has there."""
+        """Check for an output [batch, k, 7] with the name that google/automl gives it."""
         if isinstance(output := signature.single(), str):
             return output
         if output.shape[2] not in (-1, 7) or output.name.removesuffix(":0") != "detections":
@@ -171,8 +172,9 @@ class AutoMlEfficientDet(Columns):
 class YoloV3Nms(Suppressed):
     """Decodes y1 x1 y2 x2 [batch, boxes, 4], scores [batch, classes, boxes] and indices [k, 3].
 
-    An index is of the image, the class and the box; tiny models have them as [1, k, 3]. The graph
-    puts boxes into the image of `image_shape`: that of its own input leaves them in its pixels.
+    An index has the numbers of the image, the class and the box; tiny models have [1, k, 3]. The
+    graph scales boxes to the size in the input `image_shape`. A build sets it to the size of the
+    model's input, so boxes are in pixels of the input.
     """
 
     family = "yolov3-nms"
@@ -181,7 +183,7 @@ class YoloV3Nms(Suppressed):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for the three tensors, by the name of the layer that makes them."""
+        """Check for the three tensors, by the name of the layer that computes them."""
         names = tuple(tensor.name for tensor in signature.outputs)
         kinds = [tensor.dtype[:3] for tensor in signature.outputs]
         if kinds != ["flo", "flo", "int"]:
@@ -201,11 +203,11 @@ class YoloV3Nms(Suppressed):
 
     @property
     def fields(self) -> tuple[str, str]:
-        """The scores, and a column of the indices."""
+        """Names of the scores and of the class ids, for messages."""
         return self.outputs[1], f"column 1 of {self.outputs[2]}"
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
-        """Return one image's rows that are kept."""
+        """Return the rows of one image that the indices keep."""
         boxes, scores = (outputs[name][row] for name in self.outputs[:2])
         indices = outputs[self.outputs[2]].reshape(-1, 3)
         limits = np.array([row, 0, 0]), np.array([row, *scores.shape[:2]]) - [0, 1, 1]
@@ -215,9 +217,9 @@ class YoloV3Nms(Suppressed):
 
 
 def read_order(name: str) -> str | None:
-    """Return the columns that the name of an output says: "batchno_classid_score_x1y1x2y2".
+    """Return the columns that the name of an output lists, e.g. "batchno_classid_score_x1y1x2y2".
 
-    None where it says nothing, or not all of a row of seven.
+    None if the name does not list all columns of a row of seven.
     """
     found, at, kinds = [], 0, tuple(_WORDS)
     while word := _WORD.match(name, at):

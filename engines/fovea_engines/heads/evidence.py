@@ -1,7 +1,7 @@
-"""Finds what a model's numbers on sample images say against a reading of them.
+"""Checks whether the outputs for sample images contradict a way to decode them.
 
-Each check gets columns of one image's output, names a column by its number in the output, and
-returns the reason why they cannot be what a head takes them for; None if they can.
+Each check gets columns of the output for one image. It returns a reason if the columns cannot have
+the meaning that a head assumes, otherwise None. Reasons name a column by its index in the output.
 """
 
 from __future__ import annotations
@@ -13,40 +13,41 @@ from numpy.typing import NDArray
 
 Columns = NDArray[Any]
 
-# Rounding, also to float16, takes a probability so far out of 0 to 1.
+# Tolerance for probabilities outside 0 to 1, caused by rounding, e.g. to float16.
 _ROUNDING = 2e-3
-# Half of all boxes are surer of no class than this: a detector's boxes are mostly background.
+# Largest median probability of a class over all boxes: most boxes show background.
 _USUAL = 0.9
-# Sizes of boxes as logarithms of strides stay under this: exp(10) strides are wider than any image.
+# Largest logarithm of a size in strides: exp(10) strides are wider than any image.
 _LARGEST_LOG = 10.0
-# So few of a detector's boxes have their centre outside the input.
+# Largest share of boxes whose centre may be outside the input.
 _OUTSIDE = 0.1
-# The sum of a softmax in float16 is so far off 1.
+# Tolerance for a sum of probabilities: a float16 softmax may differ from 1 by this much.
 _SHARES = 0.02
 _MAX_WRONG = 0.1
-# The median of SCRFD's distances is .5 to 2.2 strides, and 9 to 35 in pixels.
+# Largest median of distances in strides. SCRFD has .5 to 2.2 in strides, and 9 to 35 in pixels.
 _FAR = 5.0
-# The best class beside an objectness, for most boxes: .15 (YOLOX) and .18 (YOLOv5) in trained ones;
-# without objectness 1e-6 in YOLOv8, and .06 before training.
+# Medians of the best class probability of a box. With an objectness they are .15 (YOLOX) and .18
+# (YOLOv5) after training. Without one they are 1e-6 (YOLOv8), or .06 before training.
 _SURE_OF_BACKGROUND = 0.1
 _UNSURE_OF_BACKGROUND = 0.08
-# Boxes that are fractions of the image may reach a little over its edge.
+# Largest coordinate as a fraction of the image: boxes may extend a little beyond its edge.
 _LARGEST_FRACTION = 2.0
-# The softmax of the likeliest class, of half of the pixels, and the share of neighbours of the same
-# class: .68 to .99, and .99, of a trained segmenter; .1 to .4 of weights that nobody trained.
+# Two measures of a segmenter: the median softmax of the best class, and the share of neighbours
+# with the same class. Trained models have .68 to .99 and .99. With random weights both are .1 to
+# .4.
 _LIKELY, _SAME = 0.5, 0.9
-# Of so many rows none of the four numbers of a box goes down all the way by accident.
+# Number of rows from which a coordinate of boxes does not fall in every row by accident.
 _ENOUGH_ROWS = 8
 
 
 def no_probabilities(columns: Columns, first: int = 0) -> str | None:
-    """Exclude columns, [boxes, n], of which one goes beyond 0..1."""
+    """Return a reason if one of the columns [boxes, n] goes beyond 0..1."""
     reasons = (no_probability(one, f"column {n}") for n, one in enumerate(columns.T, first))
     return next(filter(None, reasons), None)
 
 
 def no_probability(values: Columns, name: str) -> str | None:
-    """Exclude scores, [boxes], that go beyond 0..1."""
+    """Return a reason if scores [boxes] go beyond 0..1."""
     values = np.asarray(values, np.float32)
     values = values[np.isfinite(values)]
     low, high = values.min(initial=0), values.max(initial=0)
@@ -56,7 +57,7 @@ def no_probability(values: Columns, name: str) -> str | None:
 
 
 def usual(columns: Columns, first: int = 0) -> str | None:
-    """Exclude probabilities, [boxes, n], of which one is high for most boxes."""
+    """Return a reason if one of the probabilities [boxes, n] is high for most boxes."""
     if not len(columns):
         return None
     middle = np.median(np.asarray(columns, np.float32), axis=0)
@@ -67,7 +68,7 @@ def usual(columns: Columns, first: int = 0) -> str | None:
 
 
 def no_class_ids(column: Columns, name: str) -> str | None:
-    """Exclude a column of class ids, [boxes], that are negative or no whole numbers; -1 is none."""
+    """Return a reason if class ids [boxes] are below -1 or not whole numbers; -1 means no class."""
     values = np.asarray(column, np.float32)
     values = values[np.isfinite(values)]
     wrong = values[(values < -1) | (values != values.round())]
@@ -77,13 +78,13 @@ def no_class_ids(column: Columns, name: str) -> str | None:
 
 
 def lower_class_ids(column: Columns, first: int, name: str) -> str | None:
-    """Exclude class ids, [boxes], of which one is less than the `first` there is."""
+    """Return a reason if one of the class ids [boxes] is less than `first`."""
     wrong = column[column < first]
     return f"{name} has a class {wrong[0]:.3g}, and the first is {first}" if len(wrong) else None
 
 
 def whole_numbers(columns: Columns, first: int = 0) -> str | None:
-    """Exclude probabilities, [boxes, n], of which one is only ever 0 or 1, as two class ids are."""
+    """Return a reason if one of the probabilities [boxes, n] is always 0 or 1, like a class id."""
     values = np.asarray(columns, np.float32)
     only = (values == values.round()).all(axis=0) & values.any(axis=0)
     if only.any():
@@ -92,7 +93,7 @@ def whole_numbers(columns: Columns, first: int = 0) -> str | None:
 
 
 def no_logarithms(columns: Columns, first: int) -> str | None:
-    """Exclude sizes, [boxes, 2], that are too large for logarithms."""
+    """Return a reason if sizes [boxes, 2] are too large for logarithms."""
     values = np.asarray(columns, np.float32)
     middle = np.median(np.abs(values[np.isfinite(values)])) if values.size else 0
     if middle > _LARGEST_LOG:
@@ -101,7 +102,7 @@ def no_logarithms(columns: Columns, first: int) -> str | None:
 
 
 def no_shares(columns: Columns) -> str | None:
-    """Exclude columns, [boxes, n], that do not add up to 1 as those of a softmax do."""
+    """Return a reason if the columns [boxes, n] of a box do not add up to 1, as a softmax does."""
     values = np.asarray(columns, np.float32)
     totals = values[np.isfinite(values).all(axis=1) & values.any(axis=1)].sum(axis=1)
     if len(totals) and np.abs(totals - 1).max() > _SHARES:
@@ -110,7 +111,7 @@ def no_shares(columns: Columns) -> str | None:
 
 
 def no_logits(columns: Columns) -> str | None:
-    """Exclude columns, [boxes, n], that all lie within 0..1, as after a sigmoid or a softmax."""
+    """Return a reason if all columns [boxes, n] are within 0..1, as after a sigmoid or softmax."""
     values = np.asarray(columns, np.float32)
     values = values[np.isfinite(values)]
     if values.any() and values.min() >= 0 and values.max() <= 1:
@@ -119,7 +120,7 @@ def no_logits(columns: Columns) -> str | None:
 
 
 def no_distances(columns: Columns) -> str | None:
-    """Exclude distances in strides, [boxes, 4], that are too far for most boxes."""
+    """Return a reason if most distances in strides [boxes, 4] are too large."""
     values = np.asarray(columns, np.float32)
     middle = np.median(values[np.isfinite(values)]) if np.isfinite(values).any() else 0
     if middle > _FAR:
@@ -128,7 +129,7 @@ def no_distances(columns: Columns) -> str | None:
 
 
 def far_off(columns: Columns) -> str | None:
-    """Exclude places in cells, [boxes, 2], of which most are farther off than the next cell."""
+    """Return a reason if most offsets in cells [boxes, 2] reach beyond the next cell."""
     values = np.asarray(columns, np.float32)
     values = np.abs(values[np.isfinite(values)])
     if len(values) and np.median(values) > 1:
@@ -137,18 +138,18 @@ def far_off(columns: Columns) -> str | None:
 
 
 def fractions(boxes: Columns, name: str = "boxes") -> str | None:
-    """Exclude boxes in pixels, [boxes, 4], that all lie within 0..1, as fractions of the image."""
+    """Return a reason if boxes in pixels [boxes, 4] are small, like fractions of the image."""
     values = np.asarray(boxes, np.float32)
     values = values[np.isfinite(values)]
     largest = np.abs(values).max(initial=0)
-    # Zeros are padding, and say nothing.
+    # Zeros are padding, so they give no evidence.
     if 0 < largest <= _LARGEST_FRACTION:
         return f"{name} are no pixels: none is over {largest:.3g}"
     return None
 
 
 def pixels(boxes: Columns, name: str = "boxes") -> str | None:
-    """Exclude boxes as fractions of the image, [boxes, 4], of which most lie far outside 0..1."""
+    """Return a reason if most numbers of boxes as fractions [boxes, 4] are far above 1."""
     values = np.asarray(boxes, np.float32)
     values = np.abs(values[np.isfinite(values)])
     middle = np.median(values) if len(values) else 0
@@ -158,9 +159,9 @@ def pixels(boxes: Columns, name: str = "boxes") -> str | None:
 
 
 def turned(boxes: Columns, size: tuple[int, int]) -> str | None:
-    """Exclude corners, [boxes, 4], that fit an input of (height, width) only with x and y swapped.
+    """Return a reason if corners [boxes, 4] fit an input of (height, width) only with x, y swapped.
 
-    A square input shows nothing of it.
+    A square input cannot show this.
     """
     values = finite_rows(boxes)
     if not len(values):
@@ -173,9 +174,9 @@ def turned(boxes: Columns, size: tuple[int, int]) -> str | None:
 
 
 def objectness_first(classes: Columns, first: int) -> str | None:
-    """Exclude class probabilities, [boxes, n], of which the first is an objectness.
+    """Return a reason if the first of the class probabilities [boxes, n] is an objectness.
 
-    Classes beside an objectness are sure of something also where nothing is.
+    Beside an objectness, classes have high probabilities on background, too.
     """
     objectness, best = _medians(classes)
     if best > _SURE_OF_BACKGROUND and objectness < best / 100:
@@ -184,7 +185,7 @@ def objectness_first(classes: Columns, first: int) -> str | None:
 
 
 def no_objectness(columns: Columns, number: int) -> str | None:
-    """Exclude an objectness and classes, [boxes, 1 + n], that are as classes without it."""
+    """Return a reason if the first of the columns [boxes, 1 + n] is not an objectness."""
     objectness, best = _medians(columns)
     if best < 10 * objectness:
         return f"column {number} is no objectness: for most boxes the others are no larger"
@@ -192,9 +193,12 @@ def no_objectness(columns: Columns, number: int) -> str | None:
 
 
 def unsure_beside_objectness(columns: Columns) -> str | None:
-    """Doubt an objectness and classes, [boxes, 1 + n], that are unsure, as those without it are.
+    """Return a reason if class probabilities are as low as without an objectness.
 
-    So are they also where a model was trained for a domain of which the image shows nothing.
+    They are low, too, if a model was trained for objects that the image does not show.
+
+    Args:
+        columns: [boxes, 1 + n], an objectness and n classes.
     """
     _, best = _medians(columns)
     if columns.shape[1] > 2 and best < _UNSURE_OF_BACKGROUND:
@@ -203,7 +207,7 @@ def unsure_beside_objectness(columns: Columns) -> str | None:
 
 
 def _medians(columns: Columns) -> tuple[float, float]:
-    """Return the medians over boxes of the first column, and of the largest of the others."""
+    """Return the medians over boxes: of the first column, and of the largest other column."""
     values = np.asarray(columns, np.float32)
     values = values[np.isfinite(values).all(axis=1)]
     if not len(values) or values.shape[1] < 2:
@@ -212,7 +216,7 @@ def _medians(columns: Columns) -> tuple[float, float]:
 
 
 def no_sizes(columns: Columns, first: int) -> str | None:
-    """Exclude widths and heights, [boxes, 2], of which many are negative."""
+    """Return a reason if many widths and heights [boxes, 2] are negative."""
     values = np.asarray(columns, np.float32)
     wrong = (values < 0).any(axis=1)
     if wrong.sum() > _MAX_WRONG * len(values):
@@ -222,7 +226,7 @@ def no_sizes(columns: Columns, first: int) -> str | None:
 
 
 def no_corners(boxes: Columns) -> str | None:
-    """Exclude corners x1 y1 x2 y2, [boxes, 4], of which many are the wrong way round."""
+    """Return a reason if many corners x1 y1 x2 y2 [boxes, 4] have the second above or left."""
     values = finite_rows(boxes)
     wrong = (
         ((values[:, 2] < values[:, 0]) | (values[:, 3] < values[:, 1])).mean() if len(values) else 0
@@ -233,7 +237,10 @@ def no_corners(boxes: Columns) -> str | None:
 
 
 def ranks(columns: Columns, first: int = 0) -> str | None:
-    """Exclude columns of boxes, [rows, n], of which one goes down from row to row as scores do."""
+    """Return a reason if one of the columns [rows, n] falls from row to row, as scores do.
+
+    Such a column cannot be a coordinate of boxes.
+    """
     values = finite_rows(columns)
     if len(values) < _ENOUGH_ROWS:
         return None
@@ -245,7 +252,7 @@ def ranks(columns: Columns, first: int = 0) -> str | None:
 
 
 def unranked(scores: Columns, name: str) -> str | None:
-    """Exclude scores, [rows], of an answer whose rows have the best first, if one is better."""
+    """Return a reason if scores [rows] are not sorted, best first."""
     values = np.asarray(scores, np.float32)
     values = values[np.isfinite(values)]
     if (np.diff(values) > _ROUNDING).any():
@@ -254,17 +261,17 @@ def unranked(scores: Columns, name: str) -> str | None:
 
 
 def no_class_scores(planes: Columns) -> str | None:
-    """Doubt planes, [classes, h, w], that are no scores of the classes of pixels.
+    """Return a reason if planes [classes, h, w] are not scores of the classes of pixels.
 
-    Of most pixels a class is likelier than all others together, and neighbours are of one class.
-    Those of a picture, or of features, have much the same number in several planes.
+    For most pixels of a segmenter, one class is likelier than all others together, and neighbours
+    have the same class. Planes of an image, or of features, have similar values in several planes.
     """
     values = np.asarray(planes, np.float32)
     if min(values.shape) < 2:
         return None
     best = values.max(axis=0)
     if values.min() < -_ROUNDING or best.max() > 1 + _ROUNDING:
-        # A softmax of logits.
+        # The softmax of the best logit.
         shares = 1 / np.exp(values - best).sum(axis=0)
     elif (no_shares(values.reshape(len(values), -1).T)) is None:
         shares = best
@@ -279,6 +286,6 @@ def no_class_scores(planes: Columns) -> str | None:
 
 
 def finite_rows(table: Columns) -> NDArray[np.float32]:
-    """Return the rows of a table that are finite throughout, as float32."""
+    """Return the rows of a table that have only finite numbers, as float32."""
     values = np.asarray(table, np.float32)
     return values[np.isfinite(values).all(axis=1)]

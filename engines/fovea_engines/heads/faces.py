@@ -7,7 +7,7 @@
     ultraface     UltraFace: scores [n, boxes, 2] and x1 y1 x2 y2 as fractions [n, boxes, 4]
     blazeface     BlazeFace of MediaPipe: [n, boxes, 16] and logits [n, boxes, 1]; also ears
 
-Those of prior boxes as in SSD are in `retinaface`.
+Detectors with prior boxes, as in SSD, are in `retinaface`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from fovea_engines.results.skeleton import FACE, Skeleton
 from fovea_engines.session import Array
 
 _YOLOV5_COLUMNS = 16
-"""Centre, size, objectness, five landmarks, face."""
+"""Number of columns: centre, size, objectness, five landmarks, face."""
 
 _ULTRA_BOXES = {8: 3, 16: 2, 32: 2, 64: 3}
-"""Boxes of a cell, by stride."""
+"""Number of boxes of a cell, by stride."""
 
 _BLAZE_BOXES = {128: {8: 2, 16: 6}, 192: {4: 1}, 256: {16: 2, 32: 6}}
-"""Boxes of a cell, by stride, by the side of the input: of the short range, the full, the back."""
+"""Number of boxes of a cell by input side and stride: short range, full range, back camera."""
 
 _BLAZE_NAMES = ("regressors", "classificators")
 
@@ -53,8 +53,8 @@ _BLAZE_NAMES = ("regressors", "classificators")
 class YuNet(ScoredBoxes):
     """Decodes columns offset x y in cells, log w h in strides; the score is class x objectness.
 
-    Follows the YuNet paper (Machine Intelligence Research 20, 2023). OpenCV's FaceDetectorYN scores
-    with the square root of that product: its threshold t is the threshold t x t here.
+    Follows the YuNet paper (Machine Intelligence Research 20, 2023). OpenCV's FaceDetectorYN takes
+    the square root of this score, so its threshold t corresponds to a threshold of t x t here.
     """
 
     family = "yunet"
@@ -69,7 +69,7 @@ class YuNet(ScoredBoxes):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for the names that OpenCV asks for."""
+        """Check for the output names that OpenCV expects."""
         kinds = {"cls": 1, "obj": 1, "bbox": 4, "kps": 10}
         names = [f"{kind}_{stride}" for kind in kinds for stride in cls.strides]
         if isinstance(found := signature.named(*names), str):
@@ -85,17 +85,17 @@ class YuNet(ScoredBoxes):
         return Fit(tuple(names), 1, why, Strength.NAMES, FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude scores that are none, and boxes that go with their cells."""
+        """Return a reason if scores are not probabilities or boxes move with their cells."""
         return super().contradiction(outputs) or moving(self.moved(outputs))
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
-        """Return score, box and landmarks of each level."""
+        """Return scores, boxes and landmarks of each level."""
         tensors = [outputs[name][row] for name in self.outputs]
         parts = zip(*(tensors[at : at + 3] for at in range(0, 12, 3)), strict=True)
         return [(face * objectness, box, points) for face, objectness, box, points in parts]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners."""
+        """Return corners [n, 4] in pixels, see `ScoredBoxes.boxes`."""
         places, strides = self.cells(found)
         centre, size = (places + values[:, :2]) * strides, np.exp(values[:, 2:]) * strides
         return corners(np.concatenate([centre, size], axis=1))
@@ -103,16 +103,16 @@ class YuNet(ScoredBoxes):
     def landmarks(
         self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return points by their offsets from the corners of their cells."""
+        """Return points [n, 5, 2] in pixels, from their offsets to the corners of their cells."""
         places, strides = self.cells(found)
         return (places[:, None] + values.reshape(-1, 5, 2)) * strides[:, None]
 
 
 class Scrfd(ScoredBoxes):
-    """Decodes, for each of two anchors a cell, a score and distances in strides.
+    """Decodes a score and distances in strides, for each of two anchors of a cell.
 
-    Distances are of the sides from the corner of the cell (SCRFD, arXiv 2105.04714). Outputs have
-    no batch dimension where the exporter has fixed it at one image.
+    Distances are from the corner of the cell to the sides of the box (SCRFD, arXiv 2105.04714).
+    Outputs have no batch axis if the exporter has fixed it at one image.
     """
 
     family = "scrfd"
@@ -129,7 +129,7 @@ class Scrfd(ScoredBoxes):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for scores, boxes and perhaps landmarks of three levels, whatever their names."""
+        """Check for scores, boxes and optional landmarks of three levels, with any names."""
         scores, boxes, points = (signature.by_columns(columns) for columns in (1, 4, 10))
         levels = len(cls.strides)
         if not len(scores) == len(boxes) == levels or len(points) not in (0, levels):
@@ -150,31 +150,31 @@ class Scrfd(ScoredBoxes):
         return Fit(names, 1, why, strength, FACE if points else None)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude scores that are none, and distances in pixels."""
+        """Return a reason if scores are not probabilities or distances are in pixels."""
         reason = super().contradiction(outputs)
         distances = [level[1] for level in self.levels(outputs, 0)]
         return reason or no_distances(np.concatenate(distances)) or moving(self.moved(outputs))
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield all outputs; some exports lack the axis of the batch."""
+        """Yield all outputs without the batch axis, which some exports lack."""
         for name in self.outputs:
             tensor = outputs[name]
             yield f"output {name}", tensor if tensor.ndim == 2 else tensor[row]
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
-        """Return score, distances and perhaps landmarks of each level."""
+        """Return scores, distances and optional landmarks of each level."""
         one = [values for _, values in self.numbers(outputs, row)]
         return list(zip(*(one[at : at + 3] for at in range(0, len(one), 3)), strict=True))
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners of boxes around the corners of their cells."""
+        """Return corners [n, 4] in pixels of boxes around the corners of their cells."""
         places, strides = self.cells(found)
         return around(places * strides, values * strides)
 
     def landmarks(
         self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return points by their distances from the corners of their cells."""
+        """Return points [n, 5, 2] in pixels, from their distances to the corners of their cells."""
         places, strides = self.cells(found)
         return (places[:, None] + values.reshape(-1, 5, 2)) * strides[:, None]
 
@@ -182,8 +182,8 @@ class Scrfd(ScoredBoxes):
 class CenterFace(ScoredBoxes):
     """Decodes probabilities, log h w in cells and offsets y x in cells, [batch, 1 or 2, h, w].
 
-    Follows CenterFace (arXiv 1911.03599): of height and width, and of y and x, it has the vertical
-    one first, and offsets are from the middle of a cell.
+    Follows CenterFace (arXiv 1911.03599). The vertical number comes first, both in sizes and in
+    offsets. Offsets are from the middle of a cell.
     """
 
     family = "centerface"
@@ -207,7 +207,7 @@ class CenterFace(ScoredBoxes):
         return Fit(names, 1, evidence[1], evidence[0], FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude other scores, sizes and offsets."""
+        """Return a reason if scores, sizes or offsets have other values."""
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         [(_, values, _)] = self.levels(outputs, 0)
@@ -216,13 +216,13 @@ class CenterFace(ScoredBoxes):
         return no_logarithms(values[:, :2], 0)
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
-        """Return the only level: score, log h w and offset y x, landmarks."""
+        """Return the only level: scores, log h w with offsets y x, and landmarks."""
         maps = [outputs[name][row] for name in self.outputs]
         heat, sizes, offsets, points = (each.reshape(len(each), -1).T for each in maps)
         return [(heat, np.concatenate([sizes, offsets], axis=1), points)]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners."""
+        """Return corners [n, 4] in pixels, see `ScoredBoxes.boxes`."""
         places, strides = self.cells(found)
         centre = (places + 0.5 + values[:, 3:1:-1]) * strides
         size = np.exp(values[:, 1::-1]) * strides
@@ -231,7 +231,7 @@ class CenterFace(ScoredBoxes):
     def landmarks(
         self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return points, y x as fractions of their box."""
+        """Return points [n, 5, 2] in pixels, from y x as fractions of their box."""
         first, last = boxes[:, None, :2], boxes[:, None, 2:]
         return first + values.reshape(-1, 5, 2)[..., ::-1] * (last - first)
 
@@ -246,7 +246,7 @@ class YoloV5Face(ScoredBoxes):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for 16 columns, which a YOLOv5 of eleven classes has, too."""
+        """Check for 16 columns, which a YOLOv5 with eleven classes has, too."""
         output = signature.single()
         if isinstance(output, str) or output.shape[2] != _YOLOV5_COLUMNS:
             return OTHERS
@@ -254,7 +254,7 @@ class YoloV5Face(ScoredBoxes):
         return fit if isinstance(fit, str) else replace(fit, strength=Strength.RARE, skeleton=FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude what is no probability, and landmarks that could be classes."""
+        """Return a reason if scores are not probabilities or landmarks could be classes."""
         rows = outputs[self.outputs[0]][0]
         points = rows[rows[:, 4] > 0, 5:15]
         if (reason := fractions(points)) is not None:
@@ -266,23 +266,23 @@ class YoloV5Face(ScoredBoxes):
         )
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
-        """Return all levels as one."""
+        """Return a single level, which holds the boxes of all levels."""
         rows = outputs[self.outputs[0]][row]
         return [(rows[:, 4:5] * rows[:, 15:], rows[:, :4], rows[:, 5:15])]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners."""
+        """Return corners [n, 4] in pixels, see `ScoredBoxes.boxes`."""
         return corners(values)
 
     def landmarks(
         self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return points, which are in pixels."""
+        """Return points [n, 5, 2], which are in pixels already."""
         return values.reshape(-1, 5, 2)
 
 
 class UltraFace(ScoredBoxes):
-    """Decodes softmax of background and face [batch, boxes, 2] and corners [batch, boxes, 4]."""
+    """Decodes a softmax of background and face [batch, boxes, 2] and corners [batch, boxes, 4]."""
 
     family = "ultraface"
     labels = ("face",)
@@ -296,7 +296,7 @@ class UltraFace(ScoredBoxes):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for both tensors, over a grid whose levels have different numbers of boxes."""
+        """Check for both tensors, over a grid whose levels differ in boxes per cell."""
         boxes, scores = signature.by_columns(4), signature.by_columns(2)
         if len(signature.outputs) != 2 or len(boxes) != 1 or len(scores) != 1:
             return OTHERS
@@ -315,7 +315,7 @@ class UltraFace(ScoredBoxes):
         return Fit(names, 1, f"{count} boxes are those of UltraFace at {size}", Strength.SHAPE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude scores that are no softmax, and boxes of another form."""
+        """Return a reason if scores are not a softmax or boxes have another form."""
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         boxes, scores = (outputs[name][0] for name in self.outputs)
@@ -324,12 +324,12 @@ class UltraFace(ScoredBoxes):
         return pixels(boxes) or no_corners(boxes)
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
-        """Return all levels as one."""
+        """Return a single level, which holds the boxes of all levels."""
         boxes, scores = (outputs[name][row] for name in self.outputs)
         return [(scores[:, 1:], boxes)]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners in pixels."""
+        """Return corners [n, 4] in pixels, see `ScoredBoxes.boxes`."""
         assert self.size is not None, "it is sized"
         height, width = self.size
         return values * np.array([width, height, width, height], np.float32)
@@ -338,8 +338,9 @@ class UltraFace(ScoredBoxes):
 class BlazeFace(ScoredBoxes):
     """Decodes x y w h and six points [batch, boxes, 16], and a logit [batch, boxes, 1].
 
-    All are pixels from the middle of a cell (arXiv 1907.05047, and MediaPipe's face_detection).
-    MediaPipe blends boxes of one face by their scores; here the best is kept.
+    Positions are in pixels from the middle of a cell (arXiv 1907.05047, and MediaPipe's
+    face_detection). MediaPipe averages the boxes of one face, weighted by score; this head keeps
+    the best box.
     """
 
     family = "blazeface"
@@ -357,7 +358,7 @@ class BlazeFace(ScoredBoxes):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for both tensors, and as many boxes as an input of one of the sizes has."""
+        """Check for both tensors, with the number of boxes of one of the known input sizes."""
         boxes, scores = signature.by_columns(16), signature.by_columns(1)
         if len(signature.outputs) != 2 or len(boxes) != 1 or len(scores) != 1:
             return OTHERS
@@ -375,27 +376,27 @@ class BlazeFace(ScoredBoxes):
         return Fit(names, 1, why, strength, cls.points)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude scores after a sigmoid."""
+        """Return a reason if scores are after a sigmoid, or a reason of `ScoredBoxes`."""
         if (reason := no_logits(outputs[self.outputs[1]][0])) is not None:
             return f"of the scores, {reason}"
         return super().contradiction(outputs)
 
     @np.errstate(over="ignore")
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
-        """Return all levels as one."""
+        """Return a single level, which holds the boxes of all levels."""
         values, logits = (outputs[name][row] for name in self.outputs)
         scores = 1 / (1 + np.exp(-logits.astype(np.float32, copy=False)))
         return [(scores, values[:, :4], values[:, 4:])]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners."""
+        """Return corners [n, 4] in pixels, see `ScoredBoxes.boxes`."""
         centres = self._middles(found) + values[:, :2]
         return corners(np.concatenate([centres, values[:, 2:]], axis=1))
 
     def landmarks(
         self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return points by their offsets from the middles of cells."""
+        """Return points [n, 6, 2] in pixels, from their offsets to the middles of cells."""
         return self._middles(found)[:, None] + values.reshape(-1, len(self.points.names), 2)
 
     def _middles(self, found: NDArray[np.intp]) -> NDArray[np.float32]:

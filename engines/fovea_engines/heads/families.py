@@ -1,4 +1,4 @@
-"""Lists Fovea's own families. A new one needs a row in its lineage's file, and its name here."""
+"""Lists Fovea's own families. Add a new family to `HEADS` of its lineage's file and to `_ORDER`."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _ORDER = (
     "rfdetr-keypoints-background-first", "movenet", "movenet-multipose", "yolo-nas-obb",
     "semantic", "deeplab", "class-map", "u2net", "isnet", "depth", "yolo-depth", "ppocr-det",
 )  # fmt: skip
-"""All families; reasons and choices list them in this order."""
+"""Names of all families, in the order in which reasons and choices list them."""
 
 HEADS = tuple(sorted(_HEADS, key=lambda head: _ORDER.index(head.family)))
-"""The heads of all families; the tables of lineages in the order of `_ORDER`."""
+"""The heads of all families, in the order of `_ORDER`."""

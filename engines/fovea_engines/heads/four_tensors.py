@@ -1,4 +1,4 @@
-"""Decodes boxes, scores and class ids as tensors of their own, and the number of rows.
+"""Decodes boxes, scores and class ids in separate tensors, and the number of rows.
 
     efficientnms       NVIDIA's plugin EfficientNMS_TRT and its stand-ins: YOLOv6 and v7 end to end,
                        YOLOv8-TensorRT, YOLO-NAS "batch", TensorRT-YOLO
@@ -8,7 +8,7 @@
     tflite-detection   the operator TFLite_Detection_PostProcess
                        the same with classes from 0
 
-n is the batch.
+n is the batch size.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.heads.suppressed import Rows, Suppressed
 from fovea_engines.session import Array, TensorSpec
 
-# Boxes, scores, class ids, number of rows.
+# Names of boxes, scores, class ids and number of rows, by exporter.
 _PIXELS = (
     ("det_boxes", "det_scores", "det_classes", "num_dets"),  # YOLOv6, v7, TensorRT-YOLO
     ("bboxes", "scores", "labels", "num_dets"),  # YOLOv8-TensorRT
     ("pred_boxes", "pred_scores", "pred_classes", "num_predictions"),  # super-gradients, "batch"
 )
 _API = ("detection_boxes", "detection_scores", "detection_classes", "num_detections")
-# tf2onnx may call the API's eight outputs by their place in the alphabet.
+# tf2onnx may name the API's eight outputs by their alphabetical position.
 _UNNAMED_API = ("Identity_1", "Identity_4", "Identity_2", "Identity_5")
 _MORE_OF_API = re.compile("raw_detection_|detection_(anchor_indices|multiclass_scores)$|Identity")
 _IN_PIXELS = "boxes in pixels of the input, with scores and class ids, and their number"
@@ -48,7 +48,7 @@ class EfficientNms(Suppressed):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for the four tensors, of names that mean pixels or of no known names."""
+        """Check for the four tensors, with names that mean pixels, or with unknown names."""
         for names in _PIXELS:
             if found := _find_by_name(signature, names):
                 return _fit(signature, found, _IN_PIXELS, Strength.NAMES)
@@ -60,19 +60,19 @@ class EfficientNms(Suppressed):
         return OTHERS
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude more rows than there are, too."""
+        """Return a reason if the number of rows is impossible, or a reason of `Suppressed`."""
         boxes, _, _, count = (outputs[name][0] for name in self.outputs)
         if not 0 <= _read_count(count) <= len(boxes):
             return f"{self.outputs[3]} is {_read_count(count)}, and there are {len(boxes)} rows"
         return super().contradiction(outputs)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield the number of rows, and what is in them."""
+        """Yield the number of rows, and the columns of the rows without padding."""
         yield f"output {self.outputs[3]}", outputs[self.outputs[3]][row : row + 1]
         yield from super().numbers(outputs, row)
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
-        """Return as many of an image's rows as the model counts."""
+        """Return the rows of one image, as many as the model counts."""
         boxes, scores, class_ids, count = (outputs[name][row] for name in self.outputs)
         counted = max(_read_count(count), 0)
         return Rows(boxes[:counted], scores[:counted], class_ids[:counted])
@@ -82,8 +82,8 @@ class TensorFlowDetection(EfficientNms):
     """Decodes y1 x1 y2 x2 as fractions of the input.
 
     Attributes:
-        operator: the names of the outputs that the family's own operator has.
-        of_api: how surely float32 outputs of the API's names are of the family.
+        operator: names of the outputs of the family's own operator; empty if it has none.
+        of_api: strength of a fit if float32 outputs have the names of the API.
     """
 
     sized = True
@@ -94,12 +94,12 @@ class TensorFlowDetection(EfficientNms):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for the names and types of the operator or the API; others are for the numbers."""
+        """Check for names and types of the operator or the API; other outputs need the numbers."""
         why = f"y1 x1 y2 x2 as fractions, classes from {cls.first_class}"
         if cls.operator and (found := _find_by_name(signature, cls.operator)):
             return _fit(signature, found, why, Strength.NAMES)
         if found := _find_by_name(signature, _API) or _find_by_name(signature, _UNNAMED_API):
-            # The plug-in for suppression uses these names too, with integers.
+            # The plugin for suppression uses these names, too, with integers.
             strength = cls.of_api if _floats(found) else Strength.RARE
             return _fit(signature, found, why, strength)
         if found := _find_by_shape(signature, scores_first=False):
@@ -108,7 +108,7 @@ class TensorFlowDetection(EfficientNms):
 
 
 def _find_by_name(signature: Signature, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
-    """Return the tensors of these names; () if there are others, or they have other shapes."""
+    """Return the tensors with these names; () if there are other outputs or other shapes."""
     by_name = {_ADDED.sub("", tensor.name): tensor for tensor in signature.outputs}
     others = by_name.keys() - set(names)
     if not by_name.keys() >= set(names) or not all(map(_MORE_OF_API.match, others)):
@@ -117,7 +117,12 @@ def _find_by_name(signature: Signature, names: tuple[str, ...]) -> tuple[TensorS
 
 
 def _find_by_shape(signature: Signature, *, scores_first: bool) -> tuple[TensorSpec, ...]:
-    """Return the tensors by their shapes; two of floats are scores and classes, or the reverse."""
+    """Return the tensors by their shapes; () if they do not fit.
+
+    Args:
+        signature: facts of the model.
+        scores_first: order of scores and classes if both are floats.
+    """
     counts = [one for one in signature.outputs if one.shape[1:] in ((), (1,))]
     boxes = [one for one in signature.outputs if len(one.shape) == 3]
     others = [one for one in signature.outputs if one not in (*counts, *boxes)]
@@ -137,7 +142,7 @@ def _check_count(found: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
 
 
 def _read_count(count: Array) -> int:
-    """Return the one number of an array, 0 for NaN."""
+    """Return the only number of an array, or 0 for NaN."""
     return int(np.nan_to_num(np.float64(count.item())))
 
 
@@ -165,7 +170,7 @@ HEADS: tuple[type[Head], ...] = (
         "letterbox",
         variants=("letterboxed",),
     ),
-    # Models of floats take -1 to 1, by the API's guide to mobile devices.
+    # The API's guide to mobile devices uses -1 to 1 for models with float inputs.
     TensorFlowDetection.as_family(
         "tflite-detection",
         operator=tuple(f"TFLite_Detection_PostProcess{part}" for part in ("", ":2", ":1", ":3")),

@@ -1,11 +1,11 @@
-"""Decodes the rows of detection frameworks, which have suppressed them, and their masks.
+"""Decodes rows of detection frameworks that suppress duplicates in the graph, and their masks.
 
     mmdeploy          MMDetection by MMDeploy: [n, k, 5] x1 y1 x2 y2 score, and integers [n, k]
     mmdeploy-seg      the same with masks [n, k, h, w]
     torchvision       Faster R-CNN, RetinaNet, SSD, FCOS: boxes [k, 4], scores [k], int64 labels [k]
     torchvision-seg   Mask R-CNN: the same with masks [k, 1, h, w]
     paddle            PaddleDetection by paddle2onnx: [k, 6] class score x1 y1 x2 y2 of all images,
-                      and int32 [n], how many of each
+                      and int32 [n], the number of rows of each image
 
 Formats: the docs of MMDeploy, "How to support new models", and its mmdet ONNX Runtime tests; the
 docs of torchvision.models.detection; PaddleDetection's deploy/EXPORT_MODEL.md and the operator
@@ -34,7 +34,7 @@ _ON_THE_OBJECT = 0.5
 
 
 class MmDeploy(Suppressed):
-    """Decodes rows; a row of score 0 or of class -1 is padding."""
+    """Decodes rows. A row with score 0 or class -1 is padding."""
 
     family = "mmdeploy"
     preprocess: ClassVar[Mapping[str, Any]] = {
@@ -49,13 +49,13 @@ class MmDeploy(Suppressed):
 
     @property
     def fields(self) -> tuple[str, str]:
-        """A column of one output, and the other."""
+        """Names of the scores, a column of the first output, and of the class ids."""
         dets, labels = self.outputs[:2]
         return f"column 4 of {dets}", labels
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for boxes with a score, and integers."""
+        """Check for boxes with a score, and for integer labels."""
         if len(signature.outputs) != 2:
             return OTHERS
         labels, dets = sorted(signature.outputs, key=lambda tensor: len(tensor.shape))
@@ -69,7 +69,7 @@ class MmDeploy(Suppressed):
         return Fit((dets.name, labels.name), signature.num_labels, why, strength)
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
-        """Return one image's rows."""
+        """Return the rows of one image."""
         dets, labels = (outputs[name][row] for name in self.outputs[:2])
         return Rows(dets[:, :4], dets[:, 4], labels)
 
@@ -77,9 +77,9 @@ class MmDeploy(Suppressed):
 class Torchvision(Suppressed):
     """Decodes the rows of one image.
 
-    Label 0 is the background, which is never found, so ids are those of the training. The graph
-    resizes and normalises by itself; images of a batch it pads at the right and bottom, near the
-    mean colour.
+    Label 0 is the background, which is never returned, so ids are the ids of the training. The
+    graph resizes and normalises images itself. It pads the images of a batch at the right and
+    bottom, with a colour near the mean.
     """
 
     family = "torchvision"
@@ -90,7 +90,7 @@ class Torchvision(Suppressed):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for three outputs without a batch."""
+        """Check for three outputs without a batch axis."""
         if len(signature.outputs) != 3:
             return OTHERS
         if signature.beside:
@@ -106,23 +106,23 @@ class Torchvision(Suppressed):
         return Fit(names, signature.num_labels, "rows of one image: box, score, label", strength)
 
     def doubt(self, outputs: Mapping[str, Array]) -> str | None:
-        """Doubt rows of the background, which torchvision never returns."""
+        """Return a reason if a row is background, which torchvision never returns."""
         rows = self.rows(outputs, 0)
         if np.any((rows.class_ids == 0) & (rows.scores > 0)):
             return f"{self.fields[1]} has a class 0, which is torchvision's background"
         return super().doubt(outputs)
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
-        """Return the one image's rows."""
+        """Return the rows of the only image."""
         boxes, scores, labels = (outputs[name] for name in self.outputs[:3])
         return Rows(boxes, scores, labels)
 
 
 class Paddle(Columns):
-    """Decodes rows; a row of class -1 is padding.
+    """Decodes rows. A row with class -1 is padding.
 
-    The graph divides boxes by the input `scale_factor`, so that of 1 leaves them in pixels of the
-    input.
+    The graph divides boxes by the input `scale_factor`. A build sets it to 1, so boxes are in
+    pixels of the model's input.
     """
 
     family = "paddle"
@@ -137,7 +137,7 @@ class Paddle(Columns):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for rows, and the number of rows."""
+        """Check for rows, and for the number of rows of each image."""
         by_kind = {(len(one.shape), one.dtype[:3]): one for one in signature.outputs}
         rows, count = by_kind.get((2, "flo")), by_kind.get((1, "int"))
         if len(signature.outputs) != 2 or rows is None or count is None:
@@ -148,25 +148,25 @@ class Paddle(Columns):
         return Fit((rows.name, count.name), signature.num_labels, why)
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
-        """Return one image's rows, which lie behind those of the images before it."""
+        """Return the rows of one image, which follow the rows of the images before it."""
         table, counts = (outputs[name] for name in self.outputs)
         first, last = (int(counts[:images].clip(0).sum()) for images in (row, row + 1))
         return self.split(table[first:last])
 
 
 class _RowMasks(Suppressed):
-    """Decodes masks of the input's size, or else each of its own box."""
+    """Decodes masks that cover the input, or else each the box of its object."""
 
     task = "segment"
     sized = True
 
     @abstractmethod
     def maps(self, outputs: Mapping[str, Array], row: int) -> Array:
-        """Return the probabilities [k, h, w] of one image's rows."""
+        """Return the probabilities [k, h, w] of the masks of one image."""
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for the outputs of a detector, and masks."""
+        """Check for the outputs of a detector, and for masks."""
         masks = [tensor for tensor in signature.outputs if len(tensor.shape) == 4]
         if len(masks) != 1:
             return OTHERS
@@ -178,13 +178,13 @@ class _RowMasks(Suppressed):
         return replace(fit, outputs=(*fit.outputs, name), why=f"{fit.why}; {name} has masks")
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude masks that are no probabilities."""
+        """Return a reason if masks are not probabilities, or a reason of the detector."""
         name = self.outputs[-1]
         reason = no_probability(outputs[name], name)
         return reason or super().contradiction(outputs)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield the columns of rows that are no padding, and their masks."""
+        """Yield the columns of rows without padding, and their masks."""
         yield from super().numbers(outputs, row)
         masks = self.maps(outputs, row)
         for number in np.flatnonzero(self.rows(outputs, row).scores > 0):
@@ -204,23 +204,23 @@ class _RowMasks(Suppressed):
 
 
 class TorchvisionSegment(_RowMasks, Torchvision):
-    """Decodes Mask R-CNN: masks [k, 1, height, width] of the input's size."""
+    """Decodes Mask R-CNN: masks [k, 1, height, width] that cover the input."""
 
     family = "torchvision-seg"
 
     def maps(self, outputs: Mapping[str, Array], row: int) -> Array:
-        """Return those of the one image."""
+        """Return the masks of the only image."""
         masks: Array = outputs[self.outputs[-1]][:, 0]
         return masks
 
 
 class MmDeploySegment(_RowMasks, MmDeploy):
-    """Decodes masks [batch, k, h, w]: Mask R-CNN's of the boxes, RTMDet-Ins' of the input."""
+    """Decodes masks [batch, k, h, w]: Mask R-CNN's cover the boxes, RTMDet-Ins' the input."""
 
     family = "mmdeploy-seg"
 
     def maps(self, outputs: Mapping[str, Array], row: int) -> Array:
-        """Return those of one image of the batch."""
+        """Return the masks of one image of the batch."""
         masks: Array = outputs[self.outputs[-1]][row]
         return masks
 

@@ -1,4 +1,4 @@
-"""Places the cells of a detector's grid, and boxes around them."""
+"""Computes the cells of a detector's grid, boxes around them, and checks of boxes against them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from fovea_engines.heads.signature import STRIDES, cells
 
 Floats = NDArray[np.float32]
 
-# Of 16 models, trained and not, the median is at most 1.05; with corners for centres, other units
-# or x and y swapped it is 3.4 and more.
+# Largest median distance of a box from its cell, in cells. 16 models, trained and untrained, have
+# at most 1.05. If corners are read as centres, units are wrong, or x and y are swapped, it is 3.4
+# or more.
 _FAR_FROM_CELL = 3.0
-# Of fewer, as an input of 128 x 128 pixels has, none is far.
+# Smallest number of cells for this check. In smaller grids, such as for an input of 128 x 128
+# pixels, no box can be far from its cell.
 _ENOUGH_CELLS = 400
-# Of so many pairs of neighbouring cells that are sure of a face, the median moves by .00 to .13
-# cells in trained detectors, and with another RetinaFace's priors by .37 to .51 or -.46 to -1.08
-# (26 photographs).
+# Smallest number of pairs of neighbouring cells that both find a face with high scores. Between
+# such cells, the median centre moves by .00 to .13 cells in trained detectors. With the priors of
+# another RetinaFace it moves by .37 to .51 or -.46 to -1.08 cells (26 photographs).
 _ENOUGH_PAIRS = 3
-# x grows in .86 to .98 of all steps of trained and random models, and sizes in .33 to .53.
+# Share of steps to the next cell in which a column must grow to count as an x. Trained and random
+# models have .86 to .98 for x, and .33 to .53 for sizes.
 _GROWS = 0.7
 
 
@@ -29,15 +32,15 @@ _GROWS = 0.7
 def grid(
     size: tuple[int, int], strides: tuple[int, ...], per_cell: int = 1
 ) -> tuple[Floats, Floats]:
-    """Return column and row [n, 2] and stride [n, 1], pixels, of each box of a grid.
+    """Return column and row [n, 2] and stride [n, 1] in pixels of the cell of each box.
 
-    Levels follow each other in the order of their strides, and each goes row by row. The boxes of a
-    cell are neighbours. The arrays are read-only.
+    Levels are in the order of `strides`, and each goes row by row. The boxes of a cell are
+    neighbours. The arrays are float32 and read-only.
 
     Args:
         size: (height, width) of the input, pixels.
-        strides: of the levels, pixels.
-        per_cell: boxes of each cell.
+        strides: strides of the levels, pixels.
+        per_cell: number of boxes of each cell.
     """
     places, steps = [], []
     for stride in strides:
@@ -55,17 +58,22 @@ def grid(
 
 
 def no_grid(boxes: int, size: tuple[int, int], per_cell: int) -> str | None:
-    """Exclude a number of boxes that no usual grid of (height, width) pixels has."""
+    """Return a reason if no usual grid of (height, width) pixels has this number of boxes."""
     if any(per_cell * cells(size, strides) == boxes for strides in STRIDES):
         return None
     return f"{boxes} boxes are those of no grid of {size[0]}x{size[1]}"
 
 
 def off_cells(centres: Floats, size: tuple[int, int], per_cell: int) -> str | None:
-    """Exclude centres of boxes in pixels, [boxes, 2], of which most are far from their own cells.
+    """Return a reason if most centres are far from their own cells.
 
-    The boxes of a cell's anchors lie a level of cells apart, as in YOLOv5. Boxes that are none of a
-    known grid's show nothing.
+    Boxes are in the order level, anchor, cell, as in YOLOv5. If the number of boxes fits no known
+    grid, nothing can be checked.
+
+    Args:
+        centres: [boxes, 2], pixels.
+        size: (height, width) of the input, pixels.
+        per_cell: number of boxes of each cell.
     """
     strides = next((one for one in STRIDES if per_cell * cells(size, one) == len(centres)), None)
     if strides is None or len(centres) < _ENOUGH_CELLS:
@@ -85,9 +93,9 @@ def off_cells(centres: Floats, size: tuple[int, int], per_cell: int) -> str | No
 
 
 def off_grid(boxes: NDArray[Any], *, corners: bool) -> str | None:
-    """Exclude boxes [boxes, 4], in the order of a grid's cells, of another form.
+    """Return a reason if boxes [boxes, 4], in the order of a grid's cells, have another form.
 
-    From cell to cell of a row, x grows, of centres as of corners, and a width does not.
+    From cell to cell in a row, x grows, both of centres and of corners. A width does not grow.
     """
     left, top, right = (_growth(boxes[:, at]) > _GROWS for at in (0, 1, 2))
     if top:
@@ -100,7 +108,7 @@ def off_grid(boxes: NDArray[Any], *, corners: bool) -> str | None:
 
 
 def no_offsets(columns: NDArray[Any], first: int) -> str | None:
-    """Exclude offsets within cells, [boxes, n], that grow from cell to cell as an x does."""
+    """Return a reason if an offset within cells, [boxes, n], grows from cell to cell as x does."""
     number = _growing(columns)
     if number is None:
         return None
@@ -108,7 +116,7 @@ def no_offsets(columns: NDArray[Any], first: int) -> str | None:
 
 
 def no_class(columns: NDArray[Any], first: int) -> str | None:
-    """Exclude probabilities, [boxes, n], of which one grows from cell to cell as an x does."""
+    """Return a reason if a probability, [boxes, n], grows from cell to cell as x does."""
     number = _growing(columns)
     if number is None:
         return None
@@ -126,12 +134,21 @@ def movement(
     strides: tuple[int, ...],
     per_cell: int,
 ) -> float | None:
-    """Return how far centres [n, 2] of boxes move from a cell to the next, in cells: the median.
+    """Return the median movement of box centres from a cell to the next, in cells, or None.
 
-    Neighbouring cells that are sure of an object find the same, so a centre stays where it is. It
-    follows the cells, or runs ahead of them, where the sides of priors are not those of training:
-    with priors of k times their sides it moves by 1 - k. None if too few of the boxes `found`, by
-    their indices in the grid, are neighbours.
+    Neighbouring cells that find one object should return the same centre, so it does not move. With
+    prior boxes of other sides than in training, it follows the cells or moves ahead of them: with
+    priors of k times the right sides, it moves by 1 - k.
+
+    Args:
+        centres: [n, 2], pixels.
+        found: index of each box in the grid.
+        size: (height, width) of the input, pixels.
+        strides: strides of the levels, pixels.
+        per_cell: number of boxes of each cell.
+
+    Returns:
+        None if too few of the boxes have neighbours.
     """
     places, steps = (table[found] for table in grid(size, strides, per_cell))
     kinds = np.concatenate([steps, (found % per_cell)[:, None], places], axis=1).astype(int)
@@ -146,7 +163,7 @@ def movement(
 
 
 def moving(moved: float | None, most: float = 0.5) -> str | None:
-    """Exclude centres that go with the cells that find them, by their `movement`."""
+    """Return a reason if centres move with their cells by more than `most`, see `movement`."""
     if moved is None or abs(moved) <= most:
         return None
     return (
@@ -160,5 +177,5 @@ def _growth(column: NDArray[Any]) -> float:
 
 
 def around(points: Floats, distances: Floats) -> Floats:
-    """Return corners [n, 4] of boxes by distances left, top, right, bottom [n, 4] of points."""
+    """Return corners [n, 4] from points [n, 2] and distances left, top, right, bottom [n, 4]."""
     return np.concatenate([points - distances[:, :2], points + distances[:, 2:]], axis=1)

@@ -1,4 +1,4 @@
-"""Loads the file with the head of a user, which a build keeps beside the engine."""
+"""Loads the Python file with a user's head, which a build stores beside the engine."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from fovea_engines.results.detections import Detections
 from fovea_engines.results.registry import RESULT_OF
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
-# Digits of the sha256 in the name of a family.
+# Number of digits of the sha256 in the name of a family.
 _DIGITS = 12
 
 
 def head_in_file(family: str | None) -> type[FileHead] | None:
-    """Return the family if it is that of a file which is loaded here; None for any other."""
+    """Return the family if it belongs to a file that is loaded here, otherwise None."""
     head = None if family is None else FAMILIES.get(family)
     return head if head is not None and issubclass(head, FileHead) else None
 
 
 def load_head(path: Path) -> type[FileHead]:
-    """Run a file with a head of the user, and return its family.
+    """Run a file with a user's head, and return its family.
 
-    The family has the name of the file and the first digits of its sha256.
+    The name of the family is the name of the file and the first digits of its sha256.
 
     Raises:
-        NotFound: there is no such file.
-        InvalidModel: it fails, or has no such class; the message has the line.
+        NotFound: the file is missing or unreadable.
+        InvalidModel: the file fails, or has no valid class; the message has the line.
     """
     content = _content(path)
     return _load(f"{path.name}@{_digest(content)[:_DIGITS]}", content, path, str(path))
 
 
 def load_head_of(folder: Path, card: EngineCard, *, allow_code: bool) -> None:
-    """Run the file with the head of a version, if it has one.
+    """Run the file with the head of a model version, if it has one.
 
     Raises:
         InvalidOption: the operator does not allow code.
-        InvalidModel: it is not the file of the build; or as `load_head`.
+        InvalidModel: the file is not the one of the build; or as in `load_head`.
     """
     if HEAD_FILE not in card.files:
         return
@@ -90,17 +90,17 @@ def _load(name: str, content: bytes, path: Path, shown: str) -> type[FileHead]:
 
 def _run(content: bytes, path: Path) -> ModuleType:
     name = f"{MODULE}{_digest(content)}"
-    # Dataclasses look their module up.
+    # Dataclasses look their module up in `sys.modules`.
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = str(path)
-    # Programs read the stdout of commands.
+    # Print to stderr, because programs parse the stdout of commands.
     vars(module)["print"] = partial(print, file=sys.stderr)
     exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
     return module
 
 
 def _class_of(module: ModuleType, shown: str) -> type[CustomHead]:
-    """Return the one class of a file that is a head, with sound class variables."""
+    """Return the only head class of a file, after checks of its class variables."""
     found = [
         one
         for one in vars(module).values()

@@ -1,8 +1,9 @@
-"""Computes what networks take in place of a colour image, or beside it.
+"""Computes inputs that models take in place of a colour image, or in addition to it.
 
-In place of it they take its grey. Beside it they take its size, a mask, or it enlarged: the size is
-that of the model's own input, so boxes come in its pixels, as from every other head. Rows are of
-RGB where a network takes grey, and of 0 to 255 where it takes the image enlarged.
+A model may take the grey image in place of the colour image. In addition, it may take the size of
+the image, a mask, or the enlarged image. The size that is passed is the size of the model's own
+input, so boxes are in pixels of the input, as with every other head. Rows are RGB if a model takes
+grey, and 0 to 255 if it takes the enlarged image.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
 GREY: Final = np.array([0.299, 0.587, 0.114], np.float32)
-"""Shares of R, G and B, as OpenCV and Pillow have them."""
+"""Weights of R, G and B, as in OpenCV and Pillow."""
 
 SIZE_INPUTS: Mapping[str, Callable[[int, int], ArrayLike]] = {
     "orig_target_sizes": lambda height, width: (width, height),  # RT-DETR, D-FINE, DEIM
@@ -28,7 +29,7 @@ SIZE_INPUTS: Mapping[str, Callable[[int, int], ArrayLike]] = {
     "scale_factor": lambda height, width: (1, 1),  # PaddleDetection: y and x
     "pixel_mask": lambda height, width: np.ones((height, width)),  # DETR of transformers
 }
-"""Values for one image by the name of the input, which has no other meaning elsewhere."""
+"""Values for one image by the name of the input. These names have no other meaning in models."""
 
 _DTYPES = ("int64", "int32", "float32")
 _WHITE = 255
@@ -40,12 +41,19 @@ def is_grey(image: TensorSpec) -> bool:
 
 
 def origin_of(image: TensorSpec, origin: str) -> str:
-    """Return the origin of a model's preprocessing, for people, with what it takes of RGB."""
+    """Return the origin of a model's preprocessing as text, with a note if the model takes grey."""
     return f"{origin}; the network takes the grey of that RGB" if is_grey(image) else origin
 
 
 def factor_of(image: TensorSpec, other: TensorSpec) -> int | None:
-    """Return how many times as large as a batch of images, [n, c, h, w], another is, at least 2."""
+    """Return the factor by which a tensor is larger than a batch of images, or None.
+
+    The factor is a whole number, at least 2, and applies to height and width.
+
+    Args:
+        image: spec of the images, [n, c, h, w].
+        other: spec of the other tensor.
+    """
     if len(image.shape) != 4 or len(other.shape) != 4 or image.dtype != other.dtype:
         return None
     (channels, *small), (others, *large) = image.shape[1:], other.shape[1:]
@@ -55,14 +63,14 @@ def factor_of(image: TensorSpec, other: TensorSpec) -> int | None:
 
 
 def grey(rows: Array) -> Array:
-    """Return the grey levels, [n, 1, h, w], of RGB rows, [n, 3, h, w]."""
+    """Return the grey levels [n, 1, h, w] of RGB rows [n, 3, h, w]."""
     return np.tensordot(GREY, rows, (0, 1))[:, None].astype(rows.dtype)
 
 
 def make_enlarging_matrix(length: int, factor: int) -> NDArray[np.float32]:
-    """Return the matrix, [length * factor, length], that enlarges columns by bicubic interpolation.
+    """Return the matrix [length * factor, length] that enlarges columns by bicubic interpolation.
 
-    It is OpenCV's and OpenVINO's, whose coefficient is -.75.
+    The coefficient is -.75, as in OpenCV and OpenVINO.
     """
     sides = length, length * factor
     matrix = cv2.resize(np.eye(length, dtype=np.float32), sides, interpolation=cv2.INTER_CUBIC)
@@ -72,7 +80,7 @@ def make_enlarging_matrix(length: int, factor: int) -> NDArray[np.float32]:
 def enlarge(rows: Array, factor: int) -> Array:
     """Return rows of 0 to 255, [n, c, h, w], enlarged to whole levels: [n, c, h * f, w * f].
 
-    That is what OpenCV makes of an image of 8 bits, and what such networks were trained on.
+    This equals OpenCV's result for an image of 8 bits, which such models were trained on.
     """
     height, width = rows.shape[2] * factor, rows.shape[3] * factor
     planes = [
@@ -84,7 +92,11 @@ def enlarge(rows: Array, factor: int) -> Array:
 
 
 def image_of(inputs: Sequence[TensorSpec]) -> TensorSpec:
-    """Return the one input that must be fed; UnsupportedModel if it is not exactly one."""
+    """Return the only input that must be fed.
+
+    Raises:
+        UnsupportedModel: there is no such input, or there are several.
+    """
     images = _images(inputs)
     if len(images) != 1:
         names = ", ".join(repr(spec.name) for spec in images) or "none"
@@ -111,9 +123,11 @@ def _images(inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
 
 
 def source_feeds(inputs: Sequence[TensorSpec], rows: Array) -> dict[str, Array]:
-    """Return all arrays that a model takes, of preprocessed images [n, ...].
+    """Return all arrays that a model takes, by name.
 
-    A model without a batch dimension gets the image without.
+    Args:
+        inputs: specs of the model's inputs.
+        rows: preprocessed images, [n, ...]. A model without a batch axis gets the only image.
     """
     image = image_of(inputs)
     if is_grey(image):
@@ -129,7 +143,11 @@ def source_feeds(inputs: Sequence[TensorSpec], rows: Array) -> dict[str, Array]:
 
 
 def fill_input(spec: TensorSpec, height: int, width: int) -> Array:
-    """Return the value of an input for one image, [1, ...]; UnsupportedModel if it does not fit."""
+    """Return the value of a filled-in input for one image, [1, ...].
+
+    Raises:
+        UnsupportedModel: the value does not have the shape of the input.
+    """
     value = _row(spec, height, width)
     assert value is not None, "all inputs but the image are filled in"
     if any(d not in (-1, n) for d, n in zip(spec.shape[1:], value.shape[1:], strict=True)):
@@ -141,7 +159,7 @@ def fill_input(spec: TensorSpec, height: int, width: int) -> Array:
 
 
 def _row(spec: TensorSpec, height: int, width: int) -> Array | None:
-    """Return the value for one image, [1, ...]; None for an input that is not filled in."""
+    """Return the value for one image, [1, ...]; None if the input is not filled in."""
     if spec.name not in SIZE_INPUTS or spec.dtype not in _DTYPES:
         return None
     row = np.array([SIZE_INPUTS[spec.name](height, width)], spec.dtype)

@@ -8,7 +8,7 @@
     depth        Depth Anything, MiDaS, DPT: [n, h, w] or [n, 1, h, w] without a unit
     yolo-depth   YOLO26: the same in metres
 
-n is the batch.
+n is the batch size.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.text import counted
 
-# Images and thin feature maps have as many channels, or fewer.
+# Largest number of channels of an image, or of a thin feature map.
 _MAX_CHANNELS = 8
 _STRIDES = (1, 2, 4, 8, 16)
 _DEPTH_NAMES = ("predicted_depth", "depth")
@@ -45,7 +45,7 @@ class Semantic(Head):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one map of classes, which may have an auxiliary one beside it."""
+        """Check for one map of classes, and an optional auxiliary map."""
         if len(signature.outputs) != 1 and signature.named("out", "aux") == OTHERS:
             return OTHERS
         output = signature.outputs[0]
@@ -60,7 +60,7 @@ class Semantic(Head):
         if isinstance(classes := signature.count_classes(count), str):
             return classes
         strength, why = found
-        # A map of many channels that is as large as the input is guessed to be of classes.
+        # A map of many channels that is as large as the input probably has classes.
         guessed = False
         if signature.task is not None:
             strength = Strength.METADATA
@@ -75,22 +75,22 @@ class Semantic(Head):
         return Fit((output.name,), classes, why, strength, sure=not guessed)
 
     def doubt(self, outputs: Mapping[str, Array]) -> str | None:
-        """Doubt channels that are no scores of classes, as those of pictures and of features."""
+        """Return a reason if channels are not scores of classes, but e.g. an image or features."""
         planes = np.moveaxis(outputs[self.outputs[0]][0], self.axis - 1, 0).astype(np.float32)
         return no_class_scores(np.nan_to_num(planes))
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> ClassMap:
-        """Return one image's classes."""
+        """Return the class map of one image."""
         planes = np.moveaxis(outputs[self.outputs[0]][row], self.axis - 1, 0)
         logits = np.array(planes, np.float32, order="C")
-        # An infinite score, weighted with 0, would be no number.
+        # Replace infinities: interpolation multiplies them by 0, which gives NaN.
         np.nan_to_num(logits, copy=False, nan=-1e30, posinf=1e30, neginf=-1e30)
         ids = best_of(logits)
         return ClassMap(ids, logits[np.unique(ids)], _select_ids(options))
 
 
 class ClassIds(Head):
-    """Decodes whole numbers [batch, h, w] or [batch, 1, h, w]: the classes themselves."""
+    """Decodes whole numbers [batch, h, w] or [batch, 1, h, w], which are class ids."""
 
     family = "class-map"
     task = "semantic"
@@ -113,11 +113,11 @@ class ClassIds(Head):
         return Fit((output.name,), signature.num_labels, why, strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude numbers that are no class ids."""
+        """Return a reason if numbers are not class ids."""
         return no_class_ids(outputs[self.outputs[0]].ravel(), self.outputs[0])
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> ClassMap:
-        """Return one image's classes."""
+        """Return the class map of one image."""
         found = outputs[self.outputs[0]][row]
         ids = found.reshape(found.shape[-2:])
         sound = (ids >= 0) & (ids < NOTHING)
@@ -125,10 +125,10 @@ class ClassIds(Head):
 
 
 class Foreground(Head):
-    """Decodes probabilities, stretched so that the least is 0 and the greatest is 1, as rembg does.
+    """Decodes probabilities, scaled so that the minimum is 0 and the maximum is 1, as rembg does.
 
     Attributes:
-        levels: as many maps, and nothing else, tell the family; 0 where nothing does.
+        levels: number of maps that only this family has; 0 if the number of maps proves nothing.
     """
 
     task = "saliency"
@@ -137,18 +137,18 @@ class Foreground(Head):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for a map of one channel, and others behind it."""
+        """Check for a map of one channel, which may be followed by others."""
         outputs = signature.outputs
         if cls.levels and any(len(t.shape) != 4 or t.shape[1] not in (1, -1) for t in outputs):
             return OTHERS
         return one_channel(signature, Strength.SHAPE if len(outputs) == cls.levels else None)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude numbers that are no probabilities."""
+        """Return a reason if numbers are not probabilities."""
         return no_probability(outputs[self.outputs[0]].ravel(), self.outputs[0])
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> SoftMask:
-        """Return one image's foreground."""
+        """Return the foreground of one image."""
         values = np.nan_to_num(outputs[self.outputs[0]][row, 0].astype(np.float32), copy=False)
         low, high = values.min(), values.max()
         return SoftMask((values - low) / (high - low) if high > low else np.zeros_like(values))
@@ -158,8 +158,8 @@ class Depth(Head):
     """Decodes depths without a unit.
 
     Attributes:
-        metres: the values are metres.
-        corners: outermost cells lie on outermost pixels, see `smooth`.
+        metres: True if values are in metres.
+        corners: True if the centres of the outermost cells and pixels coincide, see `smooth`.
     """
 
     family = "depth"
@@ -195,7 +195,7 @@ class Depth(Head):
         return Strength.ASKED
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> DepthMap:
-        """Return one image's depths; the least replaces values that are not finite."""
+        """Return the depth map of one image. The minimum replaces values that are not finite."""
         found = outputs[self.outputs[0]][row]
         values = found.reshape(found.shape[-2:]).astype(np.float32)
         finite = np.isfinite(values)
@@ -218,7 +218,7 @@ class YoloDepth(Depth):
         return Strength.METADATA if signature.family == "Depth" else Strength.ASKED
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude numbers that are no metres."""
+        """Return a reason if numbers are negative, so that they are not metres."""
         least = np.asarray(outputs[self.outputs[0]], np.float32).min(initial=0)
         return f"it is no depth in metres: one is {least:.3g}" if least < 0 else None
 
@@ -234,7 +234,7 @@ def _is_map(output: TensorSpec) -> bool:
 
 
 def _find_stride(signature: Signature, places: tuple[int, ...]) -> tuple[Strength, str] | str:
-    """Return how surely (height, width) is that of a map over the input, or why it is not."""
+    """Return the strength and the evidence that (height, width) is a map's size, or a reason."""
     found = [signature.at_stride((places[0], places[1]), stride) for stride in _STRIDES]
     fits = [one for one in found if not isinstance(one, str)]
     if fits:
@@ -243,7 +243,10 @@ def _find_stride(signature: Signature, places: tuple[int, ...]) -> tuple[Strengt
 
 
 def one_channel(signature: Signature, strength: Strength | None = None) -> Fit | str:
-    """Return the fit of the first output; without a strength, anything can have such outputs."""
+    """Return the fit of the first output, a map of one channel.
+
+    Without a strength, the fit is weak, because models of any kind may have such an output.
+    """
     if not signature.outputs:
         return OTHERS
     output = signature.outputs[0]
@@ -280,7 +283,7 @@ HEADS: tuple[type[Head], ...] = (
         guessed="models of TensorFlow differ in mean and std",
     ),
     ClassIds,
-    # A map for each of six levels of the decoder, and one of all of them.
+    # U^2-Net returns a map for each of six decoder levels, and one that combines them.
     Foreground.as_family("u2net", levels=7, preprocess={**_STRETCHED, **IMAGENET}),
     Foreground.as_family("isnet", preprocess={**_STRETCHED, "mean": (0.5, 0.5, 0.5)}),
     Depth,

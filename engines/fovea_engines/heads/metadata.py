@@ -1,4 +1,4 @@
-"""Parses untrusted metadata that exporters write into a model."""
+"""Parses metadata that exporters write into a model. It is untrusted input."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fovea_engines.results.skeleton import Skeleton, number_points
 
 MAX_KEYPOINTS = 1000
 RENAMED = "fovea_renamed"
-"""Key of the names that outputs had before `fovea edit` gave them those that they have."""
+"""Metadata key of the outputs' original names, which `fovea edit` stores when it renames them."""
 
-# What exporters call tasks, and what heads call them.
+# Tasks as heads call them, by the names that exporters use.
 _TASKS = {
     "detection": "detect",
     "object-detection": "detect",
@@ -47,11 +47,14 @@ def literal(text: str) -> Any:
 def labels_from_metadata(
     metadata: Mapping[str, str], num_classes: int | None
 ) -> tuple[str, ...] | None:
-    """Read class names by class id from `names`: a list or a dict of id to name, Python or JSON.
+    """Read class names by class id from the metadata, or return None.
 
-    PaddlePaddle's exporters have `character` instead, with a name in every line. An id without a
-    name before one that has it is its own name. None where names are missing, malformed, or not
-    those of `num_classes`.
+    Ultralytics writes `names`: a list, or a dict of id to name, in Python or JSON. PaddlePaddle's
+    exporters write `character`, with a name on every line. If ids of a dict have gaps, a missing
+    name is the id.
+
+    Returns:
+        None if names are missing, malformed, or not as many as `num_classes`.
     """
     names = literal(metadata.get("names", "")) or metadata.get("character", "").splitlines()
     if isinstance(names, dict):
@@ -70,7 +73,7 @@ def labels_from_metadata(
 
 
 def names_fault(metadata: Mapping[str, str], num_classes: int) -> str | None:
-    """Say why the names in the metadata are not those of so many classes; None without any."""
+    """Return why the names in the metadata do not fit `num_classes` classes; None without names."""
     names = literal(metadata.get("names", ""))
     if not names or not isinstance(names, dict | list | tuple):
         return None
@@ -85,7 +88,7 @@ def _within(class_id: str, last: int) -> bool:
 
 
 def renamed_outputs(metadata: Mapping[str, str]) -> Mapping[str, str]:
-    """Read the names that outputs had from those that they have; empty where none was renamed."""
+    """Read the original name of each renamed output; empty if none was renamed."""
     names = literal(metadata.get(RENAMED, ""))
     if not isinstance(names, dict):
         return {}
@@ -93,15 +96,16 @@ def renamed_outputs(metadata: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def task_from_metadata(metadata: Mapping[str, str]) -> str | None:
-    """Read the task by the name that heads have; None where nothing names one."""
+    """Read the task, under the name that heads use; None if the metadata has none."""
     task = "pose" if "kpt_shape" in metadata else metadata.get("task")
     return _TASKS.get(task, task) if task else None
 
 
 def skeleton_from_metadata(metadata: Mapping[str, str]) -> tuple[Skeleton, int] | None:
-    """Read the keypoints of an object, and the numbers of each: 2 are x y, 3 have a score, too.
+    """Read the keypoints of an object, and how many numbers each has: 2 (x y) or 3 (x y score).
 
-    Ultralytics writes `kpt_shape`, and the names by class id as `kpt_names`. None without a shape.
+    Ultralytics writes `kpt_shape`, and the names by class id as `kpt_names`. The result is None
+    without a valid `kpt_shape`.
     """
     match literal(metadata.get("kpt_shape", "")):
         case [int(count), (2 | 3) as numbers] if 0 < count <= MAX_KEYPOINTS:
@@ -117,7 +121,7 @@ def skeleton_from_metadata(metadata: Mapping[str, str]) -> tuple[Skeleton, int] 
 
 
 def image_size(metadata: Mapping[str, str]) -> tuple[int, int] | None:
-    """Read (height, width) in pixels from `imgsz`, a number or a list of both; None if neither."""
+    """Read (height, width) in pixels from `imgsz`, a number or a list of two; None if absent."""
     size = literal(metadata.get("imgsz", ""))
     sides = [size, size] if isinstance(size, int) else size
     match sides:
@@ -127,7 +131,7 @@ def image_size(metadata: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def own_preprocess(metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return fields of `PreprocessSpec` in which LibreYOLO differs from a family's own program."""
+    """Return fields of `PreprocessSpec` in which LibreYOLO differs from the original programs."""
     fields: dict[str, Any] = {}
     if metadata.get("letterbox_pad") == "center":
         fields |= {"anchor": "center", "rounding": "down"}
@@ -137,7 +141,7 @@ def own_preprocess(metadata: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def largest_stride(metadata: Mapping[str, str]) -> int:
-    """Return the number of pixels that must divide both input sides; 32 where unstated."""
+    """Return the number of pixels that must divide both input sides; 32 if not stated."""
     stride = literal(metadata.get("stride", ""))
     strides = stride if isinstance(stride, list | tuple) else [stride]
     sound = [value for value in strides if isinstance(value, int | float) and 1 <= value <= 512]

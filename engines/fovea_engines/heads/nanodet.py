@@ -6,8 +6,8 @@
     nanodet-joined   later versions of NanoDet-m: [n, cells, classes + 32] of three levels
     nanodet-plus     NanoDet-Plus: the same of four levels
 
-Follows Generalized Focal Loss (arXiv 2006.04388): the distance of a side from the cell's centre is
-the expectation of a softmax over 0 to 7, times the stride.
+The source is Generalized Focal Loss (arXiv 2006.04388). The distance of a side from the cell's
+centre is the expectation of a softmax over 0 to 7, times the stride.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from fovea_engines.session import Array
 from fovea_preprocess.text import counted
 
 BINS = np.arange(8, dtype=np.float32)
-"""Distances, in strides."""
+"""Distances of a distribution, in strides."""
 
 SIDES = 4 * len(BINS)
-"""Columns of the logits of left, top, right and bottom."""
+"""Number of columns: the logits of left, top, right and bottom."""
 
 
 class Distributions(ScoredBoxes):
     """Decodes scores [batch, cells, classes] and logits [batch, cells, 32] of each level.
 
     Attributes:
-        centre: of a cell, in strides from its corner.
-        shift: of the centre of a cell, pixels.
+        centre: position of a cell's centre, in strides from its corner.
+        shift: added to a cell's centre, pixels.
     """
 
     sized = True
@@ -67,7 +67,7 @@ class Distributions(ScoredBoxes):
         return Fit(outputs, classes, f"{why}; {counted(classes, 'class')}", strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude what is no probability, and what is no logit."""
+        """Return a reason if scores are not probabilities or the other columns are not logits."""
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         logits = np.concatenate([logits for _, logits in self.levels(outputs, 0)])
@@ -82,7 +82,7 @@ class Distributions(ScoredBoxes):
         return list(zip(tensors[:half], tensors[half:], strict=True))
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners of boxes around the centres of their cells."""
+        """Return corners [n, 4] in pixels of boxes around the centres of their cells."""
         logits = values.reshape(-1, 4, len(BINS))
         powers = np.exp(logits - logits.max(axis=2, keepdims=True))
         distances = powers @ BINS / powers.sum(axis=2)
@@ -95,7 +95,7 @@ class JoinedDistributions(Distributions):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one tensor, whose shape is also that of a YOLOX with more classes."""
+        """Check for one tensor. A YOLOX with more classes has the same shape."""
         if isinstance(output := signature.single(), str):
             return output
         evidence = signature.on_levels([output.shape[1]], cls.strides)
@@ -107,7 +107,7 @@ class JoinedDistributions(Distributions):
         return Fit((output.name,), classes, why, Strength.RARE)
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
-        """Return all levels as one."""
+        """Return a single level with scores and logits."""
         table = outputs[self.outputs[0]][row]
         return [(table[:, :-SIDES], table[:, -SIDES:])]
 
@@ -120,11 +120,11 @@ _NANODET: Mapping[str, Any] = {
 _FOUR = (8, 16, 32, 64)
 
 HEADS: tuple[type[Head], ...] = (
-    # The centre of a cell is at (stride - 1) / 2, half a pixel less than that of later versions.
+    # The first version has a cell's centre at (stride - 1) / 2, half a pixel less than later ones.
     Distributions.as_family("nanodet", shift=-0.5, **_NANODET),
     Distributions.as_family("picodet-raw", strides=_FOUR, preprocess=STRETCHED),
     JoinedDistributions.as_family("nanodet-joined", **_NANODET),
-    # Distances are those from the corner of a cell.
+    # NanoDet-Plus measures distances from the corner of a cell.
     JoinedDistributions.as_family(
         "nanodet-plus",
         strides=_FOUR,

@@ -1,8 +1,9 @@
 """Adds decoding and NMS to a detector's graph, in plain operators of fixed shapes.
 
-Cluster NMS (arXiv 2005.03572): all boxes start alive; in each round a box is alive unless a better
-one that is alive overlaps it. A round decides at least one more box of each chain of overlapping
-boxes, so as many rounds as the longest chain has links give the greedy answer.
+The method is Cluster NMS (arXiv 2005.03572). All boxes start alive. In each round, a box stays
+alive unless a better box that is alive overlaps it. In every chain of overlapping boxes, a round
+decides at least one more box. So the result is the greedy one after as many rounds as the longest
+chain has boxes.
 """
 
 from __future__ import annotations
@@ -33,22 +34,29 @@ from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
 Decoded = Dense | ScoredBoxes
-"""Heads that are decoded in a graph."""
+"""Heads that can be decoded in a graph."""
 
 MAX_CANDIDATES = 512
-"""Measured on 64 COCO images: at most 301 boxes have a score of .25 or more (YOLOv5n). At .001,
-where mAP is measured, there are thousands, and all but 512 left out cost up to .0008 of it; 1024
-would cost nothing, and four times the work."""
+"""Default number of boxes that enter suppression.
+
+On 64 COCO images, at most 301 boxes have a score of .25 or more (YOLOv5n). At a score of .001,
+where mAP is measured, there are thousands. To keep only 512 costs up to .0008 mAP. 1024 would cost
+nothing, but take four times the work.
+"""
 
 ROUNDS = 8
-"""Measured on 64 COCO images at an IoU of .7: boxes of .25 and more take 3 at most; the best
-512 of any score take 6 of YOLOv8n and YOLOX-nano, and 10 of YOLOv5n (of 62 images 8). Where they
-are too few, an even number leaves duplicates, and an odd one would lose boxes."""
+"""Number of rounds of suppression.
+
+On 64 COCO images at an IoU of .7, boxes with a score of .25 or more need at most 3 rounds. The best
+512 boxes of any score need 6 with YOLOv8n and YOLOX-nano, and 10 with YOLOv5n (8 in 62 of the
+images). If the rounds are too few, an even number leaves duplicates, while an odd number would lose
+boxes.
+"""
 
 RAW = "/raw"
-"""Ends the name of a tensor that was an output before."""
+"""Suffix of a tensor that was an output before."""
 
-_FIRST_OPSET = 18  # since which ReduceMax takes its axes as an input
+_FIRST_OPSET = 18  # ReduceMax takes its axes as an input since this opset
 _USUAL = PredictOptions()
 
 
@@ -56,8 +64,11 @@ _USUAL = PredictOptions()
 class Candidates:
     """Names of float32 tensors, best box first.
 
-    Boxes are [batch, 4, count], corners x1 y1 x2 y2 in pixels of the input; scores and the best
-    class of each are [batch, 1, count].
+    Attributes:
+        count: number of boxes.
+        boxes: [batch, 4, count], corners x1 y1 x2 y2 in pixels of the input.
+        scores: [batch, 1, count].
+        classes: [batch, 1, count], the best class of each box.
     """
 
     count: int
@@ -68,10 +79,13 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class _All:
-    """Candidates before the best are chosen.
+    """All boxes of a model, before the best are chosen.
 
-    Boxes are [cells, 4], and the best score of each is [cells]. The scores of the classes lie along
-    dimension 1 or 2 of [batch, ...].
+    Attributes:
+        boxes: [cells, 4].
+        best: [cells], the best class score of each box.
+        classes: class scores of each box.
+        along: dimension of the classes in [batch, ...], 1 or 2.
     """
 
     boxes: Traced
@@ -83,9 +97,9 @@ class _All:
 def write_candidates(
     write: Writer, head: Decoded, outputs: Mapping[str, Traced], most: int
 ) -> Candidates:
-    """Write the decoding of a head's outputs, and the choice of its best boxes, at `most` so many.
+    """Write nodes that decode a head's outputs and choose the best boxes, at most `most`.
 
-    Scores that are not finite count as 0. Boxes that are not finite stay so.
+    Scores that are not finite count as 0. Boxes that are not finite stay as they are.
     """
     found = _dense(head, outputs) if isinstance(head, Dense) else _scored(head, outputs)
     best = found.best.reshape(1, -1).name
@@ -125,7 +139,7 @@ def _dense(head: Dense, outputs: Mapping[str, Traced]) -> _All:
 
 def _scored(head: ScoredBoxes, outputs: Mapping[str, Traced]) -> _All:
     batches: Any = {name: _Batch(tensor) for name, tensor in outputs.items()}
-    # Landmarks, which some levels have too, are left out.
+    # Drop landmarks, which some levels have, too.
     columns: Any = zip(*(level[:2] for level in head.levels(batches, 0)), strict=True)
     scores, values = (cast(Any, np.concatenate(parts)) for parts in columns)
     boxes: Any = head.boxes(values, np.arange(len(values)))
@@ -134,13 +148,13 @@ def _scored(head: ScoredBoxes, outputs: Mapping[str, Traced]) -> _All:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """A batch that returns the tensor of all images for any row."""
+    """Stands for a batch: returns the tensor of all images for any row."""
 
     rows: Traced
 
     @property
     def ndim(self) -> int:
-        """Return the number of dimensions, with that of the batch."""
+        """Return the number of dimensions, including the batch."""
         return len(self.rows.shape) + 1
 
     def __getitem__(self, row: int) -> Traced:
@@ -150,7 +164,7 @@ class _Batch:
 def write_gather(write: Writer, table: Traced, places: str, along: int) -> str:
     """Gather rows (along 1) or columns (along 2) of a table [batch, rows, columns].
 
-    The places are integers, [batch, 1, n].
+    Places are integers, [batch, 1, n].
     """
     if along == 1:
         places = write("Reshape", places, np.array([0, -1, 1]))
@@ -169,23 +183,26 @@ def add_nms_tail(
 ) -> Recognition:
     """Make a detector suppress duplicates itself and return [batch, max_det, 6], best first.
 
-    Columns are x1 y1 x2 y2 in pixels of the input, score and class, as the head of family yolov10
-    reads them; rows of zeros fill the end. Landmarks of faces are lost. All is float32, whatever
-    the model is.
+    The columns are x1 y1 x2 y2 in pixels of the input, score and class, as the head of family
+    yolov10 reads them. Rows of zeros fill the end. Landmarks of faces are dropped. All nodes
+    compute in float32, whatever the precision of the model is.
 
     Args:
-        model: in its final precision; changed in place, unless it has no duplicates. One output
-            becomes the only one, and keeps its name; several become "detections". The metadata says
-            `end2end`.
-        recognition: of the unchanged model; that of the changed one is returned.
-        iou: a box is dropped when it overlaps a better one of its class by more, 0 to 1.
-        max_candidates: most boxes that enter suppression, best first; time and memory grow with the
-            square. TensorRT sorts 3840 at most.
-        max_det: rows, up to 1000; fewer where fewer boxes enter.
+        model: the model in its final precision. It is changed in place, unless its family has no
+            duplicates. A single output keeps its name; several outputs become "detections". The
+            metadata gets `end2end`.
+        recognition: the recognition of the unchanged model.
+        iou: a box is dropped if its overlap with a better box of its class exceeds this, 0 to 1.
+        max_candidates: largest number of boxes that enter suppression, best first. Time and memory
+            grow with its square. TensorRT sorts at most 3840.
+        max_det: number of rows, up to 1000. There are fewer if fewer boxes enter.
+
+    Returns:
+        The recognition of the changed model.
 
     Raises:
-        UnsupportedModel: the model is no detector, its family is decoded by the host alone, or
-            its opset is too old.
+        UnsupportedModel: the model is not a detector, its family can be decoded only by the host,
+            or its opset is too old.
     """
     head = open_head(recognition, graph_inputs(model))
     if head is None:
@@ -230,7 +247,7 @@ def _rename(model: onnx.ModelProto, name: str) -> str:
 
 
 def _read(write: Writer, name: str, spec: TensorSpec) -> Traced:
-    """Return an output [batch, ...], or of one image without a batch, in float32."""
+    """Return an output [batch, ...] in float32; add the batch axis if the output has none."""
     if spec.dtype != "float32":
         name = write.cast(name, "float32")
     if len(spec.shape) == 2:
@@ -240,27 +257,27 @@ def _read(write: Writer, name: str, spec: TensorSpec) -> Traced:
 
 
 def _write_survivors(write: Writer, found: Candidates, iou: float) -> str:
-    """Return the survivors: float32 [batch, 1, count], 1 or 0."""
+    """Write nodes that mark the survivors: float32 [batch, 1, count], 1 or 0."""
     over = _write_over(write, found, iou)
     alive = _write_none(write, over)
     for _ in range(ROUNDS - 1):
-        # Mul and not MatMul, because TensorRT multiplies no float32 matrices on Turing (compute
-        # capability 7.5).
+        # Mul instead of MatMul, because TensorRT cannot multiply float32 matrices on Turing
+        # (compute capability 7.5).
         better = write("Mul", over, write("Transpose", alive, perm=[0, 2, 1]))
         alive = _write_none(write, better)
     return alive
 
 
 def _write_none(write: Writer, over: str) -> str:
-    """Mark boxes that nothing overlaps: [batch, 1, n] of [batch, n, n]."""
+    """Mark boxes that nothing overlaps: [batch, 1, n] from [batch, n, n]."""
     any_over = write("ReduceMax", over, np.array([1]), keepdims=1)
     return write("Sub", np.array(1, np.float32), any_over)
 
 
 def _write_over(write: Writer, found: Candidates, iou: float) -> str:
-    """Mark pairs in which the box of the row is better than that of the column and overlaps it.
+    """Mark pairs in which the box of the row is better than the box of the column and overlaps it.
 
-    The result is [batch, n, n], computed in float32 by the same steps as
+    The result is [batch, n, n]. It is computed in float32, in the same steps as in
     `fovea_engines.results.nms`.
     """
     boxes, classes = (
@@ -308,7 +325,7 @@ def _declare(model: onnx.ModelProto, name: str, rows: int) -> None:
 
 def _check_graph(model: onnx.ModelProto, specs: Sequence[TensorSpec]) -> None:
     for spec in specs:
-        # Without the batch, which may be absent from tables.
+        # Ignore the batch axis, which tables may lack.
         if -1 in (spec.shape if len(spec.shape) == 2 else spec.shape[1:]):
             raise UnsupportedModel(
                 f"{describe(spec)} has no fixed shape, which suppression in the graph needs: build "

@@ -35,7 +35,7 @@ from fovea_engines.session import Array
 
 
 class YoloV8Obb(YoloV8):
-    """Decodes the columns of YOLOv8, with boxes as in their own frame, then the angle."""
+    """Decodes the columns of YOLOv8, followed by the angle. Boxes are not upright."""
 
     family = "yolov8-obb"
     task = "obb"
@@ -47,12 +47,12 @@ class YoloV8Obb(YoloV8):
         fit = signature.fit_grid(axis=1, per_cell=1, others=5)
         if isinstance(fit, str):
             return fit
-        # By its shape it can also be a detector of one class more.
+        # By its shape, the output can also be from a detector with one more class.
         strength = Strength.RARE if signature.task is None else fit.strength
         return replace(fit, why=f"{fit.why}; an angle of each", strength=strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude what is no probability, no box and no angle."""
+        """Return a reason if scores, boxes or angles have other values."""
         table = outputs[self.outputs[0]][0]
         return super().contradiction(outputs) or no_angles(table[-1], len(table) - 1)
 
@@ -81,7 +81,7 @@ class YoloV10Obb(YoloV10):
         return output if isinstance(output, str) else cls.fit_rows(signature, output, 1)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude what is no score, class, box or angle."""
+        """Return a reason if scores, classes, boxes or angles have other values."""
         table = outputs[self.outputs[0]][0]
         sure = table[table[:, 4] > 0]
         return (
@@ -96,7 +96,7 @@ class YoloV10Obb(YoloV10):
         return replace(found, rotated=regular(_select_rotated(table[numbers])))
 
     def split(self, table: Array) -> Rows:
-        """Return the rows of a table [rows, 7], with the upright boxes around the rotated."""
+        """Return the rows of a table [rows, 7], with upright boxes around the rotated ones."""
         return Rows(bounds(_select_rotated(table)), table[:, self.score], table[:, self.class_id])
 
 
@@ -110,7 +110,7 @@ class YoloNasObb(BoxesAndScores):
     box_columns = 5
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude what is no probability, no box and no angle."""
+        """Return a reason if scores, boxes or angles have other values."""
         boxes = outputs[self.outputs[0]][0]
         return (
             ScoredBoxes.contradiction(self, outputs)
@@ -134,7 +134,7 @@ def _select_rotated(table: Array) -> NDArray[np.float32]:
 
 
 def no_angles(column: Array, number: int) -> str | None:
-    """Exclude angles in radians, [boxes], most of which are more than a turn, or all are 1."""
+    """Return a reason if angles [boxes] are mostly more than a full turn, or all are 1."""
     values = np.asarray(column, np.float32)
     values = np.abs(values[np.isfinite(values)])
     if len(values) and (values == 1).all():

@@ -1,4 +1,4 @@
-"""Decodes images that networks make of images: enlarged, sharper, without noise, in colour.
+"""Decodes images that models compute from images: enlarged, sharper, denoised, coloured.
 
     image                   levels of 0 to 1 of an image of 0 to 1
     super-resolution        Open Model Zoo: levels of 0 to 1 of BGR from 0 to 255
@@ -6,7 +6,7 @@
     image-255               neural style: levels of 0 to 255 of an image of 0 to 255
     image-signed            GANs, with a tanh at the end: levels of -1 to 1 of an image of -1 to 1
 
-All are [n, 3, h, w] or [n, 1, h, w].
+All outputs are [n, 3, h, w] or [n, 1, h, w].
 """
 
 from __future__ import annotations
@@ -23,23 +23,24 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array
 from fovea_preprocess.text import counted
 
-_LARGEST = 8  # times as large as the input
-# Networks overshoot at edges: by so much, where levels go from 0 to 1.
+_LARGEST = 8  # largest factor between the sides of output and input
+# Range of valid levels, if black is 0 and white is 1: models overshoot at edges.
 _BELOW, _ABOVE = -2.0, 3.0
-# A mean below this is black: photographs have .2 to .7.
+# Largest mean of an image that counts as black; photographs have .2 to .7.
 _DARK = 0.02
 
 
 class Pictures(Head):
-    """Decodes pictures [batch, 3, h, w] or [batch, 1, h, w], as large as the input or n times.
+    """Decodes images [batch, 3, h, w] or [batch, 1, h, w], as large as the input or n times.
 
     Attributes:
-        low, high: the numbers of black and of white.
-        strength: of a picture larger than the input; of one as large, a user must say so.
-        channels: how many a picture may have.
-        enlarged: the network may take a second input, the image enlarged.
-        dark: that a photograph becomes black speaks against the family.
-        luma: the picture has no colours, and gets those of its image.
+        low, high: values of black and of white.
+        strength: strength of the fit if the output is larger than the input. If both are equally
+            large, a user must name the family.
+        channels: numbers of channels that an output may have.
+        enlarged: True if the model may take the enlarged image as a second input.
+        dark: True if a black output for a photograph contradicts the family.
+        luma: True if the output has no colours, and gets the colours of its input.
     """
 
     task = "image"
@@ -54,7 +55,7 @@ class Pictures(Head):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one picture, of a network that takes nothing but the image."""
+        """Check for one output image of a model that takes nothing but the image."""
         if len(signature.outputs) != 1 or signature.size is None:
             return OTHERS
         [output] = signature.outputs
@@ -72,7 +73,7 @@ class Pictures(Head):
             return Fit((output.name,), None, f"{why}, and the task is image", cls._raise_strength())
         if factor > 1:
             return Fit((output.name,), None, why, cls.strength)
-        # Maps have one channel, too, and are more usual.
+        # Maps with one channel are more usual than images.
         if output.shape[1] == 1 and not signature.forced:
             return OTHERS
         return Fit((output.name,), None, why, Strength.ASKED)
@@ -82,7 +83,7 @@ class Pictures(Head):
         return Strength.METADATA if cls.strength is Strength.SHAPE else cls.strength
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude numbers that are no levels."""
+        """Return a reason if numbers are not levels of an image."""
         return self._check_range(outputs) or (
             self._check_brightness(outputs) if self.dark else None
         )
@@ -103,12 +104,12 @@ class Pictures(Head):
         return f"a photograph becomes black: its mean is {mean:.2g}" if mean < _DARK else None
 
     def unsound(self, outputs: Mapping[str, Array], row: int) -> str | None:
-        """Return the output if any number of it is NaN or infinite: none can be left out."""
+        """Return the output if any number is NaN or infinite, as no pixel can be left out."""
         [name] = self.outputs
         return None if np.isfinite(outputs[name][row : row + 1]).all() else f"output {name}"
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> NewImage:
-        """Return one picture, with the channels as the network has them."""
+        """Return the output image, with channels in the order of the model."""
         planes = outputs[self.outputs[0]][row].astype(np.float32)
         levels = (planes - np.float32(self.low)) / np.float32(self.high - self.low)
         return NewImage(np.moveaxis(levels, 0, 2), luma=self.luma)

@@ -32,12 +32,12 @@ from fovea_engines.results.skeleton import PERSON, Skeleton
 from fovea_engines.session import Array
 
 _POINTS = len(PERSON.names)
-# Keypoints that score less are no part of the person, as in TensorFlow's example.
+# Lowest score of a keypoint that belongs to a person, as in TensorFlow's example.
 _SURE = 0.1
 
 
 class YoloV8Pose(YoloV8):
-    """Decodes the columns of YOLOv8, then x y of each keypoint, mostly with its probability."""
+    """Decodes the columns of YOLOv8, then x y of each keypoint, usually with a probability."""
 
     family = "yolov8-pose"
     task = "pose"
@@ -55,7 +55,7 @@ class YoloV8Pose(YoloV8):
         return fit if isinstance(fit, str) else _add_keypoints(fit, skeleton, signature)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude keypoints that are no pixels, and scores that are no probabilities."""
+        """Return a reason if keypoints are not in pixels or scores are not probabilities."""
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         columns = outputs[self.outputs[0]][0][self._end :].T
@@ -68,7 +68,7 @@ class YoloV8Pose(YoloV8):
 
 
 class YoloV10Pose(YoloV10):
-    """Decodes pose models with suppression inside: YOLOv26's, and exports that include NMS."""
+    """Decodes pose models with suppression in the graph: YOLOv26, and exports that include NMS."""
 
     family = "yolov10-pose"
     task = "pose"
@@ -85,7 +85,7 @@ class YoloV10Pose(YoloV10):
         return fit if isinstance(fit, str) else _add_keypoints(fit, skeleton, signature)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude what `YoloV10` does, and keypoints of another form where there is an object."""
+        """Return a reason as `YoloV10` does, or if keypoints of objects have another form."""
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         table = outputs[self.outputs[0]][0]
@@ -103,7 +103,7 @@ class _MoveNet(Detector):
     """Decodes y x and a score of each keypoint, as fractions of the input.
 
     Attributes:
-        shape: of the output, without the batch.
+        shape: shape of the output without the batch.
     """
 
     task = "pose"
@@ -114,15 +114,15 @@ class _MoveNet(Detector):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for the one shape there is."""
+        """Check for the only possible shape."""
         if [one.shape[1:] for one in signature.outputs] != [cls.shape]:
             return OTHERS
         why = f"{_POINTS} keypoints of each person"
         return Fit((signature.outputs[0].name,), 1, why, skeleton=PERSON)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude scores that are no probabilities, and places in pixels."""
-        # All numbers, as what is unsure is no person.
+        """Return a reason if scores are not probabilities or positions are in pixels."""
+        # Check all rows: an image without persons has no row with a high score.
         table = outputs[self.outputs[0]][0].astype(np.float32)
         table = table.reshape(len(table), -1)
         points = table[:, : 3 * _POINTS].reshape(-1, 3)
@@ -131,11 +131,11 @@ class _MoveNet(Detector):
 
     @abstractmethod
     def people(self, outputs: Mapping[str, Array], row: int) -> tuple[Array, Rows]:
-        """Return keypoints [n, 17, 3], x y and a score, and the boxes; x y are fractions."""
+        """Return keypoints [n, 17, 3], x y as fractions and a score, and the rows."""
 
     @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's persons."""
+        """Return the persons in one image."""
         assert self.size is not None, "it is sized"
         points, people = self.people(outputs, row)
         side = np.array(self.size[::-1], np.float32)
@@ -148,14 +148,14 @@ class _MoveNet(Detector):
 class MoveNet(_MoveNet):
     """Decodes the keypoints [batch, 1, 17, 3] of one person.
 
-    The box is around those that are sure, and their mean score is the person's.
+    The box surrounds the keypoints with high scores. Their mean score is the score of the person.
     """
 
     family = "movenet"
     shape = (1, _POINTS, 3)
 
     def people(self, outputs: Mapping[str, Array], row: int) -> tuple[Array, Rows]:
-        """Return the person, or none where no keypoint is sure."""
+        """Return the person, or no row if no keypoint has a high score."""
         points = _x_first(outputs[self.outputs[0]][row].astype(np.float32))
         sure = points[points[..., 2] >= _SURE]
         if not len(sure):
@@ -171,16 +171,17 @@ class MoveNetMultiPose(_MoveNet):
     shape = (6, 3 * _POINTS + 5)
 
     def people(self, outputs: Mapping[str, Array], row: int) -> tuple[Array, Rows]:
-        """Return all six."""
+        """Return all six rows."""
         table = outputs[self.outputs[0]][row].astype(np.float32)
         points, rest = table[:, :-5].reshape(-1, _POINTS, 3), table[:, -5:]
         return _rows(_x_first(points), rest[:, [1, 0, 3, 2]], rest[:, 4])
 
 
 def _keypoints(signature: Signature, columns: int) -> tuple[Skeleton, int] | str:
-    """Return the keypoints, and the numbers of each, that this many columns may hold.
+    """Return the keypoints that this many columns may hold, and how many numbers each has.
 
-    Without metadata, these are a person's, after the columns of one class.
+    Without metadata, only the 17 keypoints of a person with scores are possible, beside one class.
+    Otherwise a reason is returned.
     """
     if (declared := skeleton_from_metadata(signature.metadata)) is not None:
         return declared
@@ -191,21 +192,21 @@ def _keypoints(signature: Signature, columns: int) -> tuple[Skeleton, int] | str
 
 def _add_keypoints(fit: Fit, skeleton: Skeleton, signature: Signature) -> Fit:
     why = f"{fit.why}; {len(skeleton.names)} keypoints of each"
-    # By its shape it can also be a detector of more classes.
+    # By its shape, the output can also be from a detector with more classes.
     named = signature.task is not None
     strength = fit.strength if named else Strength.RARE
     return replace(fit, why=why, strength=strength, skeleton=skeleton)
 
 
 def _no_keypoints(points: NDArray[np.float32]) -> str | None:
-    """Exclude keypoints, [n, k, 2 or 3], of other numbers than pixels and probabilities."""
+    """Return a reason if keypoints [n, k, 2 or 3] are not pixels and probabilities."""
     return fractions(points[..., :2], "keypoints") or no_probability(
         points[..., 2:], "a keypoint's score"
     )
 
 
 def _points(columns: NDArray[np.float32], skeleton: Skeleton | None) -> NDArray[np.float32]:
-    """Return keypoints [n, k, 3] of columns [n, k x 2 or 3]; without a score it is 1."""
+    """Return keypoints [n, k, 3] from columns [n, k x 2 or 3]. A missing score is 1."""
     return keypoints(_reshape(columns, skeleton))
 
 

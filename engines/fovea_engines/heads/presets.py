@@ -1,4 +1,4 @@
-"""Defines the preprocessing that each family was trained with, as a `PreprocessSpec`."""
+"""Defines the preprocessing of each family, as in training, as a `PreprocessSpec`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "imagenet": CROPPED,
     "stretch": {"fit": "stretch", **IMAGENET},
 }
-"""Common presets: fields that differ from RGB, 0 to 1, padded around the centre."""
+"""Common presets: fields that differ from the default, RGB, 0 to 1, padded around the centre."""
 
 _UNIT: Mapping[str, Any] = {"scale": 1 / 255, "mean": (0.0,) * 3, "std": (1.0,) * 3}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -35,10 +35,10 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "letterboxed-mean-std": {"fit": "letterbox", "channels": "RGB", "scale": 1 / 255, **IMAGENET},
     "stretched": {"fit": "stretch"},
 }
-"""Fields in which exporters of a family differ, by names of `--preprocess`."""
+"""Variants by names of `--preprocess`: fields in which exporters of a family differ."""
 
 NAMES = (*PRESETS, *VARIANTS)
-"""Names that `--preprocess` takes."""
+"""Names that `--preprocess` accepts."""
 
 _USUAL: Final = PreprocessSpec(height=1, width=1)
 _AS_THEY_ARE: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -46,16 +46,16 @@ _AS_THEY_ARE: Final[Mapping[str, tuple[Any, ...]]] = {
     "mean": (_USUAL.mean,),
     "std": (_USUAL.std,),
 }
-"""Accepted values for an input of whole numbers, which takes 0 to 255: the defaults, too."""
+"""Values that are accepted for an integer input, which takes 0 to 255: as is, or the default."""
 VALUES = _AS_THEY_ARE.keys()
-"""Fields that decide the numbers of a pixel."""
+"""Fields that decide the value of a pixel."""
 
 _Mean = Annotated[float, Field(ge=-255, le=255)]
 _Std = Annotated[float, Field(ge=0.001, le=255)]
 
 
 class _Trained(BaseModel):
-    """Fields that a file may set: those of `PreprocessSpec` that no model input decides."""
+    """Fields that a file may set: the fields of `PreprocessSpec` that no model input decides."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -90,15 +90,15 @@ def default_preprocess(
 
     Args:
         family: name in `FAMILIES`; None is treated as the usual YOLO input, RGB 0 to 1.
-        inputs: the model's; the first takes the image.
-        metadata: the model's own; `imgsz` replaces a dynamic size.
-        size: (height, width) in pixels; replaces `imgsz` where the input is dynamic.
-        trained: fields of `PreprocessSpec` that override the family's.
+        inputs: inputs of the model; the first one takes the image.
+        metadata: metadata of the model; `imgsz` is the size if the input is dynamic.
+        size: (height, width) in pixels; overrides `imgsz` if the input is dynamic.
+        trained: fields of `PreprocessSpec` that override the family's fields.
 
     Raises:
-        InvalidOption: `size` contradicts a fixed input, or is no multiple of the model's stride; or
-            `trained` changes the values of an input of whole numbers.
-        UnsupportedModel: the input takes no colour images, or its size is unknown.
+        InvalidOption: `size` contradicts a fixed input, or is not a multiple of the model's stride;
+            or `trained` changes the values of an integer input.
+        UnsupportedModel: the input does not take colour images, or its size is unknown.
     """
     image = inputs[0]
     if (layout := image_layout(image)) is None:
@@ -121,14 +121,15 @@ def default_preprocess(
 
 
 def read_preprocess(name: str) -> Mapping[str, Any]:
-    """Read fields of `PreprocessSpec` from the named preset or from a JSON file.
+    """Read fields of `PreprocessSpec` from a named preset or a JSON file.
 
-    Returns all fields for a preset, so that it replaces the family's; for a variant or a file only
-    its fields. A file that names the scale has no mean and no std but those that it names.
+    Returns:
+        All fields for a preset, so that it replaces the family's. For a variant or a file, only its
+        own fields. If a file has the scale, missing mean and std are 0 and 1.
 
     Raises:
-        InvalidOption: the name is neither, or a field is wrong; the message says what it must be.
-            Or a file has a mean or std without the scale whose unit it is in.
+        InvalidOption: the name is unknown, or a field is wrong; the message states valid values. Or
+            a file has a mean or std without the scale, which defines their unit.
         NotFound: the file is missing or unreadable.
     """
     if name in PRESETS:
@@ -163,7 +164,11 @@ def read_preprocess(name: str) -> Mapping[str, Any]:
 
 
 def check_fields(fields: object) -> None:
-    """Refuse, as InvalidOption, fields of `PreprocessSpec` that are wrong."""
+    """Check fields of `PreprocessSpec`.
+
+    Raises:
+        InvalidOption: a field is unknown or has an invalid value.
+    """
     try:
         _Trained.model_validate(fields)
     except ValidationError as error:
@@ -171,9 +176,10 @@ def check_fields(fields: object) -> None:
 
 
 def merge_preprocess(given: Mapping[str, Any] | None, own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the fields that a user names over those that the model's graph decides.
+    """Combine the fields that a user names with the fields that the model's graph decides.
 
-    Variants differ from what the family of this model has; they leave what the graph decides.
+    Fields of the user take precedence, except for variants: these differ from the family, and leave
+    the graph's fields unchanged.
     """
     fields = given or {}
     return {**fields, **own} if fields in VARIANTS.values() else {**own, **fields}
@@ -206,7 +212,7 @@ def _check_as_they_are(image: TensorSpec, trained: Mapping[str, Any]) -> None:
 def _resolve(
     sides: Sequence[int], size: tuple[int, int] | None, metadata: Mapping[str, str]
 ) -> tuple[int, int]:
-    """Return (height, width): the input's where fixed, else the requested one."""
+    """Return (height, width): the input's sides if fixed, otherwise the requested ones."""
     wanted = size or image_size(metadata)
     if wanted is None:
         if -1 in sides:

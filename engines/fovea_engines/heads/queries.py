@@ -1,6 +1,6 @@
 """Decodes the queries of a DETR: logits of classes, and boxes as fractions of the input.
 
-The lineages are in `detr` and `rfdetr`. Functions that say what numbers of queries exclude follow
+The families are in `detr` and `rfdetr`. Functions that check queries return reasons, as in
 `fovea_engines.heads.evidence`.
 """
 
@@ -33,47 +33,49 @@ from fovea_engines.session import Array
 from fovea_preprocess.text import counted
 
 MAX_QUERIES = 1000
-"""DETRs have 50 to 900 queries; more rows are a grid."""
+"""Largest number of queries: DETRs have 50 to 900, and more rows are a grid."""
 
 COCO_IDS = 91
-"""COCO's category ids go up to 90 with gaps, so LibreYOLO's 80 names are not those of columns."""
+"""Number of COCO's category ids, which have gaps: 80 names do not belong to these columns."""
 
 _ROUNDING = 1e-3
 _MIN, _SUREST = 1e-37, 1 - 1e-7
-"""The nearest to 0 and 1 that a sigmoid in float32 comes."""
+"""Values of a float32 sigmoid that are nearest to 0 and 1."""
 
-# A trained DETR's boxes end at the edge of the image, but for some hundredths of its side.
+# Largest overhang of boxes over the image's edge, as a fraction: trained models exceed it rarely.
 _LARGEST_OVERHANG = 0.1
-# Boxes of a trained model lie all over the image; without training they can all be the same.
+# Smallest spread of centres, as a fraction. Trained models have boxes all over the image, while
+# boxes of untrained models may all be equal.
 _MIN_SPREAD = 0.3
-# Fewer boxes can all be wide, so that their sizes exceed their centres.
+# Smallest number of boxes for this check: fewer boxes may all be larger than the coordinates of
+# their centres.
 _ENOUGH = 20
-# Half of all queries are less sure of each class than this: they are mostly of nothing.
+# Largest median of a query's best logit: most queries find nothing.
 _USUAL_LOGIT = 2.2
-# The four numbers of RT-DETR's boxes differ by .4, and neighbours in a map by hundredths.
+# Smallest median difference between the four numbers of a box. RT-DETR has .4, and neighbouring
+# values of a map differ by a few hundredths.
 _MIN_DIFFERENCE = 0.05
-# Among so many columns "none" is the best or the next one for most queries, also where a query is
-# sure of a class. The last of RT-DETR's 80 never is, and its median rank is 23.
+# With at least this many columns, "none" is first or second for most queries, even if a query has
+# found an object. The last of RT-DETR's 80 classes never is: its median rank is 23.
 _MANY_COLUMNS = 10
 _NEARLY_ALWAYS = 0.8
-# Rounding, also to INT8, takes a sigmoid so far out of 0 to 1.
+# Tolerance for a sigmoid outside 0 to 1, caused by rounding, e.g. to INT8.
 _SIGMOID = 0.01
-# So few of a model's boxes may be wrong.
+# Largest share of a model's boxes that may be wrong.
 _MAX_WRONG = 0.1
 
 
 class Queries(Detector):
     """Decodes logits [batch, queries, classes] and boxes cx cy w h, 0 to 1, [batch, queries, 4].
 
-    Families of the task "segment" also have logits of a mask for each query over the whole input,
-    [batch, queries, h, w]. Queries do not double each other, so that `iou` and `agnostic` have no
-    effect.
+    Families of the task "segment" also have mask logits of each query over the whole input, [batch,
+    queries, h, w]. Queries have no duplicates, so `iou` and `agnostic` have no effect.
 
     Attributes:
-        names: pairs of names that exporters give to the logits and the boxes.
-        more: names of the outputs beside these.
-        first: column of the first class.
-        after: number of columns after those of the classes.
+        names: pairs of names that exporters give to logits and boxes.
+        more: names of the other outputs.
+        first: index of the first class column.
+        after: number of columns after the classes.
     """
 
     sized = True
@@ -84,7 +86,7 @@ class Queries(Detector):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for both outputs, by name and by shape."""
+        """Check for logits and boxes, by name and by shape."""
         by_name = {tensor.name: tensor for tensor in signature.outputs}
         pair = next((pair for pair in cls.names if by_name.keys() >= set(pair)), None)
         if pair is None:
@@ -119,7 +121,7 @@ class Queries(Detector):
 
     @classmethod
     def _suggest_names(cls, signature: Signature) -> str:
-        """Suggest names for outputs of the right shapes, but other names."""
+        """Return a reason that suggests names, if outputs have the right shapes but other names."""
         flat = [one.shape for one in signature.outputs if len(one.shape) == 3]
         rows = {shape[1] for shape in flat}
         others = len(signature.outputs) - len(flat)
@@ -131,7 +133,7 @@ class Queries(Detector):
         return f"its outputs are named {named} (`fovea edit --rename OLD=NEW` renames them)"
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude what is no logit, and boxes that are no centres and sizes as fractions."""
+        """Return a reason if logits have other values or boxes are not cx cy w h as fractions."""
         logits, boxes = (outputs[name][0] for name in self.outputs[:2])
         if (reason := no_logits(logits)) is not None:
             return f"of {self.outputs[0]}, {reason}"
@@ -150,7 +152,7 @@ class Queries(Detector):
     def objects(
         self, outputs: Mapping[str, Array], row: int, options: PredictOptions
     ) -> tuple[Detections, NDArray[np.intp]]:
-        """Return one image's detections, and the query of each."""
+        """Return the detections of one image, and the query of each."""
         logits, boxes = (outputs[name][row] for name in self.outputs[:2])
         query, class_ids, scores = self.scores(logits.astype(np.float32, copy=False), options)
         assert self.size is not None, "it is sized"
@@ -163,23 +165,24 @@ class Queries(Detector):
     def scores(
         self, logits: NDArray[np.float32], options: PredictOptions
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-        """Return query, class id and score of all that `options` may keep, in order of queries."""
+        """Return query, class id and score of each candidate, in the order of queries."""
 
 
 class SeparateQueries(Queries):
-    """Decodes classes that a sigmoid scores each for itself: a query may be of several classes."""
+    """Decodes classes with a sigmoid each: a query may have several classes."""
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude logits that make most queries sure of a class, and other boxes."""
+        """Return a reason if most queries have a high logit, or a reason of `Queries`."""
         logits = outputs[self.outputs[0]][0]
         return separate_classes(logits) or super().contradiction(outputs)
 
     def scores(
         self, logits: NDArray[np.float32], options: PredictOptions
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-        """Return what `Queries.scores` does: as exporters do, the best of queries x classes.
+        """Return the best pairs of query and class, see `Queries.scores`.
 
-        A sigmoid is computed of those alone.
+        As in exporters, a query may occur with several classes. The sigmoid is computed only for
+        the returned pairs.
         """
         classes = logits[:, self.first : logits.shape[1] - self.after]
         conf = options.conf
@@ -196,13 +199,13 @@ class SeparateQueries(Queries):
 
 
 def centred_fractions(boxes: Columns) -> str | None:
-    """Exclude boxes, [boxes, 4], that are no centres and sizes as fractions of the image."""
+    """Return a reason if boxes [boxes, 4] are not cx cy w h as fractions of the image."""
     values = finite_rows(boxes)
     if (reason := pixels(values)) is not None or not len(values):
         return reason
     spread = np.ptp(values[:, :2], axis=0).min() > _MIN_SPREAD
     if len(values) < _ENOUGH:
-        # A model with suppression returns few boxes, and centres none far outside.
+        # A model with suppression returns few boxes, and its boxes extend little beyond the image.
         beyond = np.abs(values[:, :2] - 0.5) + values[:, 2:] / 2 > 0.5 + _LARGEST_OVERHANG
         if beyond.any(axis=1).sum() > _MAX_WRONG * len(values):
             return "boxes are no centres and sizes: they would reach far over the image's edge"
@@ -213,7 +216,7 @@ def centred_fractions(boxes: Columns) -> str | None:
 
 
 def beyond(boxes: Columns) -> str | None:
-    """Exclude fractions, [boxes, 4], that come of a sigmoid and are beyond 0..1."""
+    """Return a reason if fractions [boxes, 4] from a sigmoid are beyond 0..1."""
     values = finite_rows(boxes)
     low, high = values.min(initial=0), values.max(initial=0)
     if low < -_SIGMOID or high > 1 + _SIGMOID:
@@ -222,9 +225,9 @@ def beyond(boxes: Columns) -> str | None:
 
 
 def no_queries(rows: Columns) -> str | None:
-    """Exclude rows, [rows, columns], that are ranked or padded, as those of an answer are.
+    """Return a reason if rows [rows, columns] are ranked or padded, as results are.
 
-    A query has numbers of its own, in no order.
+    Queries have different numbers and no order.
     """
     values = finite_rows(rows)
     if len(values) < _ENOUGH or not values.any():
@@ -238,9 +241,9 @@ def no_queries(rows: Columns) -> str | None:
 
 
 def neighbours(boxes: Columns) -> str | None:
-    """Exclude centres and sizes, [boxes, 4], if most rows repeat nearly one number four times.
+    """Return a reason if the four numbers of most boxes [boxes, 4] are nearly equal.
 
-    So have the neighbouring places of a map.
+    Neighbouring values of a map are nearly equal.
     """
     values = finite_rows(boxes)
     values = values[values.any(axis=1)]
@@ -250,16 +253,16 @@ def neighbours(boxes: Columns) -> str | None:
 
 
 def shares(columns: Columns) -> bool:
-    """Return whether the columns, [rows, n], add up to 1 in every row, as those of a softmax do."""
+    """Return whether the columns [rows, n] of every row add up to 1, as in a softmax."""
     values = finite_rows(columns)
     return bool(values.any()) and no_shares(values) is None
 
 
 def separate_classes(logits: Columns) -> str | None:
-    """Exclude logits of a softmax, [queries, classes], if the largest class is "none".
+    """Return a reason if logits [queries, classes] belong to a softmax with "none" as a class.
 
-    Where each class has a sigmoid, most queries are of no class, and say so of each. The logarithms
-    of a softmax's probabilities are excluded, too.
+    If each class has a sigmoid, most queries have low logits for all classes. Logarithms of a
+    softmax's probabilities are rejected, too.
     """
     values = finite_rows(logits)
     if values.max(initial=0) <= 0 and shares(np.exp(values)):
@@ -271,7 +274,7 @@ def separate_classes(logits: Columns) -> str | None:
 
 
 def none_last(logits: Columns) -> str | None:
-    """Exclude logits of a sigmoid each, [queries, classes], whose last is always among the best."""
+    """Return a reason if the last of the logits [queries, classes] nearly always ranks 1 or 2."""
     values = finite_rows(logits)
     if values.shape[1] < _MANY_COLUMNS or not len(values):
         return None
@@ -284,10 +287,11 @@ def none_last(logits: Columns) -> str | None:
 
 
 def background_last(logits: Columns) -> str | None:
-    """Exclude logits of a sigmoid each, [queries, classes]: a softmax ends in "none".
+    """Return a reason if logits [queries, classes] are not a softmax that ends in "none".
 
-    That is the best class of most queries or nearly so, or at least one of them is sure. What is
-    added to all logits of a query changes nothing in a softmax, so it alone says little.
+    In such a softmax, "none" is the best class of most queries or nearly so, or at least one class
+    has a high logit. A constant that is added to all logits of a query does not change a softmax,
+    so a high logit alone proves little.
     """
     values = finite_rows(logits)
     if not len(values) or none_last(values):

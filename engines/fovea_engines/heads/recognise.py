@@ -1,4 +1,4 @@
-"""Recognises a model's family: by metadata, names and shapes, and by what it computes."""
+"""Recognises a model's family by metadata, names, shapes, and outputs for sample images."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 Observe = Callable[[str | None], Sequence[Mapping[str, Array]]]
-"""Runs a model on sample images, preprocessed as for a family: its outputs for each, [1, ...]."""
+"""Runs a model on sample images, preprocessed for a family; returns outputs [1, ...] for each."""
 
 
 def recognise(
@@ -59,13 +59,18 @@ def recognise(
     force: bool = False,
     named_by: str = "chosen by --head",
 ) -> Recognition:
-    """Recognise a model by its tensors and metadata, and by what `observe` sees it compute.
+    """Recognise a model by its tensors and metadata, and by its outputs for sample images.
 
-    `beside` has the names of inputs that a build fills in, and that `inputs` has no more.
-
-    A `family` that is named, and `named_by` says how, decides between families that fit; `TENSORS`
-    refuses all. With `force`, it is taken against metadata and numbers too, as long as the outputs
-    can be decoded so. Without `observe`, names and shapes decide alone.
+    Args:
+        inputs: inputs of the model, without `beside`.
+        outputs: outputs of the model.
+        metadata: metadata of the model.
+        family: the family that the user names. It decides between families that fit. `TENSORS`
+            rejects all families.
+        observe: runs the model. Without it, only names and shapes decide.
+        beside: names of inputs that a build fills in.
+        force: accept the named family against metadata and numbers, if it can decode the outputs.
+        named_by: how the family was named, for messages.
 
     Raises:
         InvalidOption: the named family is unknown.
@@ -75,7 +80,7 @@ def recognise(
     if family == TENSORS:
         return reject_all(named_by, metadata)
     if head_in_file(family) is not None:
-        # The author of a head knows the task and the classes better than the exporter.
+        # The author of a head knows the task and the classes better than the exporter does.
         metadata = {}
     if observe is not None:
         outputs = _fill_shapes(outputs, observe(None))
@@ -99,10 +104,10 @@ def recognise(
 def _choose_verdict(
     verdicts: tuple[Verdict, ...], shown: str, metadata: Mapping[str, str]
 ) -> Recognition:
-    """Choose the best of verdicts, where one is."""
+    """Choose the best of the verdicts, if one is good enough."""
     best = [one for one in verdicts if one.rank == verdicts[0].rank >= 0]
     if best and best[0].rank == Strength.ASKED and any(one.doubt for one in verdicts):
-        # A family that would be taken but for a doubt is nearer than those that fit anything.
+        # A family that only a doubt excludes is more probable than families that fit any model.
         best = []
     if best and best[0].rank == Strength.ASKED:
         could = " or ".join(f"--head {one.family}" for one in best)
@@ -111,7 +116,7 @@ def _choose_verdict(
             reason += f"; the nearest others are {nearest}"
         return reject_all(reason, metadata, verdicts)
     if best and best[0].unseen and best[0].rank <= Strength.SHAPE:
-        # Rarer families of this shape are for the numbers to exclude, and there were none.
+        # Rarer families with this shape need numbers to be excluded, and there are none.
         best = [one for one in verdicts if one.rank > Strength.ASKED]
     if len(best) == 1:
         return accept_family(best[0], shown, metadata, verdicts)
@@ -124,7 +129,11 @@ def _choose_verdict(
 
 
 def check_family(family: str | None) -> None:
-    """Refuse, as InvalidOption, a family that the user names and that there is not."""
+    """Check the family that the user names.
+
+    Raises:
+        InvalidOption: there is no such family.
+    """
     known = (*FAMILIES, TENSORS)
     if family is None or family == TENSORS or family in FAMILIES:
         return
@@ -135,7 +144,7 @@ def check_family(family: str | None) -> None:
 
 
 class _Judge:
-    """Asks families how they fit a model, and the numbers what they say against it."""
+    """Tests families against a model: its signature, and the numbers that it computes."""
 
     def __init__(self, signature: Signature, observe: Observe | None) -> None:
         self._signature = signature
@@ -161,7 +170,7 @@ class _Judge:
         doubt = None
         for outputs in sound:
             with np.errstate(all="ignore"), catch_warnings():
-                # Medians and ranges of no finite number.
+                # Suppress warnings of medians and ranges over arrays without a finite number.
                 simplefilter("ignore", RuntimeWarning)
                 reason = opened.contradiction(outputs)
                 doubt = doubt or (None if fit.sure else opened.doubt(outputs))
@@ -175,10 +184,7 @@ class _Judge:
         return Verdict(family, fit, fit.unsure or doubt, unseen, doubt)
 
     def fit_forced(self, family: str) -> Fit | str:
-        """Return how a family decodes the outputs, whatever metadata and numbers say against it.
-
-        If it cannot, it is the reason.
-        """
+        """Return how a family decodes the outputs, ignoring metadata and numbers; or a reason."""
         fit = FAMILIES[family].fit(self._signature)
         if isinstance(fit, str):
             free = replace(self._signature, task=None, metadata={}, num_labels=None, forced=True)
@@ -201,9 +207,9 @@ class _Judge:
 
 
 def _seen(observe: Observe, family: str) -> Sequence[Mapping[str, Array]]:
-    """Return the outputs with a family's preprocessing, and with that of most models.
+    """Return the outputs with a family's preprocessing, and with the most usual one.
 
-    With that of another family a model computes nonsense.
+    With the preprocessing of another family, a model may compute nonsense.
     """
     own, usual = observe(family), observe(None)
     return own if own is usual else (*own, *usual)
@@ -222,7 +228,7 @@ def _judge_named(
     if force and isinstance(fit, Fit):
         forced = Verdict(family, fit, doubt=against)
         return accept_family(forced, f"{shown}, forced by --force-head", judge.metadata)
-    # Heads that a user must name fit outputs of any kind.
+    # Families that fit models of any kind are not worth a suggestion.
     others = [one.family for one in map(judge, FAMILIES) if one.rank > Strength.ASKED]
     could = (
         f"it could be {' or '.join(others)}"
@@ -241,7 +247,7 @@ def open_head(recognition: Recognition, inputs: Sequence[TensorSpec]) -> Head | 
     """Return the head that decodes a recognised model; None without a family.
 
     Raises:
-        UnsupportedModel: the family is not installed here, or does not take a dynamic input.
+        UnsupportedModel: the family is not installed here, or does not accept a dynamic input.
     """
     if recognition.family is None:
         return None
@@ -257,7 +263,7 @@ def open_head(recognition: Recognition, inputs: Sequence[TensorSpec]) -> Head | 
 
 
 def _spatial(image: TensorSpec) -> tuple[int, int] | None:
-    """Return (height, width) of an image input; None when either is dynamic."""
+    """Return (height, width) of an image input; None if one of them is dynamic."""
     sides = image_sides(image)
     return None if -1 in sides else sides
 
@@ -265,7 +271,7 @@ def _spatial(image: TensorSpec) -> tuple[int, int] | None:
 def _fill_shapes(
     outputs: Sequence[TensorSpec], seen: Sequence[Mapping[str, Array]]
 ) -> list[TensorSpec]:
-    """Return outputs with the lengths that every image has, where they are declared as dynamic."""
+    """Replace dynamic lengths of outputs by the lengths that all sample images have."""
     known = []
     for tensor in outputs:
         shapes = [one[tensor.name].shape for one in seen]

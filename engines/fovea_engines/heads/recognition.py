@@ -1,4 +1,4 @@
-"""The result of recognising a model's head: a family, and what speaks for it and for others."""
+"""Defines the result of recognising a model: a family, and the evidence for and against it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from fovea_engines.session import TensorSpec
 from fovea_preprocess.spec import Fit as ImageFit
 
 TENSORS = "tensors"
-"""The name that a user gives in place of a family for a model that is not to be decoded."""
+"""Name that a user gives in place of a family, so that the model is not decoded."""
 
-# The demos of OpenVINO's model zoo stretch images, and its networks normalise them themselves.
+# The demos of OpenVINO's model zoo stretch images, and its models normalise them in the graph.
 _OF_OPENVINO: Mapping[str, Any] = {
     "fit": "stretch",
     "channels": "BGR",
@@ -29,24 +29,25 @@ _GUESSED_OF_OPENVINO = (
 )
 _RENAMED = "its outputs were renamed, and their names are all that tells who trained it, and how"
 _OF_RENAMED = "0-to-1", "mean-std"
-# Reasons, each of which may be that of several families.
+# Largest number of reasons in a message; each may hold for several families.
 _NEAREST = 3
 _OWN = "`fovea init --head` begins one of your own"
 _OUTPUTS_SHOWN = 3
-# Reasons why no number can speak against a family.
+# Reasons why no number can contradict a family.
 UNSEEN = "the images that the model was run on show nothing that it finds"
 NOT_RUN = "the model could not be run"
 NOT_FINITE = "what it computes is NaN or infinite on every sample image"
-"""Reason against any family: numbers like these fit all."""
+"""Reason against any family: such numbers fit all families."""
 
 
 class ConsideredFamily(NamedTuple):
     """A family that was considered.
 
     Attributes:
-        strength: name of a `Strength`, in lower case; None where the outputs exclude the family.
-        evidence: what speaks for it; None where the outputs exclude it.
-        against: what excludes it; None where nothing does.
+        family: name of the family.
+        strength: name of a `Strength` in lower case; None if the outputs exclude the family.
+        evidence: evidence for the family; None if the outputs exclude it.
+        against: the reason that excludes it; None if nothing does.
     """
 
     family: str
@@ -57,13 +58,15 @@ class ConsideredFamily(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The fit of one family, and what speaks against it.
+    """The fit of one family, and the reasons against it.
 
     Attributes:
-        fit: None where the outputs or the metadata exclude it.
-        against: what excludes it; None where nothing does.
-        unseen: the reason why no number could have spoken against it; "" where some could.
-        doubt: what speaks against a family, and does not exclude it where the user names it.
+        family: name of the family.
+        fit: the fit; None if the outputs or the metadata exclude the family.
+        against: the reason that excludes the family; None if nothing does.
+        unseen: the reason why no number could have contradicted the family; "" if some could.
+        doubt: a reason that excludes the family only if the user did not name it; None if there is
+            none.
     """
 
     family: str
@@ -74,7 +77,7 @@ class Verdict:
 
     @property
     def rank(self) -> int:
-        """The strength of the fit; -1 for a family that is excluded."""
+        """The strength of the fit; -1 if the family is excluded."""
         return -1 if self.fit is None or self.against is not None else self.fit.strength
 
     @property
@@ -89,21 +92,20 @@ class Recognition:
     """Result of recognising a model's head.
 
     Attributes:
-        family: name in `FAMILIES`; None serves tensors only.
+        family: name in `FAMILIES`; None serves raw tensors.
         reason: evidence for the family, or against every family.
-        task: "detect" with a family; else the metadata's task, or "tensors".
-        num_classes: None where unknown.
+        task: task of the family; without a family, the metadata's task, or "tensors".
+        num_classes: number of classes; None if unknown.
         outputs: names of the outputs that the head reads.
-        verdicts: on all families that were considered, best first.
-        open: families between which the evidence does not decide; empty where it does.
-        skeleton: of the keypoints; None without them.
-        unseen: the numbers had no part in it, as no image showed anything that the model finds, or
-            the model could not be run.
-        doubt: what speaks against a family that the user has named all the same; None where nothing
-            does.
-        own_fit: how the graph resizes images itself, where the family does and it is known.
-        from_openvino: the file was written from one of OpenVINO, and says so.
-        renamed: the names that tell the family were written by `fovea edit`.
+        verdicts: verdicts on all families that were considered, best first.
+        open: families between which the evidence does not decide; empty if it does.
+        skeleton: names of the keypoints; None if there are none.
+        unseen: True if the numbers gave no evidence, because no image shows anything that the model
+            finds, or the model could not be run.
+        doubt: a reason against a family that the user named; None if there is none.
+        own_fit: how the graph resizes images itself, if the family does and this is known.
+        from_openvino: True if the file's metadata states that it was converted from OpenVINO.
+        renamed: True if `fovea edit` wrote the names that identify the family.
     """
 
     family: str | None
@@ -122,17 +124,17 @@ class Recognition:
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """The class names of the family, where all its models have the same."""
+        """The class names of the family, if all its models have the same ones; otherwise None."""
         return None if self.family is None else FAMILIES[self.family].labels or None
 
     @property
     def nameless(self) -> bool:
-        """Return whether the task of the family knows no classes."""
+        """Return whether the task of the family has no classes."""
         return is_nameless(self.family)
 
     @property
     def guessed(self) -> str:
-        """The reason why the preprocessing is a guess; "" where it is known."""
+        """The reason why the preprocessing is a guess; "" if it is known."""
         if self.family is None:
             guessed = "that of YOLO is taken, as no family is known"
         else:
@@ -142,7 +144,7 @@ class Recognition:
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """Names of what exporters of the family do otherwise in preprocessing."""
+        """Names of variants of the preprocessing that exporters of the family use."""
         if self.family is None or self._known:
             return ()
         own = FAMILIES[self.family].variants
@@ -155,7 +157,7 @@ class Recognition:
 
     @property
     def preprocess_from(self) -> str:
-        """The origin of the preprocessing that the family brings, for people."""
+        """The origin of the family's preprocessing, as text."""
         if self.guessed:
             return f"a guess: {self.guessed}; --preprocess settles it"
         if self.own_fit is not None:
@@ -164,7 +166,7 @@ class Recognition:
 
     @property
     def own_preprocess(self) -> Mapping[str, Any]:
-        """Fields of `PreprocessSpec` that the graph has in place of the family's."""
+        """Fields of `PreprocessSpec` in which the graph differs from the family."""
         fields = _OF_OPENVINO if self.from_openvino and self.guessed else {}
         return fields if self.own_fit is None else {**fields, "fit": self.own_fit}
 
@@ -181,7 +183,7 @@ class Recognition:
 
     @property
     def candidates(self) -> tuple[ConsideredFamily, ...]:
-        """The families whose outputs are like those of the model, best first."""
+        """The families that are not excluded by names and shapes of outputs, best first."""
         return tuple(
             ConsideredFamily(
                 one.family,
@@ -197,10 +199,10 @@ class Recognition:
 def accept_family(
     verdict: Verdict, shown: str, metadata: Mapping[str, str], verdicts: tuple[Verdict, ...] = ()
 ) -> Recognition:
-    """Return the result for a family that fits; `shown` is what the model's outputs are."""
+    """Return the result for a family that fits; `shown` describes the model's outputs."""
     assert verdict.fit is not None, "it fits"
     fit = verdict.fit
-    # A rarer family that has the same shapes is not worth a word.
+    # Leave out rarer families of the same shape.
     rivals = [one for one in verdicts if one.fit is not None and one.fit.strength >= fit.strength]
     parts = [fit.why, *(f"not {one}" for one in _list_exclusions(rivals))]
     if verdict.unseen:
@@ -223,7 +225,7 @@ def accept_family(
 def leave_open(
     best: Sequence[Verdict], shown: str, metadata: Mapping[str, str], verdicts: tuple[Verdict, ...]
 ) -> Recognition:
-    """Return the result where several families fit alike."""
+    """Return the result if several families fit equally well."""
     families = tuple(one.family for one in best)
     unseen = next((one.unseen for one in best if one.unseen), "")
     why = f": {unseen}" if unseen else ""
@@ -236,12 +238,12 @@ def leave_open(
 def reject_all(
     reason: str, metadata: Mapping[str, str], verdicts: tuple[Verdict, ...] = ()
 ) -> Recognition:
-    """Return the result where no family fits, or none is wanted."""
+    """Return the result if no family fits, or none is wanted."""
     return Recognition(None, reason, task_of(metadata), verdicts=verdicts)
 
 
 def explain_none(verdicts: Iterable[Verdict]) -> str:
-    """Describe why the nearest families do not fit a model that none fits."""
+    """Describe why the nearest families do not fit."""
     nearest = nearest_of(verdicts)
     if not nearest:
         return f"no family that Fovea decodes has such outputs; {_OWN}"
@@ -249,30 +251,30 @@ def explain_none(verdicts: Iterable[Verdict]) -> str:
 
 
 def nearest_of(verdicts: Iterable[Verdict]) -> str:
-    """Describe what excludes the families with outputs most like the model's; "" if none."""
+    """Describe what excludes the families that are most similar; "" if there are none."""
     return "; ".join(_list_exclusions(verdicts))
 
 
 def outputs_text(outputs: Sequence[TensorSpec]) -> str:
-    """Format the names and shapes of the first outputs, and the number of the others."""
+    """Format the names and shapes of the first outputs, and the number of further outputs."""
     few = [describe(tensor) for tensor in outputs[:_OUTPUTS_SHOWN]]
     more = len(outputs) - len(few)
     return ", ".join(few) + (f" and {more} more" if more > 0 else "")
 
 
 def task_of(metadata: Mapping[str, str]) -> str:
-    """Return the task that the metadata names, or "tensors"."""
+    """Return the task in the metadata, or "tensors"."""
     task = metadata.get("task", "")
     return task if task.isalnum() else TENSORS
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Join names: "a, b and c"."""
+    """Join names to a text such as "a, b and c"."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def _list_exclusions(verdicts: Iterable[Verdict]) -> list[str]:
-    """Describe what excludes families with outputs much like the model's, nearest first."""
+    """Describe what excludes families with similar outputs, nearest first."""
     reasons: dict[str, list[str]] = {}
     for one in verdicts:
         if one.against not in (None, OTHERS):

@@ -1,4 +1,4 @@
-"""Lists the families that are decoded: Fovea's own, and those that other packages add."""
+"""Lists the families that can be decoded: Fovea's own, and families of other packages."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def _is_family(head: object) -> TypeGuard[type[Head]]:
 class Families(Mapping[str, type[Head]]):
     """The families by name.
 
-    Other packages are imported at the first look, and not before: a package may have its heads in
-    a module that imports this one. The head in a file is found by its name alone, and not listed:
-    it is for the models that were built with it, and no other is compared with it.
+    Other packages are imported when families are first looked up, because a package's heads may be
+    in a module that imports this one. The head in a user's file is found by its name, but not
+    listed: it belongs to the models that were built with it, and is not compared with other models.
     """
 
     def __init__(self) -> None:
         self._in_files: dict[str, type[Head]] = {}
 
     def add(self, head: type[Head]) -> None:
-        """Add the head in a file, whose name has a digest of it."""
+        """Add the head in a user's file. Its name contains a digest of the file."""
         self._in_files[head.family] = head
 
     @cached_property
@@ -66,5 +66,5 @@ FAMILIES = Families()
 
 
 def is_nameless(family: str | None) -> bool:
-    """Return whether the task of a family knows no classes; False of none, and of one not here."""
+    """Return whether the task of a family has no classes; False for None or an unknown family."""
     return family is not None and family in FAMILIES and FAMILIES[family].nameless

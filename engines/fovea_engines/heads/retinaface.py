@@ -11,8 +11,8 @@
     yunet-2021               YuNet of 2021, without a batch: offsets of boxes and points
                              [priors, 14], softmax [priors, 2] and overlap [priors, 1]
 
-As in SSD (arXiv 1512.02325) a centre is prior + .1 x offset x side, a size is side x
-exp(.2 x offset), and points follow as centres do.
+As in SSD (arXiv 1512.02325), a centre is prior + .1 x offset x side, and a size is side x
+exp(.2 x offset). Points are decoded like centres.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength, cell
 from fovea_engines.results.skeleton import FACE, Skeleton
 from fovea_engines.session import Array
 
-# The sides of priors that are published differ by more, and trained detectors move by less.
+# Largest movement of centres with their cells: trained detectors have less with their own priors,
+# and more with other published priors.
 _MOVES = 0.25
-# Priors that are published have at most 2.5 times the sides of others. Further off, the boxes do
-# not follow any object: as where a model sees nothing and says the same of all cells.
+# Largest factor between sides of priors that is reported: published priors differ by at most 2.5.
+# With a larger factor, boxes follow no object, e.g. if a model finds nothing and returns the same
+# for all cells.
 _MAX_TIMES = 4.0
 
-# Factors of the offsets, which SSD's implementation has beside its paper.
+# Factors of the offsets. They are in SSD's implementation, but not in its paper.
 _CENTRE_VARIANCE, _SIZE_VARIANCE = 0.1, 0.2
 
 _PRIORS_2021 = {8: (10, 16, 24), 16: (32, 48), 32: (64, 96), 64: (128, 192, 256)}
-"""Sides of the square priors of each stride, pixels; odd rests of a map are dropped."""
+"""Sides of the square priors of each stride, pixels. Sides of a map are rounded down."""
 
 _NAMES_2021 = ("loc", "conf", "iou")
 
@@ -53,7 +55,7 @@ class PriorBoxes(ScoredBoxes):
     """Decodes offsets from square boxes around the middles of cells.
 
     Attributes:
-        points: the landmarks.
+        points: names of the landmarks.
     """
 
     sized = True
@@ -61,10 +63,10 @@ class PriorBoxes(ScoredBoxes):
 
     @abstractmethod
     def priors_of(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return centre [n, 2] and side [n, 1], pixels, of the priors of the indices `found`."""
+        """Return centre [n, 2] and side [n, 1] in pixels of the priors with the indices `found`."""
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners."""
+        """Return corners [n, 4] in pixels, see `ScoredBoxes.boxes`."""
         middles, sides = self.priors_of(found)
         centre = middles + _CENTRE_VARIANCE * values[:, :2] * sides
         size = np.exp(_SIZE_VARIANCE * values[:, 2:]) * sides
@@ -73,7 +75,7 @@ class PriorBoxes(ScoredBoxes):
     def landmarks(
         self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return points by their offsets from the centres of priors, as those of boxes."""
+        """Return points [n, k, 2] in pixels, from their offsets to the centres of priors."""
         middles, sides = self.priors_of(found)
         offsets = _CENTRE_VARIANCE * values.reshape(-1, len(self.points.names), 2)
         return middles[:, None] + offsets * sides[:, None]
@@ -83,7 +85,7 @@ class RetinaFace(PriorBoxes):
     """Decodes offsets [batch, priors, 4], softmax [batch, priors, 2] and landmarks.
 
     Attributes:
-        priors: sides of the square priors of each stride, pixels, as many of each.
+        priors: sides of the square priors of each stride, pixels.
     """
 
     labels = ("face",)
@@ -101,7 +103,7 @@ class RetinaFace(PriorBoxes):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for offsets, scores and landmarks, whatever their names."""
+        """Check for offsets, scores and landmarks, with any names."""
         found = [signature.by_columns(columns) for columns in (4, 2, 2 * len(cls.points.names))]
         if len(signature.outputs) != 3 or any(len(tensors) != 1 for tensors in found):
             return OTHERS
@@ -120,7 +122,7 @@ class RetinaFace(PriorBoxes):
 
     @classmethod
     def on_levels(cls, signature: Signature, boxes: int) -> tuple[Strength, str] | str:
-        """Return how surely a number of boxes is that of the priors, as `Signature.on_levels`."""
+        """Return whether boxes are as many as priors, in the form of `Signature.on_levels`."""
         return signature.on_levels([boxes], cls.strides, cls.per_cell)
 
     def firsts(self, offsets: Array) -> Array:
@@ -129,7 +131,7 @@ class RetinaFace(PriorBoxes):
         return first
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude scores that are no softmax, and sizes that are no logarithms."""
+        """Return a reason if scores are no softmax, sizes are no logarithms, or priors differ."""
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         offsets, scores, _ = (outputs[name][0] for name in self.outputs)
@@ -145,9 +147,10 @@ class RetinaFace(PriorBoxes):
         return f"{reason}, so that the sides of its priors are {times:.2g} times these"
 
     def times(self, outputs: Mapping[str, Array]) -> float | None:
-        """Return how many times these the sides of the model's priors are; None if unknown.
+        """Return the model's prior sides as a multiple of this family's; None if unknown.
 
-        As `movement` says, the centres of neighbouring cells that find the same move by 1 - 1 / it.
+        If the multiple is t, centres of neighbouring cells that find one object move by 1 - 1 / t,
+        see `movement`.
         """
         moved = self.moved(outputs)
         share = None if moved is None else 1 - moved
@@ -156,16 +159,16 @@ class RetinaFace(PriorBoxes):
         return 1 / share
 
     def tells(self, outputs: Mapping[str, Array]) -> bool:
-        """Return whether there is a face, which distinguishes the priors of two families."""
+        """Return whether there is a face: only faces show the difference between priors."""
         return self.times(outputs) is not None
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
-        """Return all levels as one."""
+        """Return a single level, which holds the boxes of all levels."""
         offsets, scores, points = (outputs[name][row] for name in self.outputs)
         return [(scores[:, 1:], offsets, points)]
 
     def priors_of(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return centre and side of each, as `PriorBoxes.priors_of`."""
+        """Return centre and side of each prior, see `PriorBoxes.priors_of`."""
         assert self.size is not None, "it is sized"
         places, strides = self.cells(found)
         return (places + 0.5) * strides, _sides(self.size, self.strides, self.priors)[found]
@@ -182,11 +185,11 @@ def _sides(
 
 
 class RetinaFaceSlim(RetinaFace):
-    """Decodes priors that are three, two, two and three for each cell of the levels."""
+    """Decodes four levels, which have three, two, two and three priors for each cell."""
 
     family = "retinaface-slim"
     strides = (8, 16, 32, 64)
-    per_cell = 1  # for all levels together; none is a multiple of another
+    per_cell = 1  # unused: each level has its own number of priors
     priors = (
         *((10, 16, 24), (32, 48)),
         *((64, 96), (128, 192, 256)),
@@ -218,7 +221,7 @@ class RetinaFaceSlim(RetinaFace):
         return first
 
     def moved(self, outputs: Mapping[str, Array]) -> float | None:
-        """Return how boxes move with their cells, on the finest level that has enough of them."""
+        """Return how boxes move with their cells, on the finest level that has enough pairs."""
         centres, found = self.sure(outputs)
         assert self.size is not None, "it is sized"
         start = 0
@@ -248,10 +251,10 @@ def _places(size: tuple[int, int]) -> tuple[NDArray[np.float32], NDArray[np.floa
 class YuNet2021(PriorBoxes):
     """Decodes YuNet of 2021: offsets [priors, 14], softmax [priors, 2] and overlap [priors, 1].
 
-    Offsets are of SSD: a centre is prior + .1 x offset x side, a size is side x exp(.2 x offset),
-    and five points follow as centres do. The score is the root of face x overlap. There is no
-    batch. OpenCV's first FaceDetectorYN (4.5.4) has .1 in place of .2 for the width, so that its
-    boxes have other widths.
+    Offsets are as in SSD: a centre is prior + .1 x offset x side, and a size is side x exp(.2 x
+    offset). Five points are decoded like centres. The score is the square root of face x overlap.
+    There is no batch axis. OpenCV's first FaceDetectorYN (4.5.4) uses .1 instead of .2 for the
+    width, so its boxes have other widths.
     """
 
     family = "yunet-2021"
@@ -260,7 +263,7 @@ class YuNet2021(PriorBoxes):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for the three tensors, and as many rows as there are priors."""
+        """Check for the three tensors, with as many rows as there are priors."""
         found = signature.named(*_NAMES_2021)
         if isinstance(found, str):
             return found
@@ -273,7 +276,7 @@ class YuNet2021(PriorBoxes):
         return Fit(_NAMES_2021, 1, "names and columns of YuNet of 2021", Strength.NAMES, FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude another number of rows, scores that are no softmax, and no logarithms."""
+        """Return a reason if rows are not as many as priors, or values do not fit."""
         assert self.size is not None, "it is sized"
         offsets, scores, _ = (outputs[name] for name in self.outputs)
         if (priors := len(_priors_2021(self.size)[1])) != len(offsets):
@@ -283,18 +286,18 @@ class YuNet2021(PriorBoxes):
         return no_logarithms(offsets[:, 2:4], 2)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield all numbers, which are of the one image."""
+        """Yield all outputs, which belong to the only image."""
         for name in self.outputs:
             yield name, outputs[name]
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
-        """Return all levels as one."""
+        """Return a single level, which holds the boxes of all levels."""
         offsets, scores, overlap = (outputs[name] for name in self.outputs)
         face = (scores[:, 1:] * overlap.clip(0, 1)) ** 0.5
         return [(face, offsets[:, :4], offsets[:, 4:])]
 
     def priors_of(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return centre and side of each, as `PriorBoxes.priors_of`."""
+        """Return centre and side of each prior, see `PriorBoxes.priors_of`."""
         assert self.size is not None, "it is sized"
         middles, sides = _priors_2021(self.size)
         return middles[found], sides[found]
@@ -302,8 +305,9 @@ class YuNet2021(PriorBoxes):
 
 @lru_cache(maxsize=64)
 def _priors_2021(size: tuple[int, int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return centre [n, 2] and side [n, 1], pixels, for an input of (height, width)."""
-    # Each map is half of the one before it, rounded down, but for the first half.
+    """Return centre [n, 2] and side [n, 1] in pixels for an input of (height, width) pixels."""
+    # Each map has half of the sides of the map before, rounded down; only the first half is rounded
+    # up.
     rows, columns = (((side + 1) // 2) // 2 for side in size)
     middles, sides = [], []
     for stride, priors in _PRIORS_2021.items():
@@ -315,7 +319,7 @@ def _priors_2021(size: tuple[int, int]) -> tuple[NDArray[np.float32], NDArray[np
     return np.concatenate(middles), np.concatenate(sides)
 
 
-# The order of CCPD's annotations (ECCV 2018), by which the detectors of plates are trained.
+# The order of CCPD's annotations (ECCV 2018), which detectors of plates are trained on.
 _CORNERS = Skeleton(
     ("bottom right", "bottom left", "top left", "top right"), ((0, 1), (1, 2), (2, 3), (3, 0))
 )

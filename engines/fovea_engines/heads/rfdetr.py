@@ -1,14 +1,13 @@
 """Decodes RF-DETR: boxes "dets" [n, queries, 4], and logits "labels" [n, queries, columns].
 
-    rfdetr                     all columns are classes: those of the COCO checkpoints are COCO's
-                               category ids
+    rfdetr                     all columns are classes; COCO checkpoints have COCO's category ids
     rfdetr-background-last     fine-tuned models, whose last column is the background
-    rfdetr-background-first    old checkpoints of keypoints, whose first column is it
+    rfdetr-background-first    old checkpoints of keypoints, whose first column is the background
     rfdetr-seg...              with "masks" [n, queries, h, w]
     rfdetr-keypoints...        with "keypoints" [n, queries, classes x 17, 8]
 
-Numbers of a keypoint are x y as fractions of the input, logits of being findable and of being
-visible, and of where it may be.
+The numbers of a keypoint are x y as fractions of the input, a logit that it can be found, a logit
+that it is visible, and the uncertainty of its position.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from fovea_engines.results.skeleton import PERSON
 from fovea_engines.session import Array
 
 _FAMILY = "rfdetr"
-_NUMBERS = 8  # of a keypoint
+_NUMBERS = 8  # numbers of a keypoint
 
 
 class RfDetr(SeparateQueries):
     """Decodes boxes, and masks.
 
     Attributes:
-        usual: models with class names usually have the background where this family has it; None
-            where all columns are classes.
+        usual: whether models with class names usually have the background in the column of this
+            family; None if all columns are classes.
     """
 
     preprocess: ClassVar[Mapping[str, Any]] = {
@@ -50,7 +49,7 @@ class RfDetr(SeparateQueries):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check as `Queries.fit`; without class names only the user can tell the background."""
+        """Check as `Queries.fit` does; without class names, only the user knows the background."""
         fit = super().fit(signature)
         if fit != OTHERS and signature.family not in ("", _FAMILY):
             return f"the metadata says {signature.family}"
@@ -64,9 +63,9 @@ class RfDetr(SeparateQueries):
 class RfDetrKeypoints(RfDetr):
     """Decodes the keypoints of each class, too.
 
-    There may be fewer such classes than classes of boxes; the others have no keypoints, which are
-    0, 0 with a score of 0. RF-DETR's own program also multiplies the score of a box by how surely
-    it places the keypoints, which is no probability, and is left out here.
+    There may be fewer classes with keypoints than classes of boxes. Objects of other classes get
+    keypoints 0, 0 with score 0. RF-DETR's own program multiplies the score of a box by a measure of
+    how certain its keypoints are. This measure is not a probability, and is left out here.
     """
 
     task = "pose"
@@ -97,7 +96,7 @@ class RfDetrKeypoints(RfDetr):
     def _select_class(
         self, points: NDArray[np.float32], columns: NDArray[np.int32]
     ) -> NDArray[np.float32]:
-        """Return keypoints [n, 17, 3] of the classes' own, [n, classes, 17, 8]."""
+        """Return keypoints [n, 17, 3] of each object's class, from [n, classes, 17, 8]."""
         assert self.size is not None, "it is sized"
         found = np.zeros((*points.shape[::2], 3), np.float32)
         own = np.flatnonzero(columns < points.shape[1])

@@ -1,4 +1,4 @@
-"""Decodes scores and boxes of a grid that come in tensors of their own, whole or by level."""
+"""Decodes scores and boxes of a grid that are separate tensors, for all levels or for each."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array
 
 Level = tuple[Array, ...]
-"""One level of one image: scores [boxes, classes], the encoded boxes [boxes, n], and
-for a model with landmarks the encoded landmarks [boxes, m]."""
+"""One level of one image: scores [boxes, classes], encoded boxes [boxes, n], and, for some models,
+encoded landmarks [boxes, m].
+"""
 
 
-# A cell that is surer than this has an object.
+# Score from which a cell counts as having an object.
 _SURE = 0.5
 
 
@@ -32,8 +33,8 @@ class ScoredBoxes(Detector):
     """Decodes levels of scores and boxes, the finest first.
 
     Attributes:
-        strides: of the levels, pixels.
-        per_cell: boxes of each cell.
+        strides: strides of the levels, pixels.
+        per_cell: number of boxes of each cell.
     """
 
     duplicates = True
@@ -42,23 +43,31 @@ class ScoredBoxes(Detector):
 
     @abstractmethod
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
-        """Return one image's levels."""
+        """Return the levels of one image."""
 
     @abstractmethod
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners [n, 4], in pixels, of n boxes of the indices `found` among all levels'."""
+        """Return corners [n, 4] in pixels.
+
+        Args:
+            values: float32 [n, columns], the encoded boxes.
+            found: index of each box among the boxes of all levels.
+        """
 
     def landmarks(
         self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return points [n, k, 2], in pixels, in boxes of the indices `found` among all levels'.
+        """Return landmarks [n, k, 2] in pixels. Only heads whose levels have landmarks define this.
 
-        Heads define it whose levels have landmarks; it is not called for others.
+        Args:
+            values: float32 [n, columns], the encoded landmarks.
+            boxes: float32 [n, 4], corners in pixels.
+            found: index of each box among the boxes of all levels.
         """
         raise NotImplementedError
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude scores that are no probabilities."""
+        """Return a reason if scores are not probabilities of a detector's classes."""
         scores = np.concatenate([scores for scores, *_ in self.levels(outputs, 0)])
         reason = no_probabilities(scores) or usual(scores)
         return reason and f"of the scores, {reason}"
@@ -86,18 +95,18 @@ class ScoredBoxes(Detector):
         return replace(objects, keypoints=keypoints(places))
 
     def columns(self, outputs: Mapping[str, Array]) -> Array | None:
-        """Return the first image's scores, then what makes its boxes and landmarks."""
+        """Return the first image's scores, encoded boxes and landmarks, [columns, boxes]."""
         tables = (np.concatenate(level, axis=1) for level in self.levels(outputs, 0))
         table: Array = np.concatenate([np.asarray(one) for one in tables])
         return table.T
 
     def moved(self, outputs: Mapping[str, Array]) -> float | None:
-        """Return by how much the first image's boxes move with the cells that are sure of them."""
+        """Return the `movement` of boxes with high scores in the first image."""
         assert self.size is not None, "it is sized"
         return movement(*self.sure(outputs), self.size, self.strides, self.per_cell)
 
     def sure(self, outputs: Mapping[str, Array]) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-        """Return centres [n, 2], pixels, and indices of the first image's boxes that are sure."""
+        """Return centres [n, 2] in pixels and indices of boxes with high scores, first image."""
         levels = self.levels(outputs, 0)
         scores = np.concatenate([scores.max(axis=1) for scores, *_ in levels])
         found = np.flatnonzero(scores > _SURE)

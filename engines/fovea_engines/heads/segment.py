@@ -1,11 +1,11 @@
-"""Decodes YOLO's segmenters: objects with weights of prototypes, and the prototypes.
+"""Decodes YOLO segmentation models: objects with weights of prototypes, and the prototypes.
 
     yolov8-seg    YOLOv8, 9, 11, 12: [n, 4 + classes + k, cells]
     yolov5-seg    YOLOv5, v7: [n, 3 x cells, 5 + classes + k]
     yolov10-seg   YOLO26, exports of Ultralytics with nms=True: [n, rows, 6 + k]
 
-All have k prototypes [n, k, h, w] over the whole input. A mask is a sum of them (YOLACT, arXiv
-1904.02689).
+All have k prototypes [n, k, h, w] over the whole input. A mask is a weighted sum of prototypes
+(YOLACT, arXiv 1904.02689).
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from fovea_engines.session import Array, TensorSpec
 
 
 class _Segmenter(Detector):
-    """Has prototypes in its last output."""
+    """Decodes models whose last output has the prototypes."""
 
     task = "segment"
     sized = True
 
     def tables(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return columns of boxes, and prototypes."""
+        """Return the columns of boxes, and the prototypes."""
         first: Array = outputs[self.outputs[-1]][0]
         rows = super().tables(outputs)
         return rows | {"prototypes": first.reshape(len(first), -1)}
 
 
 class _DenseSegmenter(_Segmenter, Dense):
-    """Decodes the columns of a detector, then a weight of each prototype."""
+    """Decodes the columns of a detector, followed by a weight for each prototype."""
 
     extras = True
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for a detector's grid with more columns, and prototypes."""
+        """Check for a detector's grid with more columns, and for prototypes."""
         if isinstance(found := _rows_and_prototypes(signature), str):
             return found
         rows, prototypes = found
@@ -71,25 +71,25 @@ class _DenseSegmenter(_Segmenter, Dense):
 
 
 class YoloV8Segment(_DenseSegmenter, YoloV8):
-    """Decodes the segmenters of YOLOv8, v9, v11, v12 and v26."""
+    """Decodes segmentation models of YOLOv8, v9, v11, v12 and v26."""
 
     family = "yolov8-seg"
 
 
 class YoloV5Segment(_DenseSegmenter, YoloV5):
-    """Decodes the segmenters of YOLOv5 and v7."""
+    """Decodes segmentation models of YOLOv5 and v7."""
 
     family = "yolov5-seg"
 
 
 class YoloV10Segment(_Segmenter, YoloV10):
-    """Decodes segmenters with suppression inside: YOLOv26's, and exports that include NMS."""
+    """Decodes segmentation with suppression in the graph: YOLOv26, and exports that include NMS."""
 
     family = "yolov10-seg"
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for rows [batch, k, 6 + prototypes], and prototypes."""
+        """Check for rows [batch, k, 6 + prototypes], and for prototypes."""
         if isinstance(found := _rows_and_prototypes(signature), str):
             return found
         rows, prototypes = found
@@ -97,7 +97,7 @@ class YoloV10Segment(_Segmenter, YoloV10):
         return fit if isinstance(fit, str) else _add_prototypes(fit, prototypes.name)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield the rows that are no padding, and the prototypes."""
+        """Yield the rows without padding, and the prototypes."""
         yield from super().numbers(outputs, row)
         yield f"output {self.outputs[1]}", outputs[self.outputs[1]][row]
 
@@ -119,10 +119,7 @@ def _add_prototypes(fit: Fit, prototypes: str) -> Fit:
 
 
 def _rows_and_prototypes(signature: Signature) -> tuple[TensorSpec, TensorSpec] | str:
-    """Return the outputs [batch, m, n] of objects and [batch, k, h, w] of prototypes.
-
-    If the model has others, it is the reason.
-    """
+    """Return the outputs of objects [batch, m, n] and prototypes [batch, k, h, w], or a reason."""
     rows = [tensor for tensor in signature.outputs if len(tensor.shape) == 3]
     maps = [tensor for tensor in signature.outputs if len(tensor.shape) == 4]
     if len(rows) != 1 or len(maps) != 1 or len(signature.outputs) != 2:
@@ -139,18 +136,18 @@ def prototype_masks(
     boxes: NDArray[np.float32],
     size: tuple[int, int],
 ) -> Masks:
-    """Return the masks of objects: sums of prototypes in their boxes.
+    """Return the masks of objects: weighted sums of prototypes inside the boxes.
 
     Args:
         prototypes: [k, h, w] over the whole input.
-        coefficients: float32 [n, k].
+        coefficients: float32 [n, k], the weights.
         boxes: float32 [n, 4], corners in pixels of the input.
         size: (height, width) of the input, pixels.
     """
     height, width = prototypes.shape[1:]
     pixels = np.array([size[1] / width, size[0] / height] * 2)
     cells = boxes / pixels
-    # The cells next to a box, too: pixels are interpolated between the centres of cells.
+    # Include the cells next to a box, as pixels are interpolated between the centres of cells.
     first = np.clip(np.floor(cells[:, :2]) - 1, 0, [width, height]).astype(int)
     last = np.clip(np.ceil(cells[:, 2:]) + 1, first, [width, height]).astype(int)
     windows = []

@@ -12,26 +12,26 @@ from fovea_engines.session import TensorSpec
 from fovea_preprocess.text import counted
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (16, 32))
-"""The pyramids detectors are built on: P3 to P5, with P6 or P2, and without P3, as tiny ones."""
+"""Usual strides of detectors, pixels: P3 to P5, with P6, with P2, and without P3 (tiny models)."""
 
 OTHERS = "its outputs have other names or shapes"
-"""The reason why a family does not fit at all; any other reason is worth telling."""
+"""Reason for a family that does not fit at all. Only other reasons are shown to users."""
 
 
 _NUMBERS = {1: "one", 2: "two", 3: "three"}
 
 
 class Strength(IntEnum):
-    """The weight of a fit: the strongest fits are considered alone."""
+    """The strength of a fit. Only the strongest fits are considered."""
 
     ASKED = 0
-    """Models of any kind have such outputs: only `--head` chooses it."""
+    """Models of any kind have such outputs, so only `--head` chooses the family."""
     RARE = 1
-    """It has the shapes of a more usual family, which the numbers must exclude."""
+    """The shapes are those of a more usual family, which the numbers must exclude first."""
     POSSIBLE = 2
-    """The shapes allow it, as dynamic ones do."""
+    """The shapes are possible, e.g. because they are dynamic."""
     SHAPE = 3
-    """The shapes are those of the family's grid for this size of the input."""
+    """The shapes are exactly those of the family's grid for this input size."""
     NAMES = 4
     """The outputs have the names that the family's exporter writes."""
     METADATA = 5
@@ -44,12 +44,13 @@ class Fit:
 
     Attributes:
         outputs: names of the outputs that the head reads, in the head's order.
-        num_classes: from the shape, or else from the class names; None where neither has it.
-        why: the evidence, for people.
-        skeleton: of the keypoints; None without them.
-        unsure: what else the outputs may be, which numbers do not tell, so that only a user can
-            choose the family; None where they can be nothing else.
-        sure: more than the shape shows the family, so that `Head.doubt` is not called.
+        num_classes: number of classes by the shape, or else by the class names; None if unknown.
+        why: the evidence, as text.
+        strength: strength of the evidence.
+        skeleton: names of the keypoints; None if there are none.
+        unsure: another possible meaning of the outputs that numbers cannot exclude, so that only a
+            user can choose the family; None if there is none.
+        sure: True if there is more evidence than the shape, so that `Head.doubt` is not called.
     """
 
     outputs: tuple[str, ...]
@@ -66,13 +67,13 @@ class Signature:
     """Facts that distinguish families.
 
     Attributes:
-        task: that the metadata names; None where it names none.
-        size: (height, width) of the input in pixels; None when dynamic and not in the metadata.
-        outputs: of the model, in its order.
-        metadata: the exporter's own.
+        task: task in the metadata; None if there is none.
+        size: (height, width) of the input in pixels; None if it is dynamic and not in the metadata.
+        outputs: outputs of the model, in its order.
+        metadata: metadata of the exporter.
         num_labels: number of class names in the metadata; None without names.
-        beside: names of inputs that a build fills in, which stand beside the image.
-        forced: the user insists on a family, so boxes need not be as many as a grid has.
+        beside: names of the inputs besides the image, which a build fills in.
+        forced: True if the user insists on a family, so the number of boxes need not fit a grid.
     """
 
     task: str | None
@@ -85,26 +86,26 @@ class Signature:
 
     @property
     def end_to_end(self) -> bool | None:
-        """True if the metadata says that suppression is part of the model; None if silent."""
+        """True if the metadata states that the model suppresses duplicates; None if unknown."""
         declared = self.metadata.get("end2end")
         return None if declared is None else declared.lower() == "true"
 
     @property
     def family(self) -> str:
-        """Name of the family as the metadata has it: LibreYOLO's, or Ultralytics' class of head."""
+        """Name of the family in the metadata: LibreYOLO's name, or Ultralytics' head class."""
         return self.metadata.get("model_family") or self.metadata.get("head", "")
 
     def named(self, *names: str) -> tuple[TensorSpec, ...] | str:
-        """Return the outputs of these names, or `OTHERS` if the model has not just these."""
+        """Return the outputs with these names, or `OTHERS` if the model has other outputs."""
         by_name = {tensor.name: tensor for tensor in self.outputs}
         if by_name.keys() != set(names):
             return OTHERS
         return tuple(by_name[name] for name in names)
 
     def single(self) -> TensorSpec | str:
-        """Return the one output [batch, m, n] of a detector, or the reason why there is none.
+        """Return the only output [batch, m, n] of a detector, or the reason why there is none.
 
-        YOLOv5's raw levels, of five dimensions, may stand beside it.
+        YOLOv5's raw levels, of five dimensions, are ignored.
         """
         boxes = [tensor for tensor in self.outputs if len(tensor.shape) == 3]
         if len(boxes) != 1:
@@ -125,10 +126,13 @@ class Signature:
         others: int,
         output: TensorSpec | None = None,
     ) -> Fit | str:
-        """Return how well an output fits a grid, or the reason why it does not.
+        """Return how well an output fits a grid, or the reason why it does not fit.
 
-        Its columns, `others` and one for each class, lie along dimension `axis`, and boxes along
-        the other; a dynamic length is -1. Without `output`, it is the single one.
+        Args:
+            axis: dimension of the columns, 1 or 2; boxes are along the other dimension.
+            per_cell: number of boxes of each cell.
+            others: number of columns besides the classes.
+            output: the output; None for the only one, see `single`.
         """
         if output is None:
             if isinstance(single := self.single(), str):
@@ -138,7 +142,8 @@ class Signature:
         if self.end_to_end:
             return "the metadata says end2end, so duplicates are suppressed already"
         if isinstance(evidence := self.on_grid(boxes, per_cell), str):
-            # A grid has more boxes than classes: seen from the side, it is that of other families.
+            # A grid has more boxes than classes, so the transposed layout belongs to another
+            # family.
             return OTHERS if -1 < boxes < columns else evidence
         if isinstance(count := self.count_classes(columns, others), str):
             return count
@@ -146,7 +151,7 @@ class Signature:
         return Fit((output.name,), count, f"{why}; {counted(count, 'class')}", strength)
 
     def count_classes(self, columns: int, others: int = 0) -> int | str:
-        """Return the number of classes, or the reason why there is none or another by name."""
+        """Return the number of classes, or a reason if it is invalid or differs from the labels."""
         if columns == -1:
             return "the number of classes is dynamic"
         count = columns - others
@@ -159,10 +164,7 @@ class Signature:
         return count
 
     def on_grid(self, boxes: int, per_cell: int = 1) -> tuple[Strength, str] | str:
-        """Return how surely a number of boxes is that of the grid, and the evidence for it.
-
-        If they fit no grid, it is the reason.
-        """
+        """Return strength and evidence that a number of boxes fits a usual grid, or a reason."""
         if boxes == -1:
             return Strength.POSSIBLE, "a dynamic number of boxes"
         found = [self.on_levels([boxes], strides, per_cell) for strides in STRIDES]
@@ -175,10 +177,12 @@ class Signature:
     def on_levels(
         self, boxes: Sequence[int], strides: tuple[int, ...], per_cell: int = 1
     ) -> tuple[Strength, str] | str:
-        """Return how surely numbers of boxes are those of a grid's levels, and the evidence.
+        """Return strength and evidence that numbers of boxes fit the levels of a grid, or a reason.
 
-        If they are not, it is the reason. The numbers are of the levels, the finest first, or one
-        number is that of all.
+        Args:
+            boxes: number of boxes of each level, the finest first; or one number for all levels.
+            strides: strides of the levels, pixels.
+            per_cell: number of boxes of each cell.
         """
         levels = f"{_NUMBERS[per_cell]} for each cell at strides {', '.join(map(str, strides))}"
         total = sum(boxes)
@@ -198,7 +202,7 @@ class Signature:
         return (Strength.POSSIBLE, other) if self.forced else other
 
     def at_stride(self, places: tuple[int, ...], stride: int) -> tuple[Strength, str] | str:
-        """Return how surely (height, width) is that of a map at a stride, or why it is not."""
+        """Return strength and evidence that (height, width) is a map at a stride, or a reason."""
         if self.size is None or -1 in places:
             return Strength.POSSIBLE, f"a dynamic map can be at stride {stride}"
         height, width = self.size
@@ -222,11 +226,11 @@ def image_layout(tensor: TensorSpec) -> Literal["NCHW", "NHWC"] | None:
 
 
 def image_sides(tensor: TensorSpec) -> tuple[int, int]:
-    """Return (height, width) of a batch of colour images, pixels; -1 where dynamic."""
+    """Return (height, width) of a batch of images, pixels; -1 for a dynamic side."""
     first = 2 if image_layout(tensor) == "NCHW" else 1
     return tensor.shape[first], tensor.shape[first + 1]
 
 
 def describe(tensor: TensorSpec) -> str:
-    """Format name and shape, with dynamic dimensions as "?": "output0 [?,84,8400]"."""
+    """Format name and shape, with "?" for dynamic dimensions: "output0 [?,84,8400]"."""
     return f"{tensor.name} [{','.join('?' if d == -1 else str(d) for d in tensor.shape)}]"

@@ -1,4 +1,4 @@
-"""Decodes outputs whose rows the graph has suppressed already: a box, a score and a class each."""
+"""Decodes outputs whose rows the graph has already suppressed: a box, a score and a class."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array
 
 MAX_CLASSES = 2**20
-"""A class id beyond this, or none at all, is a broken number."""
+"""Upper limit for class ids; larger or negative ids are invalid and are dropped."""
 
 
 class Rows(NamedTuple):
-    """An image's rows as the model has them: boxes [n, 4], scores [n] and class ids [n]."""
+    """The rows of one image as the model returns them: boxes [n, 4], scores [n], class ids [n]."""
 
     boxes: Array
     scores: Array
@@ -43,9 +43,9 @@ class Suppressed(Detector):
     already suppressed duplicates, so `iou` and `agnostic` have no effect.
 
     Attributes:
-        y_first: boxes are y1 x1 y2 x2.
-        normalised: boxes are fractions of the input.
-        first_class: what the model calls the first class.
+        y_first: True if boxes are y1 x1 y2 x2.
+        normalised: True if boxes are fractions of the input.
+        first_class: id that the model gives to the first class.
     """
 
     y_first: ClassVar[bool] = False
@@ -58,12 +58,12 @@ class Suppressed(Detector):
         return self.outputs[1], self.outputs[2]
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
-        """Return one image's rows; those of a negative class or a score of 0 are padding."""
+        """Return the rows of one image. A negative class or a score of 0 marks padding."""
         boxes, scores, class_ids = (outputs[name][row] for name in self.outputs)
         return Rows(boxes, scores, class_ids)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude what is no score, class or corner, and fractions for pixels or the reverse."""
+        """Return a reason if scores, classes or boxes have other values than this head expects."""
         rows = self.rows(outputs, 0)
         found = Rows(*(each[rows.class_ids != -1] for each in rows))
         scores, class_ids = self.fields
@@ -79,12 +79,12 @@ class Suppressed(Detector):
         )
 
     def tells(self, outputs: Mapping[str, Array]) -> bool:
-        """Return whether there is a row: padding has no class, or a score of 0."""
+        """Return whether there is a row besides padding, which has class -1 or score 0."""
         rows = self.rows(outputs, 0)
         return bool(np.any((rows.scores > 0) & (rows.class_ids != -1)))
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield the columns of rows that are no padding; NaN is no score of padding."""
+        """Yield the columns of rows without padding. A row whose score is NaN is not padding."""
         rows = self.rows(outputs, row)
         used = ~(rows.scores <= 0)
         for name, column in zip((f"output {self.outputs[0]}", *self.fields), rows, strict=True):
@@ -96,7 +96,7 @@ class Suppressed(Detector):
 
     @np.errstate(invalid="ignore", over="ignore")
     def objects(self, rows: Rows, options: PredictOptions) -> tuple[Detections, NDArray[np.intp]]:
-        """Return one image's detections, and the number of each one's row."""
+        """Return the detections of one image, and the index of each one's row."""
         found = np.flatnonzero(rows.scores >= options.conf)
         boxes, scores, class_ids = (each[found].astype(np.float32, copy=False) for each in rows)
         class_ids = class_ids - self.first_class
@@ -118,8 +118,9 @@ class Columns(Suppressed):
     """Decodes one output, [batch, rows, columns].
 
     Attributes:
-        box: number of the first of four columns.
-        score: number of a column, and so is `class_id`.
+        box: index of the first of four box columns.
+        score: index of the score column.
+        class_id: index of the class id column.
     """
 
     box: ClassVar[int]
@@ -128,11 +129,11 @@ class Columns(Suppressed):
 
     @property
     def fields(self) -> tuple[str, str]:
-        """The two columns."""
+        """Names of the score column and of the class id column, for messages."""
         return f"column {self.score}", f"column {self.class_id}"
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
-        """Return one image's rows."""
+        """Return the rows of one image."""
         return self.split(outputs[self.outputs[0]][row])
 
     def split(self, table: Array) -> Rows:

@@ -1,13 +1,13 @@
-"""Decodes text: where its lines are, and what a line says.
+"""Decodes text: the position of its lines, and the characters of a line.
 
-    ppocr-det    PP-OCR and other DB networks: how surely a pixel is of text, [n, 1, h, w]
+    ppocr-det    PP-OCR and other DB networks: probability that a pixel is text, [n, 1, h, w]
     ctc          PP-OCR: probabilities [n, steps, characters], the first of no character
     ctc-logits   the same before the softmax
     lprnet       LPRNet, for plates: logits [n, characters, steps], the last of no character
 
-Lines follow DB (Liao et al., arXiv 1911.08947): every connected piece of text is a rectangle,
-which is grown by as much as lines were shrunk in training. Characters follow CTC (Graves et al.,
-2006): of each step the best is taken, and equal ones that follow each other are one character.
+Lines follow DB (Liao et al., arXiv 1911.08947). The rectangle around every connected piece of text
+is enlarged, because lines were shrunk in training. Characters follow CTC (Graves et al., 2006). The
+best character of each step is taken, and repeated ones count once.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ from fovea_engines.results.rotated import bounds, regular
 from fovea_engines.session import Array
 from fovea_preprocess.text import counted
 
-# A pixel of text, the least side of a line, and the most lines of an image, as in the programs of
-# PaddleOCR and RapidOCR.
+# Lowest probability of a text pixel, smallest side of a line in pixels, and largest number of lines
+# in an image, as in PaddleOCR and RapidOCR.
 _TEXT = 0.3
 _MIN_SIDE = 3
 _MAX_LINES = 1000
-# Networks are trained on lines that are shrunk, by their area over their length, times this.
+# Growth of lines, which undoes their shrinking in training: each side moves outwards by this ratio
+# times area over perimeter.
 _SHRUNK = 1.6
-# The sum of a softmax in float16 is so far off 1.
+# Tolerance for a sum of probabilities: a float16 softmax may differ from 1 by this much.
 _ROUNDING = 0.02
 
 Rectangle = tuple[tuple[float, float], tuple[float, float], float]
@@ -47,16 +48,17 @@ Rectangle = tuple[tuple[float, float], tuple[float, float], float]
 
 
 class PpOcrDetection(Head):
-    """Decodes probabilities into lines.
+    """Decodes probabilities of text pixels into lines.
 
-    It is no `Detector`: a pixel more or less moves a rectangle, so that engines are compared by
-    their maps.
+    The class does not extend `Detector`: one more or less pixel moves a rectangle, so engines are
+    compared by their maps and not by their boxes.
     """
 
     family = "ppocr-det"
     task = "text"
     labels = ("text",)
-    # PaddleOCR trains so: beside grey, or with another mean, many photographs are one large text.
+    # PaddleOCR trains with this preprocessing. With grey padding, or another mean, many photographs
+    # become one large text.
     preprocess: ClassVar[Mapping[str, Any]] = {
         "anchor": "top-left",
         "pad": 0,
@@ -72,11 +74,11 @@ class PpOcrDetection(Head):
         return fit if isinstance(fit, str) else replace(fit, num_classes=1)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude numbers that are no probabilities."""
+        """Return a reason if numbers are not probabilities."""
         return no_probability(outputs[self.outputs[0]].ravel(), self.outputs[0])
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's lines of text, which are not suppressed."""
+        """Return the lines of text in one image; they need no suppression."""
         values = outputs[self.outputs[0]][row, 0].astype(np.float32, copy=False)
         found = [each for each in _pieces(values > _TEXT) if min(each[1]) >= _MIN_SIDE]
         scores = np.array([_mean(values, each) for each in found], np.float32)
@@ -84,7 +86,7 @@ class PpOcrDetection(Head):
         rotated = np.array(table, np.float32).reshape(-1, 5)
         rotated[:, 4] = np.radians(rotated[:, 4])
         width, height = rotated[:, 2:3], rotated[:, 3:4]
-        # Round corners, as of PaddleOCR's polygons, have this rectangle around them, too.
+        # PaddleOCR grows polygons, which get round corners; the rectangle around them is the same.
         rotated[:, 2:4] += _SHRUNK * width * height / (width + height)
         boxes, ids = bounds(rotated), np.zeros(len(rotated), np.int32)
         kept = choose(boxes, scores, ids, options, suppress=False)
@@ -96,8 +98,8 @@ class Ctc(Head):
 
     Attributes:
         axis: dimension of the characters.
-        blank_last: the last stands for no character, and not the first.
-        logits: the softmax is still to be computed.
+        blank_last: True if the last column, instead of the first, stands for no character.
+        logits: True if the softmax is not part of the model.
     """
 
     task = "read"
@@ -115,7 +117,7 @@ class Ctc(Head):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one output whose columns are as many as the dictionary says."""
+        """Check for one output with a column for each character, and one for none."""
         if len(signature.outputs) != 1 or len(signature.outputs[0].shape) != 3:
             return OTHERS
         [output] = signature.outputs
@@ -140,7 +142,7 @@ class Ctc(Head):
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude what is no softmax at each step, or is one where logits are taken."""
+        """Return a reason if the outputs of steps are not probabilities, or not logits."""
         if self.logits:
             return no_logits(outputs[self.outputs[0]])
         numbers = outputs[self.outputs[0]][0].astype(np.float32)
@@ -165,8 +167,8 @@ class Ctc(Head):
 
 def _pieces(text: NDArray[np.bool_]) -> list[Rectangle]:
     """Return the smallest rectangles around the largest connected pieces of a map."""
-    # OpenCV joins the middles of outermost pixels. Dilated by one to the right and down, these are
-    # the corners of the piece itself.
+    # OpenCV connects the middles of outermost pixels. Dilation by one pixel to the right and down
+    # makes them the corners of the piece.
     grown = cv2.dilate(text.astype(np.uint8), np.ones((2, 2), np.uint8))
     outlines, _ = cv2.findContours(grown, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
     largest = sorted(outlines, key=cv2.contourArea, reverse=True)[:_MAX_LINES]

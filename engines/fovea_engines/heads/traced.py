@@ -1,4 +1,4 @@
-"""Writes what a head's numpy code does to arrays as nodes of a graph."""
+"""Converts a head's numpy code to nodes of a graph, by tracing."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ _OPERATORS: Mapping[Callable[..., Any], str] = {
 class Traced(NDArrayOperatorsMixin):
     """A float32 array that a graph computes for each image of a batch.
 
-    Functions that compute with numpy take it as the array of one image, and each operation adds a
-    node. Only the operations that the decoding of heads needs are known; others are a TypeError.
+    Functions that compute with numpy treat it as the array of one image, and each operation adds a
+    node. Only operations that heads need are implemented; others raise TypeError.
 
     Attributes:
-        name: of the tensor, whose shape is [batch, *shape].
-        shape: of one image's array.
+        write: writer of the graph's nodes.
+        name: name of the tensor, whose shape is [batch, *shape].
+        shape: shape of one image's array.
     """
 
     write: Writer
@@ -46,7 +47,7 @@ class Traced(NDArrayOperatorsMixin):
         return self._node("Transpose", self.shape[::-1], perm=[0, 2, 1])
 
     def reshape(self, *shape: int) -> Self:
-        """Return the values in another shape, of which one length may be -1."""
+        """Return the values in another shape; one length may be -1."""
         rest = prod(self.shape) // -prod(shape)
         known = tuple(rest if length == -1 else length for length in shape)
         return self._node("Reshape", known, np.array([0, *known]))
@@ -73,7 +74,7 @@ class Traced(NDArrayOperatorsMixin):
         return part
 
     def __matmul__(self, other: Any) -> Self:
-        # Not MatMul, because TensorRT multiplies no float32 matrices on Turing.
+        # Mul instead of MatMul, because TensorRT cannot multiply float32 matrices on Turing.
         product: Self = self * other
         return product.sum(axis=len(product.shape) - 1)
 

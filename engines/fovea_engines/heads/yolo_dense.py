@@ -1,4 +1,4 @@
-"""Decodes YOLOs that end in one table: a box and the probabilities of classes for each cell.
+"""Decodes YOLOs with one output table: a box and class probabilities for each cell.
 
     yolov8            YOLOv8, v3u, v5u, v9, 11, 12, 26 without its NMS-free head
                       [n, 4 + classes, cells]: cx cy w h, classes
@@ -15,7 +15,7 @@
     rtmdet, picodet   RTMDet and PicoDet by LibreYOLO
                       [n, cells, 4 + classes]: x1 y1 x2 y2, classes
 
-Boxes are in pixels of the input but for `yolox`.
+Boxes are in pixels of the input, except for `yolox`.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ _OBJECTNESS = Layout(axis=2, objectness=True)
 
 
 class YoloV8(Dense):
-    """Decodes cx cy w h in pixels of the input, then a probability per class."""
+    """Decodes cx cy w h in pixels of the input, then a probability for each class."""
 
     family = "yolov8"
     layout = Layout(axis=1)
 
 
 class WithObjectness(Dense):
-    """Decodes cx cy w h in pixels of the input, objectness, a probability per class."""
+    """Decodes cx cy w h in pixels of the input, objectness, and a probability for each class."""
 
     layout = _OBJECTNESS
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude what has no objectness before the classes."""
+        """Return a reason if there is no objectness before the classes, or a reason of `Dense`."""
         return super().contradiction(outputs) or no_objectness(self._classes(outputs), 4)
 
     def doubt(self, outputs: Mapping[str, Array]) -> str | None:
-        """Doubt classes that are as unsure as those without an objectness."""
+        """Return a reason if class probabilities are as low as without an objectness."""
         return unsure_beside_objectness(self._classes(outputs))
 
     def _classes(self, outputs: Mapping[str, Array]) -> Array:
@@ -75,7 +75,7 @@ class YoloV5(WithObjectness):
 
 
 class YoloV6(Dense):
-    """Decodes an objectness that is always 1."""
+    """Decodes boxes with an objectness that is always 1."""
 
     family = "yolov6"
     preprocess: ClassVar[Mapping[str, Any]] = {"unscale": "ratio"}
@@ -83,21 +83,22 @@ class YoloV6(Dense):
     rare = True
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude objectness that differs from box to box."""
+        """Return a reason if the objectness is below 1 for a box, or a reason of `Dense`."""
         lowest = outputs[self.outputs[0]][0, :, 4].min(initial=1)
         if lowest < 1:
             return f"column 4, which YOLOv6 leaves at 1, is {lowest:.3g} for a box"
         return super().contradiction(outputs)
 
     def bound(self, table: NDArray[Any]) -> NDArray[Any]:
-        """Return the best class of each box, as objectness rejects none."""
+        """Return the best class probability of each box, as an objectness of 1 rejects none."""
         return best_class(table[5:])
 
 
 class YoloX(WithObjectness):
-    """Decodes offsets x y in cells and log w h in strides, as the network has them.
+    """Decodes offsets x y in cells and log w h in strides, as the model computes them.
 
-    Follows the YOLOX paper (arXiv 2107.08430): (offset + cell) x stride, exp(log) x stride.
+    Follows the YOLOX paper (arXiv 2107.08430): a centre is (offset + cell) x stride, and a size is
+    exp(log) x stride.
     """
 
     family = "yolox"
@@ -115,7 +116,7 @@ class YoloX(WithObjectness):
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude decoded boxes, whose sizes are no logarithms, and what is no probability."""
+        """Return a reason if boxes are decoded already, or scores are not probabilities."""
         rows = outputs[self.outputs[0]][0]
         assert self.size is not None, "it is sized"
         return (
@@ -130,7 +131,7 @@ class YoloX(WithObjectness):
     def boxes(
         self, few: NDArray[np.float32], found: NDArray[np.intp], total: int
     ) -> NDArray[np.float32]:
-        """Return corners, as `Dense.boxes`."""
+        """Return corners in pixels, see `Dense.boxes`."""
         assert self.size is not None, "it is sized"
         strides = next(s for s in STRIDES if cells(self.size, s) == total)
         places, steps = (table[found] for table in grid(self.size, strides))
@@ -139,14 +140,14 @@ class YoloX(WithObjectness):
 
 
 class DecodedYoloX(WithObjectness):
-    """Decodes what YOLOX has made pixels of."""
+    """Decodes exports of YOLOX whose boxes are decoded to pixels already."""
 
     family = "yolox-decoded"
     preprocess = YOLOX
     rare = True
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude offsets and logarithms, which go below 0, and YOLOv6's constant objectness."""
+        """Return a reason if boxes are not decoded, or the objectness is constant as in YOLOv6."""
         rows = outputs[self.outputs[0]][0]
         if (rows[:, 4] == 1).all():
             return "column 4 is 1 for every box, as in YOLOv6"
@@ -156,10 +157,10 @@ class DecodedYoloX(WithObjectness):
 
 
 class LibreYolo(Dense):
-    """Decodes x1 y1 x2 y2 and probabilities, which the metadata of LibreYOLO names.
+    """Decodes x1 y1 x2 y2 and probabilities of models with LibreYOLO's metadata.
 
     Attributes:
-        named: the family's name there.
+        named: name of the family in the metadata.
     """
 
     rare = True
@@ -167,7 +168,7 @@ class LibreYolo(Dense):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for the layout; the metadata, where it is there, names the family."""
+        """Check for the layout, and for the family in the metadata if there is any."""
         fit = super().fit(signature)
         if isinstance(fit, str) or not signature.family:
             return fit

@@ -1,13 +1,15 @@
-"""Decodes the detectors of dog-qiuqiu, for small processors, whose cells share their classes.
+"""Decodes the detectors of dog-qiuqiu for small processors. The boxes of a cell share its classes.
 
     fastestdet        FastestDet: a map at stride 16
                       [n, 5 + classes, h, w]: objectness, x y w h, classes
     yolo-fastestv2    Yolo-FastestV2: two maps, of three anchors a cell, the finest first
                       [n, h, w, 15 + classes]: x y w h of each, objectness of each, classes
 
-FastestDet follows its documentation: the centre is cell + tanh in cells, the size is a sigmoid in
-fractions of the input, and the score is objectness^.6 x class^.4. Of Yolo-FastestV2 all numbers are
-between 0 and 1: a centre is (2 v - .5 + cell) x stride, and a size is (2 v)^2 x anchor.
+FastestDet follows its documentation. The centre is cell + tanh in cells, the size is a sigmoid in
+fractions of the input, and the score is objectness^.6 x class^.4.
+
+All numbers v of Yolo-FastestV2 are between 0 and 1. A centre is (2 v - .5 + cell) x stride, and a
+size is (2 v)^2 x anchor.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _ANCHORS = 3
 _BOXES, _OTHERS = 4 * _ANCHORS, 5 * _ANCHORS
 _COCO = 80
 
-# Powers of both in the score.
+# Exponents of objectness and class in the score.
 _OBJECTNESS, _CLASS = 0.6, 0.4
 
 
@@ -46,7 +48,7 @@ class FastestDet(Detector):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one map at stride 16, which other tasks have, too."""
+        """Check for one map at stride 16, which models of other tasks have, too."""
         if len(signature.outputs) != 1 or len(signature.outputs[0].shape) != 4:
             return OTHERS
         [output] = signature.outputs
@@ -58,7 +60,7 @@ class FastestDet(Detector):
         return Fit((output.name,), classes, why, Strength.RARE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude other scores."""
+        """Return a reason if objectness or classes have other values."""
         table = self.columns(outputs)
         assert table is not None, "rows are not ranked"
         if (reason := no_probabilities(table[:1].T) or no_probabilities(table[5:].T, 5)) is None:
@@ -71,7 +73,7 @@ class FastestDet(Detector):
         """Return one image's detections."""
         assert self.size is not None, "it is sized"
         table = outputs[self.outputs[0]][row]
-        # No class exceeds 1, so objectness is an upper bound of the score.
+        # No class exceeds 1, so objectness^.6 is an upper bound of the score.
         y, x = np.nonzero(table[0] >= options.conf ** (1 / _OBJECTNESS))
         few = table[:, y, x].astype(np.float32)
         cell = np.stack([x, y]) + np.tanh(few[1:3])
@@ -84,7 +86,7 @@ class FastestDet(Detector):
         return detections(boxes, scores, few[5:].argmax(axis=0), options)
 
     def columns(self, outputs: Mapping[str, Array]) -> Array | None:
-        """Return the first image's map, its cells in a row."""
+        """Return the map of the first image, [columns, cells]."""
         table: Array = outputs[self.outputs[0]][0]
         return table.reshape(len(table), -1)
 
@@ -95,7 +97,7 @@ class YoloFastestV2(Detector):
     A cell has x y w h of three anchors, the objectness of each, and a softmax over the classes.
 
     Attributes:
-        anchors: width and height by level and anchor, pixels, of COCO's checkpoint.
+        anchors: widths and heights in pixels, by level and anchor, of COCO's checkpoint.
     """
 
     family = "yolo-fastestv2"
@@ -126,11 +128,11 @@ class YoloFastestV2(Detector):
         if classes != _COCO:
             unsure = "a network of its own anchors, which the file does not tell"
         names = tuple(tensor.name for tensor in signature.outputs)
-        # Maps of one size at two strides are those of many networks.
+        # Many models have two such maps, so the fit is never stronger than SHAPE.
         return Fit(names, classes, why, min(*strengths, Strength.SHAPE), unsure=unsure)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude numbers before their sigmoid, and classes that are no softmax."""
+        """Return a reason if numbers are before their sigmoid, or classes are not a softmax."""
         rows = np.concatenate([self._rows(outputs[name][0]) for name in self.outputs])
         if (reason := no_probabilities(rows[:, :_OTHERS])) is not None:
             return reason
@@ -159,7 +161,7 @@ class YoloFastestV2(Detector):
         return detections(*joined, options)
 
     def columns(self, outputs: Mapping[str, Array]) -> Array | None:
-        """Return the numbers of all cells."""
+        """Return the numbers of all cells of the first image, [columns, cells]."""
         table: Array = np.concatenate([self._rows(outputs[name][0]) for name in self.outputs])
         return table.T
 

@@ -1,14 +1,15 @@
-"""Decodes YOLOs that end in three levels, the finest first, without their grid and anchors.
+"""Decodes YOLOs with three output levels, the finest first, before grid and anchors are applied.
 
     yolov5-raw, yolov7-raw   YOLOv5 and YOLOv7 without the grid of their export
                              [n, 3, rows, columns, 5 + classes] of logits
     yolov4                   YOLOv4 of the ONNX model zoo
                              [n, rows, columns, 3, 5 + classes]: logits of boxes, probabilities
 
-A cell has x y w h, an objectness and classes for each of three anchors. With s the sigmoid, YOLOv5
-and v7 have the centre (2 s - .5 + cell) x stride and the size (2 s)^2 x anchor (YOLOv5's
-documentation, Architecture, 4.4). With k the scale of a level, YOLOv4 has the centre
-(s k - (k - 1) / 2 + cell) x stride and the size exp x anchor (YOLOv4, arXiv 2004.10934, section
+A cell has x y w h, an objectness and classes for each of three anchors. s is the sigmoid.
+
+YOLOv5 and v7: the centre is (2 s - .5 + cell) x stride and the size is (2 s)^2 x anchor (YOLOv5's
+documentation, Architecture, 4.4). YOLOv4, with the scale k of a level: the centre is
+(s k - (k - 1) / 2 + cell) x stride and the size is exp x anchor (YOLOv4, arXiv 2004.10934, section
 3.4, against grid sensitivity).
 """
 
@@ -42,19 +43,20 @@ _V7_ANCHORS = (
     *(142, 110, 192, 243, 459, 401),
 )
 
-# Where two anchors find one object, each this sure, sizes differ by a factor of 1.01 to 1.09 (the
-# median of so many pairs), and by 1.2 to 11 with other anchors than those of training (YOLOv5n on
-# 23 photographs). YOLOv7's are 1.22 times as large throughout, which shows nothing.
+# Limits for the check of anchors. If two anchors find one object with scores of .3 or more, the
+# median of three or more pairs shows the factor between the sizes. It is 1.01 to 1.09 with the
+# anchors of the training, and 1.2 to 11 with others (YOLOv5n on 23 photographs). YOLOv7's anchors
+# are 1.22 times as large for all levels, which this check cannot see.
 _ENOUGH_PAIRS, _SURE, _SAME_SIZE = 3, 0.3, 1.15
 _MAX_COMPARED = 300
 
 
 class _Levels(Detector):
-    """Decodes three levels of three anchors.
+    """Decodes three levels with three anchors each.
 
     Attributes:
-        anchors: width and height by level and anchor, pixels, which COCO's checkpoints have.
-        anchors_along: the dimension of the anchors.
+        anchors: widths and heights in pixels, by level and anchor, of COCO's checkpoints.
+        anchors_along: dimension of the anchors.
     """
 
     duplicates = True
@@ -63,15 +65,12 @@ class _Levels(Detector):
 
     @classmethod
     def on_grid(cls, signature: Signature) -> tuple[Strength, str, int] | str:
-        """Return how surely outputs are three levels, the evidence, and the number of classes.
-
-        If they are not, it is the reason.
-        """
+        """Return strength, evidence and class count if outputs are three levels, or a reason."""
         shapes = [tensor.shape for tensor in signature.outputs]
         along = cls.anchors_along
         if len(shapes) != 3 or any(len(shape) != 5 or shape[along] != 3 for shape in shapes):
             return OTHERS
-        # Three first are the anchors of YOLOv5.
+        # A second dimension of 3 is YOLOv5's, which has the anchors first.
         if len({shape[4] for shape in shapes}) != 1 or (along == 3 and shapes[0][1] == 3):
             return OTHERS
         places = [[shape[at] for at in (1, 2, 3) if at != along] for shape in shapes]
@@ -84,14 +83,14 @@ class _Levels(Detector):
 
     @classmethod
     def make_fit(cls, signature: Signature, strength: Strength, why: str, classes: int) -> Fit:
-        """Return the fit of all outputs, whose anchors are these."""
+        """Return the fit of all outputs. The evidence names this family's anchors."""
         names = tuple(tensor.name for tensor in signature.outputs)
         first = "x".join(map(str, cls.anchors[:2]))
         why = f"{why}; {counted(classes, 'class')}; anchors from {first} pixels on"
         return Fit(names, classes, why, strength)
 
     def sides(self) -> NDArray[np.float32]:
-        """Return width and height of the anchors, [level, anchor, 2]."""
+        """Return widths and heights of the anchors, float32 [level, anchor, 2]."""
         return np.array(self.anchors, np.float32).reshape(3, 3, 2)
 
     def rows(self, outputs: Mapping[str, Array]) -> Array:
@@ -101,7 +100,7 @@ class _Levels(Detector):
         return table
 
     def columns(self, outputs: Mapping[str, Array]) -> Array | None:
-        """Return the numbers of all boxes."""
+        """Return the numbers of all boxes of the first image, [columns, boxes]."""
         return self.rows(outputs).T
 
 
@@ -112,7 +111,7 @@ class YoloRaw(_Levels):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for three levels, and for the anchors where the metadata has them."""
+        """Check for three levels, and for the anchors if the metadata has them."""
         if isinstance(found := cls.on_grid(signature), str):
             return found
         strength, why, classes = found
@@ -124,7 +123,7 @@ class YoloRaw(_Levels):
         return cls.make_fit(signature, strength, why, classes)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude numbers after a sigmoid, and boxes that need other anchors."""
+        """Return a reason if numbers are after a sigmoid, or boxes need other anchors."""
         reason = no_logits(np.concatenate([outputs[name][0].ravel() for name in self.outputs]))
         return reason or self._other_anchors(*self._boxes(outputs, 0, _SURE))
 
@@ -135,7 +134,7 @@ class YoloRaw(_Levels):
         class_ids: NDArray[np.intp],
         kinds: NDArray[np.intp],
     ) -> str | None:
-        """Exclude these anchors where several find an object, each another size of it."""
+        """Return a reason if two anchors that find one object give it different sizes."""
         best = np.argsort(-scores)[:_MAX_COMPARED]
         boxes, class_ids, kinds = boxes[best], class_ids[best], kinds[best]
         middle, size = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
@@ -159,7 +158,7 @@ class YoloRaw(_Levels):
     def _boxes(
         self, outputs: Mapping[str, Array], row: int, least: float
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.intp], NDArray[np.intp]]:
-        """Return corners, scores, class ids, and the numbers of anchors, of boxes over a score."""
+        """Return corners, scores, class ids and anchor indices of boxes from a score on."""
         conf = np.float64(least)
         logit = np.log(conf / (1 - conf))
         boxes, scores, class_ids, kinds = [], [], [], []
@@ -188,7 +187,7 @@ class YoloV4(_Levels):
     """Decodes levels [batch, rows, columns, 3, 5 + classes] of logits and probabilities.
 
     Attributes:
-        scales: k of each level.
+        scales: the scale k of each level.
     """
 
     family = "yolov4"
@@ -199,12 +198,12 @@ class YoloV4(_Levels):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for three levels whose anchors lie beside the columns."""
+        """Check for three levels whose anchors are next to the columns."""
         found = cls.on_grid(signature)
         return found if isinstance(found, str) else cls.make_fit(signature, *found)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Exclude scores that are logits, and boxes that are decoded already."""
+        """Return a reason if scores are logits, or boxes are decoded already."""
         rows = self.rows(outputs)
         if (reason := no_probabilities(rows[:, 4:], 4)) is not None:
             return reason
