@@ -143,8 +143,8 @@ def _type(described: Model, boxes: bool) -> str:
         return "rectangle"
     if described.task not in _TYPES:
         raise ValueError(
-            f"CVAT has no annotations for the task {described.task!r} of {described.name!r}, but "
-            f"for {', '.join(_TYPES)}"
+            f"CVAT cannot store results of the task {described.task!r} ({described.name!r}); it "
+            f"can store {', '.join(_TYPES)}"
         )
     return _TYPES[described.task]
 

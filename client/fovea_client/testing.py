@@ -110,7 +110,7 @@ def _plain(value: Any) -> Any:
     """Convert a NumPy number for `json.dumps`."""
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"FakeServer was told {value!r}, which is not of a result")
+    raise TypeError(f"FakeServer got {value!r}, which is not a result")
 
 
 def _error(error: ServerError) -> httpx.Response:

@@ -142,8 +142,8 @@ def _open_keys(settings: Settings) -> KeyAuthenticator | None:
         return KeyAuthenticator(*files)
     if settings.jwt_audience is None:
         raise InvalidOption(
-            "--jwt-issuer needs --jwt-audience: without it, tokens for other services would open "
-            "this one"
+            "--jwt-issuer needs --jwt-audience: without it, the server would accept tokens for "
+            "other services"
         )
     try:
         from fovea_server.auth.provider import Provider

@@ -97,9 +97,9 @@ def check_weight(text: bytes | bytearray, most: int = MAX_WEIGHT) -> int:
     found = weight(text)
     if found > most:
         raise BodyTooLarge(
-            f"the JSON has too many values: they count {found:,}, and {most:,} is the limit, where "
-            "a value counts 1, a list or an object 6, and a key 10; send less at once, and tensors "
-            "in binary"
+            f"the JSON is too large: its weight is {found:,}, and the limit is {most:,} (a value "
+            "counts 1, a list or an object 6, a key 10); send less per request, and tensors as "
+            "binary data"
         )
     return found
 

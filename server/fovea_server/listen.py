@@ -31,8 +31,8 @@ def bind_all(settings: Settings) -> list[socket.socket]:
     """
     if _most_descriptors() < _MIN_DESCRIPTORS:
         raise Unavailable(
-            f"this process may have {_most_descriptors()} files open, and a server needs "
-            f"{_MIN_DESCRIPTORS}, and one more for each connection: raise the limit {_RAISE}"
+            f"the limit of open files is {_most_descriptors()}; a server needs "
+            f"{_MIN_DESCRIPTORS}, and one for each connection: raise the limit {_RAISE}"
         )
     problems = []
     for name in settings.listening:

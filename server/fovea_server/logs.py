@@ -43,7 +43,7 @@ def _format(lines: Callable[[], str]) -> bytes:
     try:
         return lines().encode(errors="backslashreplace")
     except Exception:  # this thread must survive any error: no other thread writes the log
-        log.exception("a line cannot be formatted")
+        log.exception("a log line could not be formatted")
         return b""
 
 
@@ -173,7 +173,7 @@ class ServerLog(logging.Filter):
             try:
                 self._writer.reopen()
             except OSError as error:
-                log.error("the log cannot be written to %s anew: %s", self.file, error.strerror)
+                log.error("the log file %s cannot be reopened: %s", self.file, error.strerror)
 
     def set_severities(self, severities: frozenset[int], verbose: int) -> None:
         """Set the levels to log; `ServerLog` explains `verbose`."""

@@ -66,16 +66,16 @@ class _Descriptors:
             if not self._out and error.errno in (errno.EMFILE, errno.ENFILE):
                 self._out = True
                 log.error(
-                    "no file descriptor is left (%s; this process may have %d), and new "
-                    "connections are closed: raise the limit (ulimit -n), or find the client that "
-                    "holds connections",
+                    "no file descriptor is free (%s; the limit is %d), and new connections are "
+                    "closed: raise the limit (ulimit -n), or find the client that keeps "
+                    "connections open",
                     error.strerror,
                     resource.getrlimit(resource.RLIMIT_NOFILE)[0],
                 )
             return
         if self._out:
             self._out = False
-            log.warning("there are file descriptors again")
+            log.warning("file descriptors are free again")
 
 
 class Server(uvicorn.Server):
@@ -172,7 +172,7 @@ class Server(uvicorn.Server):
         except (FoveaError, OSError) as error:
             log.error("SIGHUP: the certificates stay as they were: %s", error)
         else:
-            log.info("SIGHUP: the log file and the certificates were opened anew")
+            log.info("SIGHUP: the log file and the certificates were reloaded")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop all servers concurrently, because they share one timeout for the exit."""

@@ -56,8 +56,8 @@ def _check_names(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if not _HOST.fullmatch(name):
             raise ValueError(
-                f"'{name}' is no name of a host: write it as vision.example.com, without scheme "
-                "and port, or give * for every one"
+                f"'{name}' is not a host name: write it like vision.example.com, without scheme "
+                "and port, or * for all"
             )
     return tuple(name.lower() for name in names)
 
@@ -73,7 +73,7 @@ def _check_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
         except ValueError:
             if host == "*" or not _HOST.fullmatch(host):
                 raise ValueError(
-                    f"'{host}' is neither a name, nor an address, nor a network: write it as "
+                    f"'{host}' is not a host name, an address or a network: write it like "
                     "camera.lan, 127.0.0.1 or 192.168.1.0/24, without scheme and port"
                 ) from None
     return tuple(host.lower() for host in hosts)
@@ -84,7 +84,7 @@ Hosts = Annotated[Texts, AfterValidator(_check_hosts)]
 
 def _check_path(path: str) -> str:
     if path and not ROOT_PATH.fullmatch(path):
-        raise ValueError(f"'{path}' is no path: write it as /vision")
+        raise ValueError(f"'{path}' is not a path: write it like /vision")
     return path
 
 

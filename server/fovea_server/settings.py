@@ -408,10 +408,7 @@ class Settings(Listening):
                 "--model-control-mode=explicit too, or leave --load-model out to load every model"
             )
         if self.no_keys and (self.keys_file is not None or self.jwt_issuer is not None):
-            raise ValueError(
-                "--no-keys says that no keys are asked for, and --keys or --jwt-issuer that they "
-                "are: leave one of them out"
-            )
+            raise ValueError("--no-keys contradicts --keys and --jwt-issuer: leave one of them out")
         usual_rule = type(self).model_fields["capture_rule"].default
         if self.capture is None and self.capture_rule != usual_rule:
             raise ValueError("--capture-rule chooses what --capture DIR keeps: add --capture, too")

@@ -130,7 +130,10 @@ def test_names_stay_with_the_first(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=":")
     doctor = subprocess.run([*FOVEA, "doctor"], capture_output=True, text=True, check=False)
     for taken in ("onnxruntime", "tensorrt"):
-        assert f"backend '{taken}' of late 1.0 is ignored: another backend has that name" in doctor.stderr
+        assert (
+            f"backend '{taken}' of late 1.0 is ignored: another backend has that name"
+            in doctor.stderr
+        )
 
 
 def test_a_server_and_doctor_warn_of_a_table_that_is_not_read_any_more(tmp_path, monkeypatch):

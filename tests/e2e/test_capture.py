@@ -168,7 +168,7 @@ def test_what_runs_a_model_without_a_server_holds_no_images(repository, tmp_path
 
 
 def test_a_fault_of_a_models_file_is_told_when_it_is_loaded(server, repository, fovea):
-    log, says = server.log.read_text(), "fovea.toml, [capture]: 'often' is no rule of a capture"
+    log, says = server.log.read_text(), "fovea.toml, [capture]: 'often' is not a capture rule"
     [line] = [each for each in log.splitlines() if "model wrong: " in each]
     assert says in line
     code, out, _ = fovea("inspect", "wrong", "--repository", repository)
@@ -182,11 +182,11 @@ FAULTS = {
     '[capture]\nrules = "empty"': "rules is 'empty'; it must be a list, as",
     "[capture]\nrules = [1]": "rules has 1; it must be text in quotes",
     '[capture]\nrules = ["classes 7,digit"]': "the model has no class 'digit'",
-    '[capture]\nblur = "digit"': "blur is 'digit', which is no model here, and without it nothing "
-    "is kept; did you mean 'digits'?",
+    '[capture]\nblur = "digit"': "blur is 'digit', an unknown model: no image "
+    "is kept without it; did you mean 'digits'?",
     "[capture]\nper_minute = -1": "per_minute is -1; it must be greater than or equal to 0",
     "[capture]\nper_minut = 1": "'per_minut' is not a key; did you mean 'per_minute'?",
-    "[captures]": "[captures] is no table of it; did you mean 'capture'?",
+    "[captures]": "[captures] is an unknown table; did you mean 'capture'?",
     "capture = 1": "[capture]: it must be a table",
     "capture": "Expected '='",
 }

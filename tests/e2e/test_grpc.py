@@ -98,7 +98,7 @@ def test_bytes_that_are_no_message_are_refused(channel):
         with pytest.raises(grpc.RpcError) as caught:
             channel.unary_unary(f"{SERVICE}/{rpc}")(b"\xff\xff\xff")
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        told = f"the bytes of the request are no inference.{rpc}Request"
+        told = f"the request is not a inference.{rpc}Request message"
         assert caught.value.details() == told
     (answer,) = channel.stream_stream(f"{SERVICE}/ModelStreamInfer")(iter([b"\xff\xff\xff"]))
     assert messages.ModelStreamInferResponse.FromString(answer).error_message

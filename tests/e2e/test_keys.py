@@ -170,7 +170,7 @@ def test_our_clients_send_the_key_of_the_environment(guarded, fovea, monkeypatch
     predict = ("predict", "digits", image, "--url", url, "--json")
     bench = ("bench", "digits", "--url", url, "--images", tmp_path, "--seconds", "1", "--json")
     code, _, told = fovea(*predict)
-    assert (code, "this server asks for a key" in told) == (1, True)
+    assert (code, "this server requires a key" in told) == (1, True)
     monkeypatch.setenv("FOVEA_API_KEY", guarded.tokens["predict"])
     assert fovea(*predict)[0] == 0
     code, shown, told = fovea(*bench)
@@ -340,7 +340,7 @@ def test_a_key_that_ends_is_out_of_an_open_stream(patterned):
 
         def refused() -> bool:
             client.async_stream_infer("cam-1", [tensor()])
-            return "is not known here" in str(found.get(timeout=60)[1])
+            return "unknown key" in str(found.get(timeout=60)[1])
 
         client.start_stream(lambda result, error: found.put((result, error)), headers=headers)
         assert not refused()
@@ -442,7 +442,7 @@ def test_a_quota_is_shared_and_outlives_a_kill(demo_repository, serve, scene, tm
     assert left(third) == 11
     refused = ask(third, 12)
     assert refused.status_code == 429
-    assert "has 11 of its 20 images of this month left" in refused.text
+    assert "has 11 of 20 images left for this month" in refused.text
     assert int(refused.headers["retry-after"]) <= 31 * 86_400
     metrics = httpx.get(f"http://127.0.0.1:{first.metrics_port}/metrics", headers=headers)
     assert metrics.status_code == 403

@@ -151,5 +151,5 @@ def test_outputs_that_are_too_long_for_json_are_refused_at_once(server):
     for path, body in (("infer", {"inputs": [tensor]}), ("generate", {"X": 2.0})):
         answer = httpx.post(f"{server.url}/v2/models/wider/{path}", json=body, timeout=60)
         assert answer.status_code == 413
-        assert "ask for binary data" in answer.json()["error"]
+        assert "request binary data" in answer.json()["error"]
     until(lambda: held(server) == 0)

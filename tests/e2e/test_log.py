@@ -264,7 +264,7 @@ def test_no_library_speaks_for_itself(tmp_path, serve):
     told = "\n".join(lines)
     assert f": Fovea {version('fovea-serve')}\n" in told
     assert f": metrics on 127.0.0.1 port {server.metrics_port}: /metrics\n" in told
-    assert "no keys are asked for: only programs on this machine reach the server" in told
+    assert "no keys are required: only programs on this machine" in told
     [listening] = [line for line in lines if f"HTTP on 127.0.0.1 port {server.port}" in line]
     assert listening.endswith(f"; open {server.url}/ in a browser to try the models")
 

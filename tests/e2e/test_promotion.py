@@ -300,7 +300,7 @@ def test_what_cannot_be_promoted_says_why(adders, fovea):
         assert (answer.status_code, text in answer.text) == (status, True), answer.text
     nothing = post(adders, "rollback", "one")
     assert nothing.status_code == 400
-    assert "no other version of one was current" in nothing.text
+    assert "no earlier version of one was current" in nothing.text
     assert post(adders, "promote", "nobody", version=1).status_code == 404
     assert history(adders, "plus") == before
     assert not (model.parent / "one" / "history.jsonl").exists()
@@ -328,7 +328,7 @@ def test_a_history_that_is_no_canary_stops_no_other_model(adders):
     (one / "history.jsonl").write_text(json.dumps(canary) + "\n")
     until(lambda: "the canary in the history of model one does not run" in adders.log.read_text())
     answer = httpx.get(f"{adders.url}/v1/models/one/history")
-    assert (answer.status_code, "line 1 of one/history.jsonl is no event" in answer.text) == (
+    assert (answer.status_code, "line 1 of one/history.jsonl is not an event" in answer.text) == (
         500,
         True,
     )

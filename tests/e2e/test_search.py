@@ -140,12 +140,12 @@ def test_several_images_have_an_answer_each(server, colours):
         ("embedding/search?k=0", 422, "1 to 1000"),
         ("embedding/search?k=00001" + "0" * 5000, 422, "1 to 1000"),
         ("embedding/search?k=two", 422, "1 to 1000"),
-        ("embedding/search?k=1&k=2", 422, "k is given 2 times; a search takes one"),
+        ("embedding/search?k=1&k=2", 422, "k is given 2 times"),
         ("embedding/search?conf=0.5", 422, "options: index, k, thumbnails"),
         ("embedding/search?thumbnails=big", 422, "must be true or false"),
         ("embedding/search?index=other", 404, "fovea index embedding IMAGES --name other"),
         *(
-            (f"embedding/search?index={name}", 422, "is no path")
+            (f"embedding/search?index={name}", 422, "letters, digits, - and _ only")
             for name in ("../embedding/index", "/etc/passwd", "%2e%2e", "", "a%00b")
         ),
         ("embedding/search?index=linked", 404, "no index 'linked'"),
@@ -195,9 +195,9 @@ def test_the_command_says_what_is_wrong(repository, tmp_path, fovea):
     (tmp_path / "a.png").write_bytes(picture(COLOUR))
     words = ("a.png", "--repository", repository)
     code, _, err = fovea("index", "detector", *words)
-    assert (code, "an index takes embed" in err) == (2, True)
+    assert (code, "needs a model with the task embed" in err) == (2, True)
     code, _, err = fovea("index", "embedding", *words, "--name", "../up")
-    assert (code, "is no path" in err) == (2, True)
+    assert (code, "letters, digits, - and _ only" in err) == (2, True)
 
 
 @pytest.mark.usefixtures("indexed_version")

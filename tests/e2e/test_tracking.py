@@ -113,7 +113,7 @@ def test_a_frame_out_of_order_is_409(demo_server, frames):
     answer = asked(demo_server, frames[0], **query, frame=4)
     assert answer.status_code == 409
     assert answer.json()["error"]["code"] == "out_of_order"
-    assert "the last one seen" in answer.json()["error"]["message"]
+    assert "the last frame of this stream" in answer.json()["error"]["message"]
     broken = asked(demo_server, frames[0][:300], **query, frame=6)
     assert broken.status_code == 400
     assert asked(demo_server, frames[0], **query, frame=7).status_code == 200

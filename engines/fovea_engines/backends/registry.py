@@ -84,8 +84,8 @@ def get_backend(name: str) -> Backend:
     if name in entry_points(Group.BACKENDS):
         load(Group.BACKENDS, name)
     raise BackendUnavailable(
-        f"there is no backend {name!r}; the backends are {', '.join(BACKENDS)}: if a package adds "
-        "it, install that"
+        f"unknown backend {name!r}; the backends are {', '.join(BACKENDS)}. Install the package "
+        "that adds it"
     )
 
 

@@ -252,8 +252,8 @@ def check_fused(core: Engine, fused: Engine, images: Path | None = None) -> None
     # The negation also catches NaN.
     if not lost <= _MAX_LOST:
         raise Disagreement(
-            f"with image front and NMS tail in the graph {lost:.1%} of what is found differs: "
-            "--no-image-front and --no-nms-tail leave them to the host"
+            f"with preprocessing and NMS in the graph, {lost:.1%} of the detections differ: build "
+            "with --no-image-front and --no-nms-tail, which leave both to the CPU"
         )
 
 

@@ -272,10 +272,9 @@ def _check_steps(plan: BuildPlan, graph: onnx.ModelProto, head: Recognition) -> 
         return
     if step > _COARSE:
         raise UnsupportedModel(
-            f"the model is quantised to nothing: output {outputs[0].name} has steps of {step:.2g}, "
-            "which boxes share with scores, and those need steps of .01. Give the float model to "
-            "`fovea build --precision int8 --calibration DIR`, or serve it as it is with --head "
-            "tensors"
+            f"the quantised output {outputs[0].name} is too coarse: its steps are {step:.2g} for "
+            "boxes and scores, and scores need steps of .01. Give the float model to `fovea build "
+            "--precision int8 --calibration DIR`, or serve it as it is with --head tensors"
         )
 
 

@@ -140,8 +140,8 @@ def _check_likeness(plan: BuildPlan, prepared: PreparedModel, engine: Engine) ->
         alike, least = likeness(core, engine), _MIN[precision]
     if not alike >= least:
         raise Disagreement(
-            f"the engine that was rebuilt agrees {alike:.3f} with ONNX Runtime on the same graph, "
-            f"where {least:g} is asked for: the old one stays; build it again with `fovea build`"
+            f"the rebuilt engine has an agreement of {alike:.3f} with ONNX Runtime on the same "
+            f"graph, below the limit of {least:g}: the old engine stays; run `fovea build` again"
         )
 
 

@@ -76,9 +76,9 @@ class ClassMaps:
         if strangers and known:
             more = ", ..." if len(known) > _SHOWN else ""
             raise InvalidOption(
-                f"{self.path / CLASSES_FILE} has the class {strangers[0]!r}, and the model has "
-                f"not, only {', '.join(known[:_SHOWN])}{more}: write the model's name there, or "
-                "leave the line empty, and those pixels do not count"
+                f"{self.path / CLASSES_FILE} has the class {strangers[0]!r}, and the model only "
+                f"has {', '.join(known[:_SHOWN])}{more}: write the model's name there, or leave "
+                "the line empty to ignore those pixels"
             )
         return self
 

@@ -81,9 +81,9 @@ class Dataset:
         if strangers and (None not in labels or len(strangers) == len(used)):
             more = ", ..." if len(known) > _NAMES_SHOWN else ""
             raise InvalidOption(
-                f"{self.path} has the class {strangers[0]!r}, and the model has not, only "
-                f"{', '.join(known[:_NAMES_SHOWN])}{more}: call both the same, as "
-                "--labels of a build does, or take the objects of that class out"
+                f"{self.path} has the class {strangers[0]!r}, and the model only has "
+                f"{', '.join(known[:_NAMES_SHOWN])}{more}: give both the same names (--labels of "
+                "a build), or remove the objects of that class"
             )
         theirs = [*labels, *strangers]
         ids = np.array([theirs.index(name) if name in used else -1 for name in names], np.int32)

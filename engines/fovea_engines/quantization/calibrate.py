@@ -219,9 +219,9 @@ def _check_clipping(ranges: Ranges, plan: BuildPlan, prepared: PreparedModel) ->
     if reached > _CLIPPED * seen:
         raise Disagreement(
             f"calibration saw values up to {seen:.3g} at the model's input, and images that are "
-            f"served hold {reached:.3g}: it was measured on dark images, or with another "
-            "preprocessing; give --calibration images as the camera will take them, and the "
-            "same in --images if they are that dark"
+            f"served hold {reached:.3g}. The calibration images were dark, or had another "
+            "preprocessing: calibrate on images from your camera; if those are dark too, give "
+            "them to --images as well"
         )
 
 

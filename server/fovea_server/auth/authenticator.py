@@ -89,8 +89,8 @@ class Authenticator:
     def _principal(self, keys: KeyAuthenticator, call: Call, scope: Scope | None) -> Principal:
         if call.token is None and call.header("authorization"):
             raise Unauthenticated(
-                "the header Authorization has no scheme that is known: write Authorization: Bearer "
-                "KEY, with the word Bearer, or X-API-Key: KEY without"
+                "the Authorization header has an unknown scheme: write Authorization: Bearer KEY, "
+                "or X-API-Key: KEY"
             )
         # Set the principal before the check of its scope, so that the log of a
         # rejected call names it.

@@ -124,7 +124,7 @@ def change_keys(file: Path, change: Callable[[tuple[Key, ...]], tuple[Key, ...]]
                 mode, owner, group = status.st_mode & 0o777, status.st_uid, status.st_gid
         except (OSError, ValueError) as error:
             raise InvalidOption(
-                f"{file} is no file of keys ({error}): name another, or mend it"
+                f"{file} is not a keys file ({error}): correct it, or give another file"
             ) from None
         made = Keys(keys=change(before)).model_dump_json(indent=1, exclude_defaults=True)
         after = f"{made}\n".encode()

@@ -71,11 +71,12 @@ class KeyAuthenticator:
             self._take(read_keys(file))
         except FileNotFoundError:
             raise InvalidOption(
-                f"there is no {file}: `fovea key add NAME --keys {file}` makes it, with a first key"
+                f"{file} does not exist: `fovea key add NAME --keys {file}` creates it with a "
+                "first key"
             ) from None
         except (OSError, ValueError) as error:
             raise InvalidOption(
-                f"{file} is no file of keys ({error}): name another, or mend it"
+                f"{file} is not a keys file ({error}): correct it, or give another file"
             ) from None
         log.info("%s of %s hold", counted(len(self._principals), "key"), file)
         self._usage = UsageFile(usage or usage_of(file))
@@ -94,7 +95,7 @@ class KeyAuthenticator:
             KeysPending: the keys of the identity provider are being fetched again.
         """
         if not token:
-            raise Unauthenticated(f"this server asks for a key: {_HINT}")
+            raise Unauthenticated(f"this server requires a key: {_HINT}")
         digest = digest_of(token)
         found, now = self._by_digest.get(digest), self._now()
         # The duration of the look-up depends only on the digest, and nobody can choose the
@@ -104,10 +105,10 @@ class KeyAuthenticator:
         elif self._provider is not None and self._provider.issues(token):
             principal, until = self._provider.principal(token, digest), None
         else:
-            raise Unauthenticated(f"this key is not known here: {_HINT}")
+            raise Unauthenticated(f"unknown key: {_HINT}")
         for end, happened in ((principal.expires, "has expired"), (until, "was replaced")):
             if end is not None and now >= end:
-                raise Unauthenticated(f"{principal.called} {happened}: ask for a new one")
+                raise Unauthenticated(f"{principal.called} {happened}: request a new key")
         return principal
 
     def close(self) -> None:

@@ -57,8 +57,8 @@ class Provider:
         url = httpx.URL(issuer)
         if url.scheme != "https" and url.host not in ("127.0.0.1", "::1", "localhost"):
             raise InvalidOption(
-                f"the keys of {issuer} would come over a line that anybody may change: name an "
-                "issuer with https"
+                f"the keys of {issuer} would come over an insecure connection: use an issuer with "
+                "https"
             )
         self._issuer, self._audience, self._claim = issuer, audience, claim
         self._keys: dict[str, jwt.PyJWK] = {}
@@ -150,7 +150,7 @@ class Provider:
             with httpx.Client(timeout=_TIMEOUT_S) as client:
                 about = client.get(url).raise_for_status().json()
                 if about["issuer"] != self._issuer:
-                    raise ValueError(f"it says that it is {about['issuer']}")
+                    raise ValueError(f"it reports the issuer {about['issuer']}")
                 found = client.get(about["jwks_uri"]).raise_for_status().json()
             keys = {
                 each.key_id or "": each
@@ -158,7 +158,7 @@ class Provider:
                 if each.algorithm_name in _ALGORITHMS and each.public_key_use in (None, "sig")
             }
             if not keys:
-                raise ValueError("it has no keys that sign")
+                raise ValueError("it has no signing keys")
         # The provider can return anything. If this thread ended, the keys would never be refreshed.
         except Exception as error:  # noqa: BLE001
             log.error(

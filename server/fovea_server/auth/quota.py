@@ -123,9 +123,9 @@ class Meter:
         if images > (left := self.left):
             most, unit = self.quota
             raise RateLimited(
-                f"this key has {left} of its {counted(most, 'image')} of this {unit} left, and "
-                f"the request has {images}: the next {unit} begins at "
-                f"{self._ends:%Y-%m-%d %H:%M} UTC",
+                f"this key has {left} of its {counted(most, 'image')} left for this {unit}, and "
+                f"the request has {images}: the next {unit} begins at {self._ends:%Y-%m-%d %H:%M} "
+                "UTC",
                 (self._ends - self._now()).total_seconds(),
             )
         self.count.taken += images
@@ -183,8 +183,8 @@ class UsageFile:
             if self._failed != str(error):
                 self._failed = str(error)
                 log.error(
-                    "quotas are counted by this server alone until it ends, as %s cannot be "
-                    "written (%s): --quota-file names another file",
+                    "this server counts quotas in memory only, because %s cannot be written (%s): "
+                    "repair or delete the file, or choose another with --quota-file",
                     self._file,
                     error,
                 )

@@ -94,7 +94,7 @@ class Restrictions:
                 names.strip() and found["key"].strip() and found["value"].strip()
             ):
                 raise InvalidOption(
-                    f"'{names}' restricts nothing; say API[,API...]:KEY=VALUE, for example "
+                    f"'{names}' restricts nothing; write API[,API...]:KEY=VALUE, for example "
                     "model-repository,logging:admin-key=SECRET, or KEY@FILE for a secret in a file"
                 )
             key, value = found["key"].strip(), found["value"].strip()
@@ -109,7 +109,7 @@ class Restrictions:
             for name in map(str.strip, names.split(",")):
                 if name not in APIS:
                     raise InvalidOption(
-                        f"there is no API '{name}' to restrict; there are {', '.join(APIS)}"
+                        f"unknown API '{name}'; the APIs to restrict are {', '.join(APIS)}"
                     )
                 if name in secrets:
                     raise InvalidOption(
@@ -153,10 +153,9 @@ class Restrictions:
         """
         if api not in self._secrets and not self.lets_all_in(client, header):
             raise Restricted(
-                "this request is for programs of the server's machine alone, as the server asks "
-                "for no keys: others may predict and ask for health. Start it with --keys FILE "
-                "(`fovea key add` makes it), or with --no-keys behind a gateway that checks who "
-                "asks"
+                "without keys, other machines may only predict and check health. Start the server "
+                "with --keys FILE (`fovea key add` creates it), or with --no-keys behind a "
+                "gateway that authenticates clients"
             )
 
     def lets_all_in(self, client: str | None, header: Callable[[str], str | None]) -> bool:
@@ -176,5 +175,5 @@ def _read(names: str, file: Path) -> str:
         ) from None
     secret = content.decode("latin-1").strip()
     if not secret or len(content) > _LONGEST_FILE:
-        raise InvalidOption(f"{advice}: it must have the secret, and nothing else")
+        raise InvalidOption(f"{advice}: it must contain the secret, and nothing else")
     return secret

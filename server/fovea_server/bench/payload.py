@@ -103,4 +103,4 @@ def _send_until_answered(target: Target, bodies: Sequence[bytes]) -> Prediction:
                     raise Unavailable(f"{target.url}: {failure}") from None
             except FoveaClientError as error:
                 raise Unavailable(str(error)) from None
-    raise InvalidImage(f"{target.url} takes none of the images: {failure}")
+    raise InvalidImage(f"{target.url} rejected all images: {failure}")

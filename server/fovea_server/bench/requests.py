@@ -87,7 +87,7 @@ def _shape(tensor: Mapping[str, Any], given: tuple[int, ...] | None) -> list[int
         return list(given)
     if -1 in dims[1:]:
         raise InvalidOption(
-            f"input {name!r} has sizes that vary, {dims}: say which with --shape "
+            f"input {name!r} has dynamic sizes {dims}: set them with --shape "
             f"{name}:{','.join('N' if d == -1 else str(d) for d in dims)}"
         )
     return [1 if size == -1 else size for size in dims]
@@ -95,7 +95,7 @@ def _shape(tensor: Mapping[str, Any], given: tuple[int, ...] | None) -> list[int
 
 def _elements(name: str, datatype: str, shape: list[int], random: np.random.Generator) -> bytes:
     if (dtype := NUMPY.get(datatype)) is None:
-        raise UnsupportedModel(f"input {name!r} has elements of type {datatype}: not known here")
+        raise UnsupportedModel(f"input {name!r} has the unknown datatype {datatype}")
     if dtype.kind not in "iubO":
         return random.random(shape, np.float32).astype(dtype).tobytes()
     values = random.integers(0, 2 if dtype.kind == "b" else 100, shape, np.int8)

@@ -207,9 +207,7 @@ def _locate(
     [path] = find_models(context, repository, model)
     folder = version_folder(path, version)
     if not folder.name.isdecimal():
-        raise NotFound(
-            f"{folder} has no version with an engine: measure a server that has it, --url"
-        )
+        raise NotFound(f"{folder} has no version with an engine: measure a server with --url")
     model, repository = folder.parent.name, folder.parent.parent
     version = int(folder.name) if folder == path.absolute() else version
     if version is not None:
@@ -237,7 +235,7 @@ def _check(context: typer.Context) -> None:
         )
     if not (given["images"] or given["data"] or given["tensors"]):
         raise InvalidOption(
-            "say what to send: --images DIR, or --tensors for a model that takes tensors"
+            "choose the input: --images DIR, or --tensors for a model that takes tensors"
         )
     check_plot(given["plot"])
 

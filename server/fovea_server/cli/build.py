@@ -409,7 +409,7 @@ def _parse_excluded(given: list[str] | None) -> tuple[str, ...]:
     if given == ["none"]:
         return ()
     if AUTO in given or "none" in given:
-        raise InvalidOption("--exclude-nodes auto and none stand alone, or give patterns")
+        raise InvalidOption("--exclude-nodes takes auto, none, or patterns, and not both")
     return tuple(given)
 
 

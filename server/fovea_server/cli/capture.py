@@ -81,7 +81,7 @@ def ls(
         )
         table.add_row(name, version, text, f"{len(of_group):,}", f"{size:.1f}", first, last)
     Console().print(table)
-    typer.echo(f"{counted(len(found), 'image')} in {folder}; times are of UTC")
+    typer.echo(f"{counted(len(found), 'image')} in {folder}; times are in UTC")
 
 
 @program.command("export", cls=Command)
@@ -114,14 +114,14 @@ def export_(
     Example: fovea capture export captures --model yolov8n --format yolo --out to-label
     """
     if form not in FORMATS:
-        raise InvalidOption(f"--format {form!r} is none of {', '.join(FORMATS)}")
+        raise InvalidOption(f"--format {form!r} is unknown; use one of {', '.join(FORMATS)}")
     check_options(context, {"images_at": {"form": ("label-studio",)}})
     chosen = list(_choose(folder, model, rule, since))
     found = [one for one, about in chosen if about["task"] != DAMAGED]
     if damaged := len(chosen) - len(found):
-        typer.echo(f"left out: {counted(damaged, 'image')} whose files are damaged", err=True)
+        typer.echo(f"skipped {counted(damaged, 'image')} with damaged files", err=True)
     if not found:
-        raise NotFound(f"no capture in {folder} is chosen, so there is nothing to export")
+        raise NotFound(f"no capture in {folder} matches, so there is nothing to export")
     # What it imports takes seconds, and `ls` none of them.
     from fovea_server.offline.capture_export import export
 
@@ -155,7 +155,7 @@ def purge(
     Example: fovea capture purge captures --request-id 7c1e0a9b5d3f2e41000003f2 --yes
     """
     if not yes and (as_json or not sys.stdin.isatty()):
-        raise InvalidOption("purge asks before it deletes, which takes a terminal: add --yes")
+        raise InvalidOption("purge needs a terminal for its confirmation: add --yes")
     leaving = [
         one
         for one, about in _choose(folder, model, rule, None)
@@ -164,8 +164,8 @@ def purge(
     ]
     if request_id is not None and not leaving:
         raise NotFound(
-            f"no capture in {folder} is of request {request_id!r}, so nothing is deleted: "
-            "`fovea capture ls --json` has the ids"
+            f"no capture in {folder} has the request id {request_id!r}: `fovea capture ls --json` "
+            "lists the ids"
         )
     size = sum(each.size for each in leaving)
     if leaving and not yes:
@@ -197,7 +197,7 @@ def _choose(
             yield one, about
     if rule is not None and not found:
         there = ", ".join(sorted(rules)) or "none"
-        raise NotFound(f"no capture is of a rule that begins with {rule!r}; rules there: {there}")
+        raise NotFound(f"no capture has a rule that begins with {rule!r}; the rules are {there}")
 
 
 def _row(one: StoredCapture, about: dict[str, Any]) -> dict[str, Any]:

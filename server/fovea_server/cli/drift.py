@@ -66,7 +66,7 @@ def _show(report: DriftReport) -> None:
     Console().print(table)
     typer.echo(
         f"{report.model}, version {report.version}, against {counted(report.images, 'image')} of "
-        f"{report.images_from}; left out for options of their requests: {report.left_out}"
+        f"{report.images_from}; excluded because of request options: {report.left_out}"
     )
 
 

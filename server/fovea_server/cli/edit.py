@@ -142,8 +142,8 @@ def _check_names(model: onnx.ModelProto) -> None:
     names = labels_from_metadata(metadata, None)
     if names is None:
         raise InvalidOption(
-            "--meta names is no list of class names: give --labels FILE, or write it as in "
-            """--meta 'names=["cat", "dog"]'"""
+            "--meta names is not a list of class names: give --labels FILE, or write --meta "
+            '\'names=["cat", "dog"]\''
         )
     unnamed = copy_model(model)
     set_model_props(unnamed, {key: value for key, value in metadata.items() if key != "names"})

@@ -158,7 +158,7 @@ def _labels(context: typer.Context, data: Path, images: Path | None) -> Labels:
     """Read labels; an InvalidOption names an option without an effect on them."""
     labelled = read_labels(data, images)
     if is_typed(context, "conf") and not isinstance(labelled, Dataset):
-        raise InvalidOption(f"--conf is for labels of objects, which {labelled.path} has not")
+        raise InvalidOption(f"--conf needs labels of objects, and {labelled.path} has none")
     if is_typed(context, "plot") and not isinstance(labelled, Dataset | ClassFolders):
         raise InvalidOption(
             "--plot draws confusions of objects or images, not of maps, tables or pictures"

@@ -153,7 +153,7 @@ def _health_at(url: str, settings: Listening, check: str, timeout_s: float) -> H
 def _health(settings: Listening, check: str, timeout_s: float) -> Health:
     """Ask the server that these settings start; InvalidOption where they do not say where."""
     if not (settings.allow_http or settings.allow_grpc):
-        raise InvalidOption("HTTP and gRPC are both off, so there is nothing to ask")
+        raise InvalidOption("HTTP and gRPC are both off, so health cannot be checked")
     name = "http" if settings.allow_http else "grpc"
     host, port = getattr(settings, f"{name}_address"), getattr(settings, f"{name}_port")
     if port == 0:

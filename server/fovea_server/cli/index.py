@@ -82,7 +82,10 @@ def index(
     how = {"alone": count == 1, "allow_code": allow_code}
     with LocalPredictor(version_folder(path, version), PredictOptions(), **how) as predictor:
         if (task := predictor.describe().task) != "embed":
-            raise InvalidOption(f"the task of model '{path.name}' is {task}; an index takes embed")
+            raise InvalidOption(
+                f"the task of model '{path.name}' is {task}; an index needs a model with the task "
+                "embed"
+            )
         identity = ModelIdentity.of(predictor.card)
         outcomes = answers(predictor, found.files, draw=_thumbnail if thumbnails else None)
         with PredictProgress(count) as progress, closing(outcomes):
@@ -97,7 +100,7 @@ def index(
                     if isinstance(answer.drawn, bytes):
                         pictures.append(answer.drawn)
     if not vectors:
-        raise NotFound("no image has a vector, so there is no index")
+        raise NotFound("no image has an embedding, so no index was written")
     shown = Thumbnails.of(pictures) if thumbnails else None
     made = VectorIndex.of(np.stack(vectors), names, identity, shown)
     file = path / f"{name}.npz"

@@ -115,8 +115,8 @@ def _start_from(repository: Path, folder: Path, as_json: bool) -> None:
     check_root(repository.resolve())
     if (folder / "models").resolve().is_relative_to(repository.resolve()):
         raise InvalidOption(
-            f"{folder / 'models'} is in the repository that is read, which stays as it is: give "
-            f"the name of a new folder, as in `fovea init my-project --from-triton {repository}`"
+            f"{folder / 'models'} is inside the source repository, which init never changes: give "
+            f"a new folder, as in `fovea init my-project --from-triton {repository}`"
         )
     found = migrate(repository)
     text = json.dumps(found.document(), indent=2)
@@ -140,9 +140,9 @@ def _start_from(repository: Path, folder: Path, as_json: bool) -> None:
     _show("Next:", *enter, *builds, "fovea serve")
     if not absent and not any(one.steps for one in found.networks):
         typer.echo(
-            "\nNo network has steps around it, so nothing has to change: "
-            f"`fovea serve {shlex.quote(str(repository))}` serves the repository as it is. What is "
-            "built here takes images, and is checked."
+            "\nNo model has preprocessing steps, so no change is needed: `fovea serve "
+            f"{shlex.quote(str(repository))}` serves the repository unchanged. A model that you "
+            "build takes images and is checked."
         )
     typer.echo(f"\n{folder / 'from-triton.json'} has all of this.")
 
@@ -156,7 +156,7 @@ def _write_project(folder: Path, content: Mapping[str, bytes | Path]) -> None:
 def _check_free(folder: Path, names: Iterable[str], instead: str) -> None:
     if taken := [name for name in names if os.path.lexists(folder / name)]:
         raise InvalidOption(
-            f"{folder.absolute()} has {', '.join(taken)} already, and nothing is overwritten: "
+            f"{folder.absolute()} has {', '.join(taken)} already, and init overwrites nothing: "
             f"give {instead}"
         )
 

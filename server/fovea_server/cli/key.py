@@ -114,7 +114,7 @@ def add(
     def with_it(keys: tuple[Key, ...]) -> tuple[Key, ...]:
         if any(each.name == name for each in keys):
             raise InvalidOption(
-                f"{file} has a key {name!r}: rotate, set or remove that, or take another name"
+                f"{file} has a key {name!r}: rotate, change or remove it, or choose another name"
             )
         return (*keys, made)
 
@@ -143,7 +143,7 @@ def set_(
     if model == [""]:
         given["models"] = ()
     if not given:
-        raise InvalidOption("say what to change: --scope, --model, --rate, --quota or --expires")
+        raise InvalidOption("choose a change: --scope, --model, --rate, --quota or --expires")
     changed = _replace_key(file, name, lambda found: _make_key({**dict(found), **given}))
     assert changed is not None
     typer.echo(_json(changed) if as_json else f"{name} is changed in {file}.")
@@ -177,7 +177,7 @@ def rotate(
         secrets = (Secret(sha256=digest_of(token)), *before)
         made = _make_key({**dict(found), "secrets": secrets, **given})
         if made.is_expired(now):
-            raise InvalidOption(f"the time of {name!r} is over: say for how long with --expires")
+            raise InvalidOption(f"{name!r} has expired: set a new time with --expires")
         return made
 
     _replace_key(file, name, rotated)
@@ -206,7 +206,7 @@ def ls(file: _File = _FILE, as_json: _Json = False) -> None:
     try:
         keys = read_keys(file).keys
     except ValueError as error:
-        raise InvalidOption(f"{file} is no file of keys ({error})") from None
+        raise InvalidOption(f"{file} is not a keys file ({error})") from None
     if as_json:
         typer.echo(f"[{','.join(map(_json, keys))}]")
         return
@@ -282,8 +282,8 @@ def _make_key(fields: dict[str, object]) -> Key:
 def _check_there(file: Path) -> None:
     if not file.exists():
         raise NotFound(
-            f"there is no {file}. If a server still takes its keys, put the file back: a new one "
-            f"replaces them all. Else `fovea key add NAME --keys {file}` makes it"
+            f"{file} does not exist. If a server still uses its keys, restore the file: a new "
+            f"file replaces all keys. Otherwise `fovea key add NAME --keys {file}` creates it"
         )
 
 
@@ -295,7 +295,7 @@ def _replace_key(file: Path, name: str, make: Callable[[Key], Key | None]) -> Ke
     def change(keys: tuple[Key, ...]) -> tuple[Key, ...]:
         if all(each.name != name for each in keys):
             known = ", ".join(each.name for each in keys)
-            raise NotFound(f"{file} has no key {name!r}; it has {known or 'none at all'}")
+            raise NotFound(f"{file} has no key {name!r}; its keys are {known or 'none'}")
         new = [make(each) if each.name == name else each for each in keys]
         made.extend(each for each in new if each is not None and each.name == name)
         return tuple(each for each in new if each is not None)

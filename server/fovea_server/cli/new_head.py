@@ -263,7 +263,8 @@ def _run_samples(model: Path) -> tuple[Sequence[HeadOutput], tuple[int, int]]:
     image, *_ = graph_inputs(graph)
     if image_layout(image) is None:
         raise UnsupportedModel(
-            f"input {image.name} of {model} takes no colour images, as heads do: serve its tensors"
+            f"input {image.name} of {model} is not a colour image, which heads need: serve the "
+            "model's tensors"
         )
     height, width = image_sides(image)
     size = _SIZE if -1 in (height, width) else (height, width)

@@ -165,7 +165,7 @@ def predict(
         _check_no_video(every, tracking)
     encoding = _encoding(context, codec, if_drawn=has_video and out and ANNOTATED in formats)
     if found.skipped:
-        typer.echo(f"skipped {counted(found.skipped, 'file')} of other kinds", err=True)
+        typer.echo(f"skipped {counted(found.skipped, 'file')} of other types", err=True)
     values |= {} if version is None else {"version": version}
     alone = count_images(found.files) == 1
     try:
@@ -215,16 +215,16 @@ def _tracking(
 def _check_no_video(every: int, tracking: Tracking | None) -> None:
     """Refuse options that only mean something for videos."""
     if every > 1:
-        raise InvalidOption("--every is of videos, and there is none: leave it out")
+        raise InvalidOption("--every needs a video: leave it out for images")
     if tracking is not None:
-        raise InvalidOption("--track, --line and --zone are of videos, and there is none")
+        raise InvalidOption("--track, --line and --zone need a video")
 
 
 def _encoding(context: typer.Context, codec: CodecName, *, if_drawn: object) -> str | None:
     """Return the codec of annotated videos, and warn of a slow one; None where none is written."""
     if not if_drawn:
         if is_typed(context, "codec"):
-            raise InvalidOption("--codec is of annotated videos, and none is written: leave it out")
+            raise InvalidOption("--codec needs an annotated video: leave it out")
         return None
     encoding = choose_codec(codec)
     if slow := slowness(encoding):

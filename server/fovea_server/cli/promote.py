@@ -185,7 +185,7 @@ def show_history(
     Console().print(table)
     if found.events and (earlier := found.events[0].number - 1):
         typer.echo(f"{counted(earlier, 'event')} before these: --limit lists more")
-    typer.echo(f"current: {found.current or 'the newest version'}; times are of UTC")
+    typer.echo(f"current: {found.current or 'the newest version'}; times are in UTC")
     if (canary := found.canary) is not None:
         typer.echo(
             f"canary {canary.version}: {canary.answered} requests answered, {canary.failed} "

@@ -204,7 +204,7 @@ def _check_models(service: Service) -> None:
 def _warn_of_open_doors(settings: Settings) -> None:
     """Log who may do what."""
     if settings.keys_file is not None or settings.jwt_issuer is not None:
-        log.info("every request needs a key, but those for health and the page itself")
+        log.info("every request needs a key, except for health and the page itself")
         return
     doors = [
         f"{_NAMES[name]} at {address}"
@@ -212,15 +212,14 @@ def _warn_of_open_doors(settings: Settings) -> None:
         if not is_loopback(address := getattr(settings, f"{name}_address"))
     ]
     if doors and settings.no_keys:
-        log.info("%s: everybody may do all, as --no-keys says", " and ".join(doors))
+        log.info("%s: every client may do everything (--no-keys)", " and ".join(doors))
     elif not doors:
-        log.info("no keys are asked for: only programs on this machine reach the server")
+        log.info("no keys are required: only programs on this machine can reach the server")
     else:
         log.warning(
-            "%s: other machines may predict and ask for health there without a key, and nothing "
-            "else: the page asks them for the name of a model. `fovea key add NAME` and --keys "
-            "FILE ask all for keys, and let them do more; "
-            "--no-keys lets everybody do all, behind a gateway that checks who asks",
+            "%s: without a key, other machines may only predict and check health. To allow more, "
+            "require keys (`fovea key add NAME`, --keys FILE), or use --no-keys behind a gateway "
+            "that authenticates clients",
             " and ".join(doors),
         )
 

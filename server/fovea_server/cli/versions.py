@@ -105,7 +105,7 @@ def versions(
         show_history(context, model, repository, url, limit, as_json=as_json)
         return
     if prune and not yes and (as_json or not sys.stdin.isatty()):
-        raise InvalidOption("--prune asks before it deletes, which takes a terminal: add --yes")
+        raise InvalidOption("--prune needs a terminal for its confirmation: add --yes")
     path = find_models(context, repository, model)[0].absolute()
     if (path / CARD_FILE).is_file():  # the folder of a version
         path = path.parent
@@ -179,8 +179,8 @@ def _show_pipeline(folder: Path, *, as_json: bool) -> None:
         typer.echo(json.dumps(document | {"reference": reference or None}, indent=2))
         return
     typer.echo(
-        f"{folder.name} is made of {', '.join(models)}, and has no versions of its own: they do, "
-        f"as `fovea versions {models[0]}` shows"
+        f"{folder.name} is a pipeline of {', '.join(models)} and has no versions of its own: see "
+        f"`fovea versions {models[0]}`"
     )
     if reference:
         typer.echo(f"reference: {reference}")

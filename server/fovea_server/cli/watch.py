@@ -163,7 +163,7 @@ def watch(
     require_av()
     path = ModelRepository(repository).path_of(model)
     if path.name.isdigit():
-        raise InvalidOption(f"{model} is a version: name the model, whose newest one is watched")
+        raise InvalidOption(f"{model} is a version: give the model, and its newest version is used")
     given |= {
         "model": path.name,
         **{"every": every, "fps": fps, "transport": transport},
@@ -288,7 +288,7 @@ async def _wait_until_delivered(streams: Sequence[CameraStream]) -> None:
         if not notified and now - began > _SILENT_S:
             notified = True
             lacks = "; ".join(sender.lacks for sender in senders if sender.lacks)
-            typer.echo(f"waiting to deliver {lacks} (Ctrl-C ends it)", err=True)
+            typer.echo(f"waiting to deliver {lacks} (stop with Ctrl-C)", err=True)
         await asyncio.sleep(0.02)
 
 

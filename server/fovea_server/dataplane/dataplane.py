@@ -213,7 +213,7 @@ class DataPlane:
         model.check_ready()
         engine = model.engine
         if engine is None:
-            raise InvalidRequest(f"model '{model.name}' takes tensors, and reads no texts")
+            raise InvalidRequest(f"model '{model.name}' takes tensors, not texts")
         words = engine.require_words()
         _charge(model, texts.__len__)
         return await _within(timeout_s, asyncio.to_thread(words.read, texts))
@@ -298,8 +298,8 @@ def _resolved(model: ServedModel, engine: Engine, options: PredictOptions) -> Pr
         if not (stages := model.config.composing):
             raise
         raise error.with_text(
-            f"stage '{next(iter(stages))}': {error}; options of a request are for this stage of "
-            f"'{model.name}', and the other stages have theirs in its file"
+            f"stage '{next(iter(stages))}': {error}; request options apply to this stage of "
+            f"'{model.name}'; the options of other stages are in pipeline.toml"
         ) from error
 
 

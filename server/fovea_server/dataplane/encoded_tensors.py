@@ -105,7 +105,9 @@ def _encoded_texts(model: ServedModel, request: InferRequest) -> list[str] | Non
     if sent is None or sent.name != TEXT or engine is None or engine.words is None:
         return None
     if sent.datatype != "BYTES" or len(request.inputs) != 1:
-        raise InvalidRequest(f"{TEXT} is BYTES, and stands alone: send images in another request")
+        raise InvalidRequest(
+            f"{TEXT} cannot be sent with other inputs: send images in another request"
+        )
     try:
         return [text.decode() for text in _elements(sent, "texts")]
     except UnicodeDecodeError:

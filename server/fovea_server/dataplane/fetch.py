@@ -98,7 +98,7 @@ class Fetcher:
                     address = str(url.join(response.headers["location"]))
                     continue
                 if response.status_code != httpx.codes.OK:
-                    raise FetchRefused(f"the url answered with status {response.status_code}")
+                    raise FetchRefused(f"the URL returned status {response.status_code}")
                 return await self._read_body(response, hold)
             finally:
                 await response.aclose()
@@ -107,7 +107,7 @@ class Fetcher:
     async def _read_body(self, response: httpx.Response, hold: Callable[[int], None]) -> bytes:
         encoding = response.headers.get("content-encoding", "identity")
         if encoding.lower() != "identity":
-            raise FetchRefused("the url answered compressed, though asked not to")
+            raise FetchRefused("the URL returned a compressed response, which was not requested")
         too_large = FetchRefused(
             f"the image is over the limit of {size_text(self._max_bytes)}; --max-image-mb raises it"
         )
@@ -127,7 +127,7 @@ class Fetcher:
                 host, None, type=socket.SOCK_STREAM
             )
         except (socket.gaierror, UnicodeError):
-            raise FetchRefused(f"the host '{host}' is not known") from None
+            raise FetchRefused(f"unknown host '{host}'") from None
         addresses = [str(info[4][0]) for info in found]
         self._reach.check(host, addresses)
         return addresses[0]

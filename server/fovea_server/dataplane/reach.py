@@ -55,13 +55,13 @@ class Reach:
                 continue
             if not is_within(ip):
                 raise FetchRefused(
-                    f"the host '{host}' is this machine, or has an address of one link alone: "
-                    f"start the server with --url-allow-host {host} if clients may ask it"
+                    f"the host '{host}' is this machine, or has a link-local address: start the "
+                    f"server with --url-allow-host {host} to allow it"
                 )
             if not self.private:
                 raise FetchRefused(
-                    f"the host '{host}' is not a public address: --url-allow-private lets those of "
-                    f"the local network in, and --url-allow-host {host} this one"
+                    f"the host '{host}' is not a public address: allow local networks with "
+                    f"--url-allow-private, or this host with --url-allow-host {host}"
                 )
 
     def _is_named(self, ip: _Address) -> bool:

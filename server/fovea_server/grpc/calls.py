@@ -156,7 +156,7 @@ def parse(message_type: type[M], data: bytes) -> M:
         message: M = message_type.FromString(data)
     except DecodeError:
         name = message_type.DESCRIPTOR.full_name
-        raise InvalidRequest(f"the bytes of the request are no {name}") from None
+        raise InvalidRequest(f"the request is not a {name} message") from None
     return message
 
 

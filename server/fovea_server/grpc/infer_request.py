@@ -130,7 +130,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
             number, at = _varint(data, at)
             size = number if kind == _DELIMITED else 0
         elif (size := _FIXED.get(kind, 0)) == 0:
-            raise IndexError("it is no field of a message")
+            raise IndexError("it is not a field of the message")
         begin_of_value, at = at, at + size
         if at > len(data):
             raise IndexError("it has no end")

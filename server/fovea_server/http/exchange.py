@@ -224,7 +224,7 @@ class Exchange:
             log.error("Exception in ASGI application\n", exc_info=error)
         else:
             if not (self.response_complete or self.disconnected):
-                log.error("the ASGI application has left a request without its answer")
+                log.error("the ASGI application sent no response")
         finally:
             self._let_go()
         if self.response_complete or self.disconnected:

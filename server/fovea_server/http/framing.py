@@ -112,14 +112,14 @@ class Head:
                 hosts += 1
             elif name == b"content-length":
                 if len(value) > _MAX_DIGITS:
-                    raise InvalidRequest("the Content-Length is no size of a body")
+                    raise InvalidRequest("the Content-Length is not a body size")
                 # llhttp has refused what is no number, a second one, and one beside chunks.
                 self.size = int(value)
             elif name == b"transfer-encoding":
                 codings += 1
                 self.is_chunked = value.lower() == b"chunked"
                 if not self.is_chunked:
-                    raise InvalidRequest("the only Transfer-Encoding that is understood is chunked")
+                    raise InvalidRequest("the only supported Transfer-Encoding is chunked")
         # HTTP/1.0 needs no host.
         if hosts != 1 and (hosts or not self.is_old):
             raise InvalidRequest(f"a request has one Host header, and this one has {hosts}")

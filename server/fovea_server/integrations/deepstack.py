@@ -129,7 +129,7 @@ async def custom(request: Request, name: str) -> Response:
 async def others(rest: str) -> Response:
     """Refuse what else DeepStack does, such as faces, in its own form."""
     raise NotFound(
-        f"this server has no /v1/vision/{rest[:60]}: of DeepStack's routes it serves "
+        f"this server has no /v1/vision/{rest[:60]}: it serves DeepStack's routes "
         "/v1/vision/detection and /v1/vision/custom/MODEL"
     )
 
@@ -151,7 +151,7 @@ async def _detect(request: Request, find: Callable[[], ServedModel], command: st
         await admit_late(request, fields.get("api_key", [""])[-1])
         check_task(model := find(), BOXES)
         if len(images) != 1:
-            raise InvalidRequest("send one image at once, in the file field 'image'")
+            raise InvalidRequest("send one image per request, in the file field 'image'")
         least = fields.get("min_confidence", [str(_DEFAULT_CONFIDENCE)])[-1]
         options = PredictOptions(conf=share("min_confidence", least), mask="none")
         prediction = await predict_images(request, model, None, [*images], options, _predictions)

@@ -31,13 +31,13 @@ def parse_apis(values: Iterable[str]) -> dict[str, str | None]:
         if api not in _KNOWN:
             api = _NAMES.get(api.lower(), api.lower())
         if api not in _KNOWN:
-            raise InvalidOption(f"there is no API '{api}' to serve; there are {', '.join(_KNOWN)}")
+            raise InvalidOption(f"unknown API '{api}'; the APIs are {', '.join(_KNOWN)}")
         if api in apis:
             raise InvalidOption(f"--api {api} is there twice: leave one out")
         if named and not model:
-            raise InvalidOption(f"--api '{given}' names no model; say {api} or {api}=MODEL")
+            raise InvalidOption(f"--api '{given}' names no model; write {api} or {api}=MODEL")
         if model and api == "roboflow":
-            raise InvalidOption("each request of roboflow names its model: say --api roboflow")
+            raise InvalidOption("each request of roboflow names its model: write --api roboflow")
         apis[api] = model or None
     return apis
 

@@ -48,8 +48,8 @@ def version_folder(path: Path, version: int | None = None) -> Path:
     if is_pipeline(path):
         first = Pipeline.read(path).models[0]
         raise InvalidOption(
-            f"{path.name} is made of several models ({PIPELINE_FILE}) and has no engine of its own"
-            f": what it finds is of {first}, so name that, or ask a server that runs it (--url)"
+            f"{path.name} is a pipeline ({PIPELINE_FILE}) and has no engine: give its detector "
+            f"{first}, or a server that runs the pipeline (--url)"
         )
     around = ModelRepository(path.parent)
     if version is None and not around.versions(path.name):

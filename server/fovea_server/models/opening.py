@@ -159,8 +159,8 @@ def _check_batch(engine: Engine, configured: int) -> None:
         )
     if built and configured > rows:
         raise InvalidModel(
-            f"max_batch_size is {configured} in config.pbtxt, and the engine takes {rows} at most: "
-            "lower it, or build the engine again with a larger --max-batch"
+            f"max_batch_size is {configured} in config.pbtxt, over the engine's maximum of "
+            f"{rows}: lower it, or build the engine again with a larger --max-batch"
         )
 
 
@@ -234,7 +234,7 @@ def _spec(config: ModelConfig, sample: ModelWarmup, name: str) -> TensorSpec:
     given, about = sample.inputs[name], _about(sample, name)
     tensor = next((tensor for tensor in config.input if tensor.name == name), None)
     if tensor is None:
-        raise InvalidModel(f"{about}the model has no such input")
+        raise InvalidModel(f"{about}the model has no input with that name")
     dims = given.dims
     if any(n < 0 for n in dims):
         raise InvalidModel(f"{about}dims must all be fixed")

@@ -193,9 +193,9 @@ class Registry:
             served = ", ".join(map(str, slot.ready)) or "none"
             if version in self.list_unloaded(name):
                 raise NotFound(
-                    f"version {version} of model '{name}' is there, but not served; served "
-                    f"versions: {served}. POST /v1/models/{name}/versions/{version}/load serves it "
-                    f"beside them, and `fovea promote {name} {version}` makes it current"
+                    f"version {version} of model '{name}' exists, but is not served; served "
+                    f"versions: {served}. POST /v1/models/{name}/versions/{version}/load serves "
+                    f"it beside them, and `fovea promote {name} {version}` makes it current"
                 )
             raise NotFound(f"model '{name}' has no version {version}; served versions: {served}")
         return slot.versions[version]
@@ -258,8 +258,8 @@ class Registry:
             raise NotFound(f"there is no model '{name}' in the repository")
         if self._remotes.has(folder):
             raise Unavailable(
-                f"model '{name}' is in a store, which this server only reads: promote in a folder "
-                f"that has the model, and copy {name}/{HISTORY_FILE} from there into the store"
+                f"model '{name}' is in a store, which the server only reads: promote it in a "
+                f"local copy of the model, and copy {name}/{HISTORY_FILE} into the store"
             )
         return folder
 

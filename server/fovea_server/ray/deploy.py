@@ -106,10 +106,10 @@ def _follow(application: str, show: Show) -> None:
         if looks == _MAX_LOOKS:
             message = "" if found is None else found.message.strip()
             raise Unavailable(
-                f"there was no progress for {_MAX_LOOKS * _LOOK_S / 60:.0f} minutes"
-                f"{f' ({message})' if message else ''}: see in `ray "
-                "status` what the cluster lacks, and in `serve status` what waits for it; Ray goes "
-                "on with the deployment once it is there"
+                f"there was no progress for {_MAX_LOOKS * _LOOK_S / 60:.0f} "
+                f"minutes{f' ({message})' if message else ''}: see `ray status` for missing "
+                "resources, and `serve status` for waiting models; Ray continues the deployment "
+                "when resources are free"
             )
         if looks == _QUIET_LOOKS:
             show("There was no progress for a while: `ray status` shows what the cluster lacks")
@@ -131,7 +131,7 @@ def _wait_for_fronts(deployed: str) -> None:
         if fronts and all(each["id"] == deployed for each in fronts):
             return
         time.sleep(_LOOK_S)
-    raise Unavailable("the fronts do not serve what is deployed: `serve status` may say why")
+    raise Unavailable("the fronts do not serve the deployment: see `serve status`")
 
 
 def _addresses(settings: Settings) -> Iterator[str]:

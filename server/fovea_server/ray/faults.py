@@ -82,7 +82,7 @@ async def watch(registry: Registry, forwarders: Mapping[str, Forwarder]) -> None
             warned = False
         except Exception:
             if not warned:
-                log.exception("Serve does not say which models start; it is asked again")
+                log.exception("Ray Serve did not report which models start; retrying")
             warned = True
         await asyncio.sleep(_INTERVAL_S)
 

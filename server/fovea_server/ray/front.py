@@ -169,7 +169,7 @@ async def follow(application: str, changed: Mapping[str, Callable[[Replicas], No
                 await asyncio.sleep(_LOOK_S)
         finally:
             client.stop()
-        log.warning("Serve's controller does not answer; it is asked again")
+        log.warning("Ray Serve's controller does not answer; retrying")
 
 
 def _pass_on(call: Callable[[Replicas], None], found: DeploymentTargetInfo) -> None:

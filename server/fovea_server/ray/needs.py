@@ -98,7 +98,7 @@ class _Reading:
             )
         except BuildError as error:
             raise InvalidModel(
-                f"model {name} cannot be served: {error}; correct it, or take it out of the "
+                f"model {name} cannot be served: {error}; correct it, or remove it from the "
                 "repository"
             ) from error
 

@@ -245,7 +245,7 @@ class Promoter(Feature):
         try:
             await asyncio.to_thread(self._end, name, canary.event, f"canary_{outcome}", why)
         except (FoveaError, OSError) as error:
-            log.error("it is over on this server alone: %s", error)
+            log.error("the canary ended on this server only: %s", error)
             await self._forget(name)
         else:
             await self._take_over(name)

@@ -85,7 +85,7 @@ class Promotion(Rollback):
         if self.canary is not None:
             return validate(CanaryPlan, {"share": self.canary, **limits})
         if limits:
-            raise InvalidOption(f"{min(limits)} has no effect without canary, its share")
+            raise InvalidOption(f"{min(limits)} has no effect without canary")
         return None
 
 
@@ -163,7 +163,7 @@ class ModelHistory(BaseModel):
                 documents.append(HistoryEvent.model_validate({**event, "number": number}))
             except ValidationError:
                 raise InvalidModel(
-                    f"line {number} of {name}/{HISTORY_FILE} is no event: take it out"
+                    f"line {number} of {name}/{HISTORY_FILE} is not an event: delete the line"
                 ) from None
         version = None if current is None else str(current)
         return cls(model=name, current=version, canary=canary, events=documents)

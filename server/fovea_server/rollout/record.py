@@ -123,7 +123,9 @@ class HistoryRecord:
                 return None
             return {"action": "promote", "version": version, "previous": current}
         if version == current:
-            raise InvalidRequest(f"version {version} of {self._name} is current: it is no canary")
+            raise InvalidRequest(
+                f"version {version} of {self._name} is current and cannot be a canary"
+            )
         if running is not None:
             raise InvalidRequest(
                 f"version {running['version']} of {self._name} is a canary already: `fovea "
@@ -139,8 +141,8 @@ class HistoryRecord:
             return {"action": "rollback", "version": self.current, "previous": canary["version"]}
         if not history.earlier:
             raise InvalidRequest(
-                f"no other version of {self._name} was current before, so there is none to go "
-                f"back to: `fovea promote {self._name} VERSION` makes any of them current"
+                f"no earlier version of {self._name} was current: choose a version with `fovea "
+                f"promote {self._name} VERSION`"
             )
         self._check(history.earlier[-1])
         return {"action": "rollback", "version": history.earlier[-1], "previous": self.current}
@@ -159,5 +161,5 @@ class HistoryRecord:
             append_event(self._file, self._path.parent, given)
         except OSError as error:
             raise Unavailable(
-                f"{self._name}/{HISTORY_FILE} is as it was: {error.strerror}"
+                f"{self._name}/{HISTORY_FILE} is unchanged: {error.strerror}"
             ) from error

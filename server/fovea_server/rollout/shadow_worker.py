@@ -75,14 +75,14 @@ def _open(candidate: ShadowCandidate) -> Engine:
         )
     if (labels := model.engine.labels) != candidate.vocabulary.labels:
         raise InvalidOption(
-            f"version {candidate.version} answers other classes than version {candidate.against}: "
+            f"version {candidate.version} has other classes than version {candidate.against}: "
             f"{_difference(candidate.vocabulary.labels or (), labels or ())}"
         )
     return model.engine
 
 
 def _no_others(name: str, version: int | None) -> NoReturn:
-    raise ModelNotReady(f"{name} is a model of another, and a candidate stands alone")
+    raise ModelNotReady(f"{name} uses another model, and a candidate must be a single model")
 
 
 def _difference(live: tuple[str, ...], candidate: tuple[str, ...]) -> str:

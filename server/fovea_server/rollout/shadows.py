@@ -80,7 +80,7 @@ def shadow_routes(shadows: Shadows) -> APIRouter:
         admit(request)
         if (data := shadows.get(name).pictures.get(picture)) is None:
             raise NotFound(
-                f"'{picture[:60]}' is none of the worst images: see `worst` in the report"
+                f"'{picture[:60]}' is not one of the worst images: see `worst` in the report"
             )
         return Response(data, media_type="image/jpeg")
 
@@ -126,7 +126,7 @@ class Shadows(Feature):
         self._models.get(name)
         if (shadow := self._shadows.get(name)) is None:
             raise NotFound(
-                f"model '{name}' has no shadow: begin one with `fovea shadow {name} VERSION`"
+                f"model '{name}' has no shadow test: start one with `fovea shadow {name} VERSION`"
             )
         return shadow
 
@@ -178,13 +178,13 @@ class Shadows(Feature):
         engine = model.engine
         if model.config.composing:
             raise InvalidOption(
-                f"'{name}' is made of {', '.join(model.config.composing)}: compare versions of "
-                "those, one by one"
+                f"'{name}' is a pipeline of {', '.join(model.config.composing)}: compare their "
+                "versions one by one"
             )
         if engine is None or engine.head is None or engine.preprocessor is None:
             raise InvalidOption(
-                f"model '{name}' answers with tensors, which are not compared; `fovea diff` "
-                "compares two models layer by layer"
+                f"model '{name}' returns tensors, which a shadow test cannot compare; `fovea "
+                "diff` compares two models layer by layer"
             )
         if version == model.version:
             raise InvalidOption(f"version {version} of '{name}' answers already: name another one")

@@ -192,7 +192,7 @@ class PipelineScheduler(Scheduler):
                     f"'{image}', as BYTES"
                 )
         raise InvalidRequest(
-            f"model '{name}' is made of several and takes no tensors: send encoded images to "
+            f"model '{name}' is a pipeline and takes no tensors: send encoded images to "
             f"'{image}', as BYTES"
         )
 

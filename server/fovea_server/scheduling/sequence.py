@@ -186,7 +186,7 @@ def _correlation_id(
         return array
     if isinstance(sequence, str):
         raise InvalidRequest(
-            f"sequence '{sequence}' has a name, and input '{model_input}' of the model takes the "
-            "number of its sequence: send a sequence_id that is a number"
+            f"sequence '{sequence}' has a text id, and the model's input '{model_input}' takes a "
+            "number: send a numeric sequence_id"
         )
     return np.full(shape, sequence % 2**64, np.uint64).astype(NUMPY[datatype])

@@ -248,7 +248,7 @@ async def _search(request: Request, name: str, version: int | None, find: _FindI
             body, kind, {}, service.settings.max_images, service.json
         )
         if options != PredictOptions():
-            raise InvalidOption("a search has no options but those in its address")
+            raise InvalidOption("a search takes options in its URL only")
         images = await fetch_images(request, sources)
         call_of(request).enter()
         # It may have been replaced while the images were arriving.
@@ -308,8 +308,7 @@ async def _index_of(
     model.check_ready()
     if model.task != "embed":
         raise InvalidOption(
-            f"the task of model '{model.name}' is {model.task}, and a search takes one whose task "
-            "is embed"
+            f"the task of model '{model.name}' is {model.task}, and a search needs the task embed"
         )
     index = await run_in_threadpool(find, model.folder.parent, index_name)
     mending = f"build the index again with `{command_for(model.name, index_name, version)}`"
@@ -323,8 +322,8 @@ def _check_model(index: VectorIndex, model: ServedModel, mending: str) -> None:
         return
     if (how := index.model.difference(ModelIdentity.of(engine.card))) is not None:
         raise InvalidOption(
-            f"the vectors of the index were made {how} than that of model '{model.name}', version "
-            f"{model.version}, and cannot be compared with its own: {mending}"
+            f"the embeddings of the index were made {how} than version {model.version} of model "
+            f"'{model.name}', and cannot be compared: {mending}"
         )
 
 

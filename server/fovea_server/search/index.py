@@ -362,9 +362,7 @@ class VectorIndex:
 def check_name(name: str) -> str:
     """Return the name of an index; InvalidOption if it is none, and so also if it is a path."""
     if not _NAME.fullmatch(name):
-        raise InvalidOption(
-            f"index is '{name[:60]}'; a name has letters, digits, - and _, and is no path"
-        )
+        raise InvalidOption(f"index is '{name[:60]}'; a name has letters, digits, - and _ only")
     return name
 
 

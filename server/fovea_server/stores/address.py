@@ -34,18 +34,18 @@ class Address:
         # hf://ORG/NAME@REVISION has an "@" in the path. An "@" after a colon ends a password.
         if "@" in host or (scheme == "hf" and re.search(r":[^/]*@", rest)):
             raise ValueError(
-                f"{scheme}://***@{host.rpartition('@')[2]} has credentials in it, which others "
-                "could read: give them in the environment"
+                f"{scheme}://***@{host.rpartition('@')[2]} contains credentials, which other "
+                "users could read: give them in the environment"
             )
         if re.search(r"[?#*\[\]\\\s]|::", rest):
             raise ValueError(
-                f"{scheme}://{host} and what follows may have no ?, #, *, [], \\, :: or blanks: "
-                "give the folder that holds the models; credentials belong in the environment"
+                f"{scheme}://{host} must not contain ?, #, *, [], \\, :: or blanks: give the "
+                "folder of the models; credentials belong in the environment"
             )
         if not host or {"", ".", ".."} & set(path.split("/") if path else ()):
-            raise ValueError(f"{text} is not whole: give it as {scheme}://{_FORMS[scheme]}")
+            raise ValueError(f"{text} is incomplete: write {scheme}://{_FORMS[scheme]}")
         if scheme == "hf" and not path:
-            raise ValueError(f"{text} is not whole: give it as hf://{_FORMS['hf']}")
+            raise ValueError(f"{text} is incomplete: write hf://{_FORMS['hf']}")
         return cls(f"{scheme}://{rest}")
 
     def __str__(self) -> str:
@@ -84,5 +84,5 @@ def parse_address(text: str) -> Address | None:
         return None
     if (scheme := found[1].lower()) not in _FORMS:
         known = ", ".join(f"{known}://" for known in sorted(_FORMS))
-        raise ValueError(f"{scheme}:// is no store that is known: use {known}, or a folder")
+        raise ValueError(f"{scheme}:// is not a supported store: use {known}, or a folder")
     return Address.parse(text)

@@ -178,8 +178,8 @@ class Fetch:
             )
         if digest and computed.hexdigest() != digest.value and self._store.digest_counts(file):
             raise InvalidModel(
-                f"{file.key} has the {digest.algorithm} {computed.hexdigest()}, and the store says "
-                f"{digest.value}: it was damaged there or on its way"
+                f"{file.key} has the {digest.algorithm} {computed.hexdigest()}, and the store "
+                f"reports {digest.value}: the file was damaged in the store or in transit"
             )
 
     def _count(self, size: int) -> None:

@@ -150,7 +150,7 @@ def _check_keys(keys: list[str]) -> None:
     for key in keys:
         for part in key.split("/"):
             if part in ("", ".", "..") or "\\" in part or not part.isprintable():
-                raise InvalidModel(f"the key {key!r} is no path of a file below its model")
+                raise InvalidModel(f"the key {key!r} is not a file path below its model")
             if len(part.encode()) > _LONGEST_NAME:
                 raise InvalidModel(f"the key {key[:80]!r}... has a name of over 255 bytes")
         above = [str(folder) for folder in PurePosixPath(key).parents][:-1]

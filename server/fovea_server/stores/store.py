@@ -139,8 +139,8 @@ class Store:
             return make(self.address.scheme, use_listings_cache=False, skip_instance_cache=True)
         except ImportError as error:
             raise InvalidOption(
-                f"{self.address} takes packages that are not installed ({error}): "
-                "pip install 'fovea-serve[remote]', or '.[remote]' in a clone of the repository"
+                f"{self.address} needs packages that are not installed ({error}): pip install "
+                "'fovea-serve[remote]', or '.[remote]' in a clone of the repository"
             ) from error
         except Exception as error:
             raise self._unavailable(error) from error
@@ -161,7 +161,7 @@ class Store:
             return self._listing.result(_PATIENCE_S)
         except TimeoutError as error:
             raise Unavailable(
-                f"{self.address} cannot be read: it has not answered for {_PATIENCE_S:g} s"
+                f"{self.address} cannot be read: no response for {_PATIENCE_S:g} s"
             ) from error
 
     def _ask(self, answer: Future[list[RemoteModel]]) -> None:

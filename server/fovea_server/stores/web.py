@@ -172,7 +172,7 @@ class _Listing:
         try:
             parser.feed(content.decode("utf-8", "replace"))
         except AssertionError as error:  # a malformed declaration
-            raise ValueError(f"the index page is no HTML: {error}") from error
+            raise ValueError(f"the index page is not HTML: {error}") from error
         links = filter(None, (_join_url(page, link) for link in parser.links))
         # Other links sort the page, or lead out of the directory.
         return [link for link in links if link.startswith(page) and not set(link) & {"?", "#"}]

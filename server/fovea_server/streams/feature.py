@@ -189,7 +189,7 @@ def _picture_routes(table: StreamTable, ending: Callable[[str], bool]) -> APIRou
             if camera.over or asyncio.get_running_loop().time() > until:
                 state, reason = camera.state
                 because = f"{state}: {reason}" if reason else state
-                raise NotFound(f"stream {stream} has no picture yet, as it is {because}")
+                raise NotFound(f"stream {stream} has no image yet: it is {because}")
             await asyncio.sleep(_PICTURE_LOOK_S)
         return Response(jpeg, headers=_NOT_KEPT, media_type="image/jpeg")
 
@@ -248,7 +248,7 @@ def _event_routes(logs: EventLogs) -> APIRouter:
         await feed.written()
         file = feed.images / name
         if not re.fullmatch(r"[0-9]{1,18}\.jpg", name) or not file.exists():
-            raise NotFound(f"there is no picture '{name[:64]}': it is one of the event's `image`")
+            raise NotFound(f"there is no image '{name[:64]}': use an event's `image`")
         return Response(await asyncio.to_thread(file.read_bytes), media_type="image/jpeg")
 
     return router

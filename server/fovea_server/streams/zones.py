@@ -70,7 +70,7 @@ class Shape:
                 meant = f"did you mean '{close[0]}'? " if close and close[0] != key else ""
                 keys = _KEYS if kind == "zone" else _KEYS[:-1]
                 raise InvalidOption(
-                    f"'{key[:60]}' is no key of {kind} {name}; {meant}keys: {', '.join(keys)}"
+                    f"'{key[:60]}' is not a key of {kind} {name}; {meant}keys: {', '.join(keys)}"
                 )
         anchor = given.get("anchor", "bottom_center")
         if anchor not in ANCHORS:
@@ -117,7 +117,7 @@ def read_shapes(lines: Sequence[str], zones: Sequence[str]) -> tuple[Shape, ...]
     names = [shape.name for shape in shapes]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidOption(f"two lines or zones have the name {name}: give each its own")
+            raise InvalidOption(f"two lines or zones have the name {name}: rename one")
     return shapes
 
 
@@ -126,7 +126,7 @@ def seconds(what: str, value: object) -> float:
     found = _TIME.fullmatch(str(value).strip())
     if found is None:
         raise InvalidOption(
-            f"{what} is '{str(value)[:60]}'; it must be a time with its unit, as 200ms or 2s"
+            f"{what} is '{str(value)[:60]}'; it must be a time with a unit, such as 200ms or 2s"
         )
     return float(found[1]) / (1000 if found[2] == "ms" else 1)
 
@@ -150,7 +150,7 @@ def _points(kind: str, name: str, text: str) -> tuple[tuple[Point, ...], bool]:
     fractions = max(numbers) <= 1
     if not fractions and any(0 < each < 1 for each in numbers):
         raise InvalidOption(
-            f"the points of {kind} {name} mix fractions of the picture and pixels: take one of them"
+            f"the points of {kind} {name} mix fractions of the image and pixels: use one of them"
         )
     points = tuple(zip(numbers[::2], numbers[1::2], strict=True))
     (x, y), *others = points

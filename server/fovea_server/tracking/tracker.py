@@ -79,8 +79,8 @@ def check(options: PredictOptions) -> None:
     new, high = options.track_new, options.track_high
     if new is not None and high is not None and new < high:
         raise InvalidOption(
-            f"track_new is {new} and track_high {high}: a box that begins a track is never weaker "
-            "than those that are matched first, so lower track_high or raise track_new"
+            f"track_new is {new} and track_high {high}: track_new must be track_high or more, so "
+            "lower track_high or raise track_new"
         )
     if find_spec("trackers") is None:
         raise InvalidRequest(

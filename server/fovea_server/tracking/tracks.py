@@ -69,7 +69,7 @@ class FrameOrder:
         for other in self._under_way.values():
             if first < other.stop and other.start < frames.stop:
                 raise OutOfOrder(
-                    f"frame {first} is under way already; the last one seen of this stream is "
+                    f"frame {first} is in flight already; the last frame of this stream is "
                     f"{'none' if self.last is None else self.last}: number the frames one by one"
                 )
         self._under_way[first] = frames
@@ -150,8 +150,8 @@ class Tracks:
         check(options)
         if not 0 < len(stream_id) <= LONGEST_ID:
             raise InvalidOption(
-                "track needs a stream_id, which names the camera or video of the frame, in at most "
-                f"{LONGEST_ID} characters"
+                f"track needs a stream_id of at most {LONGEST_ID} characters for the camera or "
+                "video"
             )
         if frame is not None and frame < 0:
             raise InvalidOption(f"frame is {frame}; it must be a whole number from 0 up")
@@ -167,8 +167,8 @@ class Tracks:
         if track is None:
             if len(self._tracks) >= MAX_STREAMS:
                 raise QueueFull(
-                    f"{MAX_STREAMS} streams are tracked already: stop sending to some, and their "
-                    f"ids are forgotten after {self._idle_s:g} s (--track-idle-s)",
+                    f"{MAX_STREAMS} streams are tracked already, the limit: a stream without "
+                    f"frames ends after {self._idle_s:g} s (--track-idle-s)",
                     retry_after_s=self._idle_s,
                 )
             track = self._tracks[key] = Track(key[1], key[3])

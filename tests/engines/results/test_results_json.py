@@ -229,7 +229,7 @@ def assert_same(one: Any, other: Any, options: PredictOptions) -> None:
                 near(mine.scores, others.scores, SCORE)
         case Embedding():
             near(one.norm, other.norm, 1e-6, rtol=1e-6)
-            same = "unit" if options.normalise else "vector"
+            same = "unit" if options.normalize else "vector"
             assert getattr(other, same).tolist() == getattr(one, same).tolist()
         case ReadText():
             assert other.characters(WORDS.labels) == one.characters(WORDS.labels)
@@ -313,8 +313,8 @@ def object_with(**fields):
         (object_with(mask={"size": [100_000, 100_000], "counts": "0"}), "as its image is"),
         ({"semantic": {"classes": []}, "height": 100_000, "width": 100_000}, "100000 x 100000"),
         (object_with(mask={"size": [3, 2], "counts": "6"}), "as its image is"),
-        (object_with(mask={"size": [2, 2], "left": -1, "top": 0, "png": DOT}), "edge of its image"),
-        (object_with(mask={"size": [2, 2], "left": 1, "top": 1, "png": SQUARE}), "edge of its image"),
+        (object_with(mask={"size": [2, 2], "left": -1, "top": 0, "png": DOT}), "edge of"),
+        (object_with(mask={"size": [2, 2], "left": 1, "top": 1, "png": SQUARE}), "edge of"),
         ({"depth": {"min": 0, "unit": None}}, "max"),
         ({"saliency": {"share": 0.5, "png": "no base64"}, "height": 2, "width": 2}, "."),
         ({"saliency": {"share": 0.5, "png": SQUARE}, "height": 2, "width": 3}, "3x2"),

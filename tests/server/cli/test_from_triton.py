@@ -376,7 +376,7 @@ def test_a_folder_that_is_no_model(fovea, triton):
     assert "not read: scripts is no model" in out
     assert "fovea build models/scripts.onnx" not in out
     assert "fovea build models/digits.onnx  # once the file is there" in out
-    assert "serves the repository as it is" not in out
+    assert "serves the repository unchanged" not in out
 
 
 def test_what_takes_tensors_stays_as_it_is(fovea, triton, tmp_path, monkeypatch):
@@ -385,7 +385,7 @@ def test_what_takes_tensors_stays_as_it_is(fovea, triton, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     code, said, _ = fovea("init", "new", "--from-triton", folder)
     assert code == 0
-    assert f"`fovea serve {folder}` serves the repository as it is" in said
+    assert f"`fovea serve {folder}` serves the repository unchanged" in said
     kept = tmp_path / "new" / "repository" / "simple"
     assert (kept / "config.pbtxt").read_text() == config
     assert (kept / "1" / "model.onnx").read_bytes() == relu()["1/model.onnx"]
@@ -398,7 +398,7 @@ def test_what_takes_tensors_stays_as_it_is(fovea, triton, tmp_path, monkeypatch)
         ({"digits": NETWORK}, "new", "", "give {}/triton"),
         ({"digits": NETWORK}, "new", "triton/digits", "give the repository, {}/triton"),
         ({"digits": NETWORK}, "triton", "triton", "a new folder"),
-        ({"pre": python()}, "new", "triton", "no network"),
+        ({"pre": python()}, "new", "triton", "no model that can be moved"),
         ({"digits": NETWORK}, "used", "triton", "has from-triton.json already"),
     ],
 )

@@ -112,7 +112,7 @@ def test_errors_have_deepstacks_form(server, images):
     for route in ("face", "face/recognize", "scene", "alpr"):
         answer = detect(server, image, route)
         assert (answer.status_code, answer.json()["success"]) == (404, False)
-        assert f"no /v1/vision/{route}: of DeepStack's routes it serves" in answer.json()["error"]
+        assert f"no /v1/vision/{route}: it serves DeepStack's routes" in answer.json()["error"]
     bare = httpx.post(server.url + "/v1/vision/detection", content=image)
     assert "multipart" in bare.json()["error"]
     two = [("image", image), ("image2", image)]

@@ -168,8 +168,7 @@ def test_settings():
     [
         (
             "deepstak",
-            "there is no API 'deepstak' to serve; "
-            "there are deepstack, frigate-zmq, label-studio, roboflow",
+            "unknown API 'deepstak'; the APIs are deepstack, frigate-zmq, label-studio, roboflow",
         ),
         (
             "deepstack=digts",

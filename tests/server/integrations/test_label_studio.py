@@ -258,7 +258,10 @@ def test_files_of_label_studio_are_fetched_with_its_token(server, site):
 @pytest.mark.parametrize("hostname", ["http://[", "file:///etc", "nowhere"])
 def test_what_is_no_address_is_no_label_studio(server, hostname):
     answer = post(server, "yolov8n", "setup", project="6", schema="<View/>", hostname=hostname)
-    assert (answer.status_code, "no address of a Label Studio" in answer.text) == (422, True)
+    assert (answer.status_code, "not the URL of a Label Studio server" in answer.text) == (
+        422,
+        True,
+    )
 
 
 def test_a_bad_image_among_good_ones_fails_alone(server, inline):

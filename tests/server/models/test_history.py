@@ -207,7 +207,7 @@ def test_polls_follow_and_a_damaged_history_changes_nothing(model):
         wait_until(lambda: now(registry) == 1)
         with (model / HISTORY_FILE).open("a") as file:
             file.write("what?\n")
-        wait_until(lambda: any("no event" in (each.reason or "") for each in registry.index()))
+        wait_until(lambda: any("not an event" in (each.reason or "") for each in registry.index()))
         assert now(registry) == 1
         os.truncate(model / HISTORY_FILE, 0)
         wait_until(lambda: now(registry) == 3)

@@ -64,7 +64,7 @@ def test_what_is_damaged_or_no_capture_stops_nothing(tmp_path, fovea):
     assert code == 0, err
     assert [each["rule"] for each in json.loads(out)["captures"]] == ["damaged"]
     code, _, err = fovea("capture", "export", tmp_path, "--out", tmp_path / "out")
-    assert (code, "left out: 1 image whose files are damaged" in err) == (2, True), err
+    assert (code, "skipped 1 image with damaged files" in err) == (2, True), err
     code, _, err = fovea("capture", "purge", tmp_path / "m", "--model", "..", "--yes")
     assert (code, "no captures of a model '..'" in err) == (2, True), err
     code, out, err = fovea("capture", "purge", tmp_path, "--yes", "--json")

@@ -98,7 +98,7 @@ def test_commands_know_it(parts, fovea, tmp_path):
     labels = root / "labels.json"
     labels.write_text("{}")
     code, _, err = fovea("eval", "plates", "--repository", root, "--data", labels)
-    assert (code, "what it finds is of digits" in err) == (2, True)
+    assert (code, "is a pipeline" in err) == (2, True)
     for stage, says in (("digit", "did you mean 'digits'"), ("plates", "is a circle")):
         write_pipeline(
             root, "plates", f'[[stages]]\nmodel = "digits"\n[[stages]]\nmodel = "{stage}"'

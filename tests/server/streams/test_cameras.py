@@ -408,7 +408,7 @@ def test_a_camera_leads_the_decoder_nowhere(scheme, hidden, tmp_path):
         with pytest.raises(BlockingIOError):
             private.accept()
     assert state is SourceState.WAITING
-    assert reason == "the camera redirects to another address: name that one"
+    assert reason == "the camera redirects to another URL: use that URL"
 
 
 def test_a_camera_is_asked_again_whatever_fails(mjpeg, caplog):

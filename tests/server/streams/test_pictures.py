@@ -252,7 +252,7 @@ def test_a_model_of_which_nothing_is_seen_is_refused(client, keys, mjpeg):
     given = {"id": "vectors", "source": f"http://{mjpeg}/scene", "model": "embedding"}
     answer = client.post("/streams", json=given)
     assert answer.status_code == 422
-    assert "nothing of model 'embedding', whose task is embed" in answer.json()["error"]["message"]
+    assert "model 'embedding', whose task is embed" in answer.json()["error"]["message"]
     assert client.get("/streams/vectors").status_code == 404
 
 

@@ -122,7 +122,7 @@ def test_a_stream_is_made_listed_changed_and_removed(server, mjpeg):
         ({"source": "/etc/passwd", "model": "digits"}, 400, "streams.toml alone"),
         ({"source": "0", "model": "digits"}, 400, "streams.toml alone"),
         ({"source": "rtsp://127.0.0.1/x", "model": "digits", "every": "x"}, 422, "200ms"),
-        ({**CAMERA, "every": 200}, 422, "every is '200'; it must be a time with its unit"),
+        ({**CAMERA, "every": 200}, 422, "every is '200'; it must be a time"),
         ({"source": "rtsp://127.0.0.1/x", "model": "digits", "conf": 2}, 422, "conf"),
         ({"source": "rtsp://127.0.0.1/x", "model": "digits", "track": "x"}, 422, "bytetrack"),
         ({"source": "ftp://127.0.0.1/x", "model": "digits"}, 422, "rtsp://"),
@@ -150,7 +150,7 @@ def test_streams_of_the_file_follow_it(server, repository, mjpeg):
     file.write_text(f"[bad]\n{text}sped = 1\n[yard]\n{text}[gate]\n{text}[late]\n{text}")
     live(server, "late")
     file.write_text(f"[yard]\n{text}[gate]\n{text}sped = 1\n")
-    wait_for(lambda: "'sped' is no key of a stream" in server.log.read_text())
+    wait_for(lambda: "'sped' is not a key of a stream" in server.log.read_text())
     wait_for(lambda: streams(server).keys() == {"yard", "gate"})
     file.write_text(f"[yard]\n{text}")
     wait_for(lambda: "gate" not in streams(server))
@@ -236,7 +236,7 @@ def test_what_cannot_run_is_listed_with_what_to_do(demo_repository, tmp_path):
         )
         reasons = {name: each["reason"] for name, each in found.items()}
         assert "start it with --allow-url" in reasons["old"]
-        assert "'tracks' is no key of a stream; did you mean 'track'?" in reasons["typo"]
+        assert "'tracks' is not a key of a stream; did you mean 'track'?" in reasons["typo"]
         assert reasons["bare"] == "stream bare needs a model, a text"
         assert "make one with: echo" in reasons["hook"]
         assert found["old"]["source"] == "rtsp://192.0.2.1/x"

@@ -71,7 +71,7 @@ def test_events_that_nobody_takes_are_named(fovea, demo_repository, clip, monkey
     count = len(out.splitlines())
     assert (code, count > 2) == (1, True)
     lacks = f"{count} events to the webhook: the receiver does not answer (ConnectError)"
-    assert f"waiting to deliver {lacks} (Ctrl-C ends it)" in errors
+    assert f"waiting to deliver {lacks} (stop with Ctrl-C)" in errors
     assert f"error: not delivered: {lacks}" in errors
     # One that is back soon has them all.
     with receiving(receiver) as port:

@@ -254,14 +254,14 @@ def test_a_new_size_of_the_picture_moves_fractions():
         ("line", "door=0.1,x,0.9,0.6", "must be numbers from 0 up"),
         ("line", "door=nan,0,1,1", "must be numbers from 0 up"),
         ("line", "door=-1,0,1,1", "must be numbers from 0 up"),
-        ("line", "door=0.5,300,600,300", "mix fractions of the picture and pixels"),
+        ("line", "door=0.5,300,600,300", "mix fractions"),
         ("line", "door=0,0,1,1:anchor=feet", "must be one of bottom_center, bottom_left"),
         ("line", "door=0,0,1,1:clases=person", "did you mean 'classes'"),
-        ("line", "door=0,0,1,1:after=3s", "'after' is no key of line door"),
+        ("line", "door=0,0,1,1:after=3s", "'after' is not a key of line door"),
         ("zone", "yard=0,0,1,1", "has 4 numbers; it needs three points"),
         ("zone", "yard=0,0,0.5,0.5,1,1", "has no area"),
         ("zone", "yard=0,0,1,0,1,1:after=soon", "must be a time"),
-        ("zone", "yard=0,0,1,0,1,1:after=30", "is '30'; it must be a time with its unit"),
+        ("zone", "yard=0,0,1,0,1,1:after=30", "is '30'; it must be a time"),
     ],
 )
 def test_shapes_that_are_not(kind, text, words):

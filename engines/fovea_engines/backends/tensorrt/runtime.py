@@ -106,8 +106,8 @@ class Runtime:
         for capability in wanted:
             if capability not in known:
                 raise InvalidOption(
-                    f"TensorRT-RTX {self.version} does not build for compute capability "
-                    f"{capability!r}: it does for {', '.join(known)}" + _H100.get(capability, "")
+                    f"TensorRT-RTX {self.version} does not support compute capability "
+                    f"{capability!r}; it supports {', '.join(known)}" + _H100.get(capability, "")
                 )
 
     def builder(self) -> Any:

@@ -234,8 +234,7 @@ class Slot:
         for buffer in (*self._inputs, *self._outputs):
             if not context.set_tensor_address(buffer.tensor.name, buffer.memory.address):
                 raise InferenceFailed(
-                    f"TensorRT does not take the memory of tensor {buffer.tensor.name!r}; the log "
-                    "says why"
+                    f"TensorRT rejected the buffer of tensor {buffer.tensor.name!r}; see the log"
                 )
         return BatchContext(context, self._stream, self._recorder)
 

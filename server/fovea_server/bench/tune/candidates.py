@@ -67,8 +67,8 @@ def find_candidates(repository: ModelRepository, name: str) -> tuple[list[BuiltV
         card = EngineCard.read(repository.folder(name, served) / CARD_FILE)
     except NotFound:
         raise InvalidOption(
-            f"version {served} of {name} has no card.json, so nothing tells which versions may "
-            "take its place: build it with `fovea build`"
+            f"version {served} of {name} has no card.json, so tune cannot choose versions to "
+            "compare: build it with `fovea build`"
         ) from None
     found = {_kind(card): BuiltVersion(served, card)}
     left_out = []

@@ -131,7 +131,7 @@ def migrate(root: Path) -> Migration:
     networks = _networks(models, orders, root)
     if not networks:
         why = "; ".join(problems) or "a model has a folder NAME/1 with model.onnx in it"
-        raise NotFound(f"{root} has no network to go on with: {why}")
+        raise NotFound(f"{root} has no model that can be moved: {why}")
     ensembles = [
         _ensemble(models, name, order, networks, root)
         for name, order in orders.items()

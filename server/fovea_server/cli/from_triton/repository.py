@@ -89,7 +89,7 @@ def check_root(root: Path) -> None:
     for folder in folders:
         if any(_is_model(folder / name) for name in ModelRepository(folder).folders()):
             raise InvalidOption(
-                f"{root} has no model, and its folder {folder.name} has: give {folder}"
+                f"{root} has no model, but its folder {folder.name} has: give {folder}"
             )
 
 
@@ -136,7 +136,7 @@ def _order(
             missing = {v for step in left for v in step.input_map.values()} - there
             raise InvalidModel(
                 f"the steps {waiting} of ensemble {name} cannot run: {', '.join(sorted(missing))} "
-                "is no input, and no step before them makes it; correct its config.pbtxt"
+                "is neither an input nor an output of an earlier step; correct its config.pbtxt"
             )
         for step in ready:
             there.update(step.output_map.values())

@@ -57,7 +57,7 @@ async def read_body(
     try:
         return bytes(await unpack(body, hold, max_bytes, refused))
     except zlib.error:
-        raise InvalidRequest(f"the body is not {encoding}, as its header says") from None
+        raise InvalidRequest(f"the body is not {encoding}, unlike its Content-Encoding") from None
 
 
 def check_encoding(encoding: str | None) -> None:
@@ -163,7 +163,7 @@ def _json(body: bytes | bytearray, most: int = MAX_WEIGHT) -> Any:
 def _from_json(body: bytes | bytearray) -> tuple[list[Source], dict[str, Any]]:
     if looks_encoded(bytes(body[:8])):
         raise InvalidRequest(
-            "the body is an image, and its Content-Type says JSON: send application/octet-stream"
+            "the body is an image, but its Content-Type is JSON: send application/octet-stream"
         )
     given = _json(body)
     images = given.pop("images", None) if isinstance(given, dict) else None

@@ -36,7 +36,7 @@ async def own_key(request: Request) -> OwnKey:
     """Tell what the key of this request allows, and what it has left."""
     principal = call_of(request).principal
     if principal is None:
-        raise NotFound("this server asks for no keys: it was started without --keys")
+        raise NotFound("this server requires no keys: it was started without --keys")
     bucket = meter = None
     if isinstance(principal, LimitedPrincipal):
         bucket, meter = principal.bucket, principal.meter

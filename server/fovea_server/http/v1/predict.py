@@ -167,7 +167,9 @@ class PredictRoute(FastRoute):
             try:
                 body = await unpack(body, request.hold, limit, partial(too_large, limit))
             except zlib.error:
-                raise InvalidRequest(f"the body is not {encoding}, as its header says") from None
+                raise InvalidRequest(
+                    f"the body is not {encoding}, unlike its Content-Encoding"
+                ) from None
         query = _split(request.call.path)[1]
         if not wraps_images(kind):
             return [body], query_options(query)

@@ -57,7 +57,7 @@ def body_kind(operation: str, content_type: str) -> str:
     if operation == "predict/form" and kind != b"multipart/form-data":
         raise InvalidRequest(
             f"/predict/form takes multipart/form-data, and the Content-Type is '{content_type}': "
-            "send an image as it is to /predict, or JSON to /predict/json"
+            "send an image to /predict, or JSON to /predict/json"
         )
     return content_type
 

@@ -116,7 +116,7 @@ def refuse_long(elements: int) -> None:
     """Raise AnswerTooLarge if outputs have too many elements for JSON, before they are written."""
     if elements > MAX_ELEMENTS:
         raise AnswerTooLarge(
-            f"the outputs have {elements:,} elements, and JSON takes {MAX_ELEMENTS:,}: ask for "
+            f"the outputs have {elements:,} elements, and JSON takes {MAX_ELEMENTS:,}: request "
             "binary data (the parameter binary_data or binary_data_output of infer), or use gRPC"
         )
 

@@ -323,13 +323,13 @@ def _check(service: Service) -> None:
     settings, authenticator = service.settings, service.authenticator
     if authenticator.keys is not None or authenticator.http.secret("inference") is not None:
         raise InvalidOption(
-            "--api frigate-zmq: Frigate sends no key, and this server asks for one: give Frigate a "
-            "server of its own, without --keys"
+            "--api frigate-zmq: Frigate sends no key, and this server requires one: run a "
+            "separate server without --keys for Frigate"
         )
     is_local = check_address(settings.frigate_address)
     check_free(settings)
     if not is_local:
         log.warning(
-            "Frigate at %s: other machines may predict there, and Frigate sends no key",
+            "Frigate at %s: other machines may predict there without a key",
             settings.frigate_address,
         )

@@ -40,13 +40,12 @@ def header_of(parts: list[memoryview]) -> dict[str, Any]:
     """
     if not 1 <= len(parts) <= 2 or parts[0].nbytes > _LONGEST_HEADER:
         raise InvalidRequest(
-            "this is no message of Frigate's detector: send a header in JSON and the bytes of a "
-            "tensor"
+            "not a message of Frigate's detector: send a JSON header and the bytes of a tensor"
         )
     try:
         header = parse_json(bytes(parts[0]))
     except orjson.JSONDecodeError as error:
-        raise InvalidRequest(f"the header is no JSON ({error}): Frigate's is an object") from None
+        raise InvalidRequest(f"the header is not a JSON object ({error})") from None
     if not isinstance(header, dict):
         raise InvalidRequest("the header must be a JSON object, as Frigate's is")
     if "model_request" in header and len(parts) > 1:

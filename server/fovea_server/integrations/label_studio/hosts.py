@@ -100,7 +100,9 @@ def check_url(url: str) -> str:
     except ValueError:
         scheme, host = "", ""
     if scheme not in ("http", "https") or not host:
-        raise InvalidOption(f"'{url[:60]}' is no address of a Label Studio, as http://HOST:8080")
+        raise InvalidOption(
+            f"'{url[:60]}' is not the URL of a Label Studio server, such as http://HOST:8080"
+        )
     return url
 
 

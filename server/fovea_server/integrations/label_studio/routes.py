@@ -74,9 +74,8 @@ async def setup(request: Request) -> Response:
             except (Restricted, Forbidden) as error:
                 # It may connect all the same: the operator can name the host of its files.
                 log.warning(
-                    "a Label Studio elsewhere says that its files are at %.200r, which is not "
-                    "believed: start the server with --label-studio-url and --label-studio-token "
-                    "(%s)",
+                    "a Label Studio server reports files at %.200r, and the server ignores it: "
+                    "start the server with --label-studio-url and --label-studio-token (%s)",
                     url,
                     error,
                 )
@@ -234,7 +233,7 @@ def _sources(request: Request, given: Given, key: str) -> list[Source]:
         raise InvalidRequest("the request must have a list of tasks")
     if len(tasks) > _MAX_TASKS:
         raise InvalidRequest(
-            f"the request has {len(tasks)} tasks and the limit is {_MAX_TASKS}: mark fewer at once"
+            f"the request has {len(tasks)} tasks and the limit is {_MAX_TASKS}: select fewer"
         )
     hosts, project = _hosts(request), str(given.get("project"))
     sources = []
@@ -243,7 +242,7 @@ def _sources(request: Request, given: Given, key: str) -> list[Source]:
             case {"data": {**data}} if isinstance(address := data.get(key), str):
                 sources.append(hosts.source(project, task.get("id"), address))
             case _:
-                raise InvalidRequest(f"tasks[{index}] has no address of an image in data.{key}")
+                raise InvalidRequest(f"tasks[{index}] has no image URL in data.{key}")
     return sources
 
 

@@ -232,7 +232,9 @@ async def _answer(
         if not call.draw:
             prediction, image = await _predict(request, call), None
         elif len(call.sources) > 1:
-            raise InvalidRequest("one image at once is drawn on: send one, or ask for no drawing")
+            raise InvalidRequest(
+                "only one image per request can be annotated: send one, or turn visualization off"
+            )
         else:
             # Pixels that wait to be drawn on are large: few at a time.
             async with service_of(request).drawing:

@@ -89,7 +89,7 @@ def read_rules(folder: Path, usual: tuple[str, ...]) -> CaptureRules:
         raise InvalidOption(f"{path}: {error}") from None
     if unknown := sorted(set(document) - {*_TABLES}):
         hint = suggest(unknown[0], _TABLES)
-        raise InvalidOption(f"{path}: [{unknown[0]}] is no table of it{hint}")
+        raise InvalidOption(f"{path}: [{unknown[0]}] is an unknown table{hint}")
     try:
         table = validate(CaptureTable, document.get("capture", {}))
         given = usual if table.rules is None else tuple(table.rules)
@@ -109,8 +109,8 @@ def check_rules(folder: Path, labels: Sequence[str] | None) -> None:
     if read.blur is not None and not (folder.parent / read.blur).is_dir():
         there = [each.name for each in folder.parent.iterdir() if each.is_dir()]
         raise InvalidOption(
-            f"{folder / SETTINGS_FILE}, [capture]: blur is '{read.blur}', which is no model here, "
-            f"and without it nothing is kept{suggest(read.blur, there)}"
+            f"{folder / SETTINGS_FILE}, [capture]: blur is '{read.blur}', an unknown model: no "
+            f"image is kept without it{suggest(read.blur, there)}"
         )
     for rule in read.rules:
         try:
@@ -146,7 +146,7 @@ def parse_rule(text: str) -> Rule:
     except KeyError:
         near = get_close_matches(word, _RULES, n=1)
         hint = f"did you mean '{near[0]}'? " if near else ""
-        raise InvalidOption(f"{text!r} is no rule of a capture: {hint}rules are {FORMS}") from None
+        raise InvalidOption(f"{text!r} is not a capture rule: {hint}rules are {FORMS}") from None
     except ValueError as error:
         raise InvalidOption(f"rule {text!r}: {error}; rules are {FORMS}") from None
 

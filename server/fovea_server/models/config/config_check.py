@@ -105,20 +105,20 @@ def check_amounts(config: ModelConfig) -> None:
     name, most = config.name, max(_MIN_INSTANCES, _INSTANCES_PER_CORE * usable_cores())
     if config.instances > most:
         raise InvalidModel(
-            f"instance_group of {name} asks for {config.instances} instances, and {most} are the "
-            "most on this machine: lower the count; one a core is enough on a CPU"
+            f"instance_group of {name} has {config.instances} instances, over the limit of {most} "
+            "on this machine: lower the count; one per core is enough on a CPU"
         )
     runs = sum(max(1, sample.count) for sample in config.model_warmup)
     if runs > _MAX_WARMUP_RUNS:
         raise InvalidModel(
-            f"model_warmup of {name} asks for {runs} runs, and {_MAX_WARMUP_RUNS} are the most: "
-            "lower the count of its samples"
+            f"model_warmup of {name} has {runs} runs, over the limit of {_MAX_WARMUP_RUNS}: lower "
+            "the count of its samples"
         )
     for state in config.sequence_batching.state if config.sequence_batching else ():
         if (elements := prod(max(1, size) for size in state.dims)) > _MAX_OF_A_STATE:
             raise InvalidModel(
-                f"state '{state.input_name}' of {name} has {elements} elements, and each sequence "
-                f"holds one: {_MAX_OF_A_STATE} are the most; correct its dims"
+                f"state '{state.input_name}' of {name} has {elements} elements for each sequence, "
+                f"over the limit of {_MAX_OF_A_STATE}: correct its dims"
             )
 
 
@@ -307,8 +307,8 @@ def warn_of_settings(config: ModelConfig) -> None:
     """Log the settings that have no effect in this server, and the "decoupled" setting."""
     if config.model_transaction_policy.decoupled:
         log.warning(
-            "model %s is decoupled: as in Triton, only streams of gRPC may run it; each request "
-            "gets one answer, so remove model_transaction_policy to let all other requests in",
+            "model %s is decoupled: only gRPC streams may run it, as in Triton; remove "
+            "model_transaction_policy to allow all other requests",
             config.name,
         )
     given = fields_in_source(config)

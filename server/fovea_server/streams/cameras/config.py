@@ -53,15 +53,15 @@ class StreamConfig:
         """Read it; InvalidOption names the key that is unknown, missing or wrong."""
         if not _ID.fullmatch(stream_id):
             raise InvalidOption(
-                f"'{stream_id[:64]}' is no id of a stream: begin with a letter or digit, and go on "
-                "with those, '.', '_' and '-', up to 64"
+                f"'{stream_id[:64]}' is not a stream id: use up to 64 letters, digits, '.', '_' "
+                "and '-', and begin with a letter or digit"
             )
         for key in given:
             if key not in KEYS:
                 close = get_close_matches(key, KEYS, 1)
                 meant = f"did you mean '{close[0]}'? " if close else ""
                 raise InvalidOption(
-                    f"'{key[:60]}' is no key of a stream; {meant}keys: {', '.join(KEYS)}"
+                    f"'{key[:60]}' is not a key of a stream; {meant}keys: {', '.join(KEYS)}"
                 )
         for key in ("source", "model"):
             if not isinstance(given.get(key), str) or not given[key]:
@@ -106,8 +106,8 @@ class StreamConfig:
         task = served.task if served.takes_images else "tensors"
         if engine is None or task in ("tensors", "embed"):
             raise InvalidOption(
-                f"a stream can draw, count and tell nothing of model '{self.model}', whose task is "
-                f"{task}: name one that finds objects, classes, text or areas"
+                f"a stream cannot use model '{self.model}', whose task is {task}: choose a model "
+                "that finds objects, classes, text or areas"
             )
         engine.resolve(self.tracked_as(self.id))
         for shape in () if self.events is None else self.events.shapes:
@@ -135,7 +135,7 @@ def _text(value: object) -> str:
 def _every(given: Mapping[str, Any]) -> float:
     every, fps = given.get("every"), given.get("fps")
     if every is not None and fps is not None:
-        raise InvalidOption("every and fps say the same: leave one of them out")
+        raise InvalidOption("every and fps exclude each other: leave one of them out")
     if fps is not None:
         if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps <= 1000:
             raise InvalidOption(f"fps is '{str(fps)[:60]}'; it must be frames a second, up to 1000")

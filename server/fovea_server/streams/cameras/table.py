@@ -157,7 +157,7 @@ class StreamTable:
         """
         async with self._changing:
             if name in self._names:
-                raise AlreadyExists(f"there is a stream '{name}' already: PATCH changes it")
+                raise AlreadyExists(f"stream '{name}' exists already: change it with PATCH")
             self._begin(config := await self._check_client_config(name, given))
             self._keep(name, config)
 
@@ -188,7 +188,7 @@ class StreamTable:
     def _find_client_stream(self, name: str) -> dict[str, Any]:
         self.model_of(name)
         if name not in self._of_clients:
-            raise AlreadyExists(f"stream '{name}' is of streams.toml: change it there")
+            raise AlreadyExists(f"stream '{name}' is defined in streams.toml: change it there")
         given: dict[str, Any] = self._of_clients[name]
         return given
 
@@ -197,8 +197,8 @@ class StreamTable:
         config = StreamConfig.parse(name, given)
         if config.address.kind in ("rtsp", "http") and not self._settings.allow_url:
             raise FetchRefused(
-                "this server opens no addresses: start it with --allow-url, and for cameras of the "
-                "local network that clients add with --url-allow-private"
+                "this server opens no URLs: start it with --allow-url; for cameras on the local "
+                "network that clients add, also with --url-allow-private"
             )
         most = int(1e6 * self._settings.max_megapixels)
         return replace(config, reading=replace(config.reading, most_pixels=most))
@@ -206,11 +206,9 @@ class StreamTable:
     async def _check_client_config(self, name: str, given: Mapping[str, Any]) -> StreamConfig:
         config = self._check_config(name, given)
         if config.address.kind in ("file", "device"):
-            raise FetchRefused("files and devices are named in streams.toml alone, by the operator")
+            raise FetchRefused("only streams.toml may name files and devices")
         if any(given.get(key) is not None for key in ADDRESSES):
-            raise FetchRefused(
-                f"{' and '.join(ADDRESSES)} are named in streams.toml alone, by the operator"
-            )
+            raise FetchRefused(f"only streams.toml may name {' and '.join(ADDRESSES)}")
         config.check(self._plane.models)
         await asyncio.to_thread(check_reach, config.address, Reach.of(self._settings))
         return config
@@ -321,7 +319,9 @@ class StreamTable:
     async def _try(self, name: str, given: object) -> None:
         try:
             if not isinstance(given, dict):
-                raise InvalidOption(f"'{name[:60]}' is no stream: write [ID] above its settings")
+                raise InvalidOption(
+                    f"'{name[:60]}' is not in a table of a stream: write [ID] above its settings"
+                )
             config = self._check_config(name, given)
             if name in self._running and self._running[name][0].config == config:
                 self._failed.pop(name, None)

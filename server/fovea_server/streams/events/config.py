@@ -51,7 +51,8 @@ class EventConfig:
         kinds = frozenset(_texts(given, "events") or ChangeKind)
         if unknown := kinds - set(ChangeKind):
             raise InvalidOption(
-                f"events have '{min(unknown)[:60]}'; they are of {', '.join(ChangeKind)}"
+                f"unknown kind of event '{min(unknown)[:60]}'; the kinds are "
+                f"{', '.join(ChangeKind)}"
             )
         webhook, secret, mqtt = (_text(given, key) for key in ("webhook", "webhook_secret", "mqtt"))
         for address in (webhook, mqtt):
@@ -59,7 +60,7 @@ class EventConfig:
         if webhook is not None:
             Webhook.check(webhook, secret)
         elif secret is not None:
-            raise InvalidOption("webhook_secret signs what goes to a webhook: name that too")
+            raise InvalidOption("webhook_secret needs webhook: add it")
         if mqtt is not None:
             Mqtt.check(mqtt)
         return cls(

@@ -76,7 +76,7 @@ def kinds_of(given: str) -> frozenset[str]:
         close = get_close_matches(kind, ChangeKind, 1)
         meant = f"did you mean '{close[0]}'? " if close else ""
         raise InvalidOption(
-            f"'{kind[:60]}' is no kind of event; {meant}kinds: {', '.join(ChangeKind)}"
+            f"'{kind[:60]}' is not a kind of event; {meant}kinds: {', '.join(ChangeKind)}"
         )
     return kinds
 

@@ -56,7 +56,7 @@ class Mqtt:
         except ValueError:
             right = False
         if not right or any(each in address for each in "+#"):
-            raise InvalidOption("mqtt must be an address, as mqtt://user:password@host:1883/prefix")
+            raise InvalidOption("mqtt must be a URL like mqtt://user:password@host:1883/prefix")
         if find_spec("aiomqtt") is None:
             raise InvalidOption(
                 "mqtt needs a package that is not installed (pip install 'fovea-serve[streams]'): "

@@ -51,7 +51,7 @@ class Webhook:
         except (httpx.InvalidURL, ValueError):
             right = None
         if not right:
-            raise InvalidOption("webhook must be an address, as https://host/path")
+            raise InvalidOption("webhook must be a URL like https://host/path")
         if secret is not None:
             _key(secret)
 
@@ -107,7 +107,7 @@ def _key(secret: str) -> bytes:
             key = base64.b64decode(text, validate=True)
     if not key:
         raise InvalidOption(
-            "webhook_secret must be whsec_ and base64, as receivers take it; make one with: "
-            'echo "whsec_$(openssl rand -base64 32)"'
+            'webhook_secret must be whsec_ and base64; make one with: echo "whsec_$(openssl rand '
+            '-base64 32)"'
         )
     return key

@@ -55,8 +55,8 @@ class SourceAddress:
         kind = _SCHEMES.get(scheme)
         if kind is None:
             raise InvalidOption(
-                f"sources of {scheme[:20]}:// are not read: name a file, a device as /dev/video0, "
-                f"or an address of {', '.join(f'{each}://' for each in _SCHEMES)}"
+                f"sources of {scheme[:20]}:// are not supported: give a file, a device such as "
+                f"/dev/video0, or a URL with {', '.join(f'{each}://' for each in _SCHEMES)}"
             )
         check_login(text)
         try:
@@ -65,7 +65,7 @@ class SourceAddress:
                 return cls(kind, url.geturl())
         except ValueError:
             pass
-        raise InvalidOption(f"the {scheme}:// address has no host, or a port that is none")
+        raise InvalidOption(f"the {scheme}:// URL has no host, or an invalid port")
 
     @property
     def live(self) -> bool:
@@ -113,9 +113,8 @@ def check_login(text: str) -> None:
         return
     escapes = [f"{each} as %{ord(each):02X}" for each in "#/?@" if each in before]
     raise InvalidOption(
-        f"a piece of the password of the {scheme[:20].lower()}:// address would be read as its "
-        f"host or its path: write {' and '.join(escapes)} in the password, and an @ of the path "
-        "as %40, too"
+        f"the password in the {scheme[:20].lower()}:// URL would be read as a host or a path: "
+        f"write {' and '.join(escapes)} in the password, and @ in the path as %40"
     )
 
 
@@ -124,8 +123,7 @@ def _check_characters(text: str) -> None:
     decoded = unquote(text)
     if any(each.isspace() for each in text) or not decoded.replace(" ", "").isprintable():
         raise InvalidOption(
-            "the address has a space, a line feed or another character that none may have: write "
-            "a space as %20"
+            "the URL has a space, a line feed or another invalid character: write a space as %20"
         )
 
 
@@ -166,7 +164,7 @@ def _check_host(address: SourceAddress, reach: Reach) -> str:
     try:
         numbers = _numbers(host)
     except (socket.gaierror, UnicodeError):
-        raise FetchRefused(f"the host '{host}' is not known") from None
+        raise FetchRefused(f"unknown host '{host}'") from None
     reach.check(host, numbers)
     return numbers[0]
 
@@ -193,11 +191,11 @@ def _follow_redirects(address: SourceAddress, reach: Reach) -> SourceAddress:
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise FetchRefused(f"the address does not answer: {type(error).__name__}") from None
         if target.scheme not in ("http", "https"):
-            raise FetchRefused("the address redirects to what is not HTTP")
+            raise FetchRefused("the URL redirects to another scheme than HTTP")
         try:
             address = SourceAddress.parse(str(target))
         except InvalidOption as error:
-            raise FetchRefused(f"the address redirects to none: {error}") from None
+            raise FetchRefused(f"the URL redirects to an invalid URL: {error}") from None
     raise FetchRefused(f"the address redirects more than {MAX_REDIRECTS} times")
 
 

@@ -306,7 +306,7 @@ class FrameReader(threading.Thread):
                 return self._decode(relay.address)
             finally:
                 if relay.redirected:
-                    raise SourceFailed("the camera redirects to another address: name that one")
+                    raise SourceFailed("the camera redirects to another URL: use that URL")
 
     def _decode(self, text: str) -> None:
         import av

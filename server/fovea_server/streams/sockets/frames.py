@@ -132,7 +132,7 @@ class Frames:
         model.check_ready()
         engine = model.engine
         if engine is None or engine.preprocessor is None:
-            raise InvalidRequest(f"model '{call.model}' takes no images here")
+            raise InvalidRequest(f"model '{call.model}' takes no images")
         engine.resolve(options)
         if options.track is not None:
             self._tracks.turn_of(call.model, options, 1)

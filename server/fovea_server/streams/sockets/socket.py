@@ -157,8 +157,8 @@ class Sockets:
         mine = self._of_clients[client]
         if mine >= MAX_SOCKETS - self._open.total():
             raise QueueFull(
-                f"{mine} WebSockets of this client are open already, and as many are left for "
-                f"others: close some",
+                f"{mine} WebSockets of this client are open already, and the rest are kept for "
+                "other clients: close some",
                 retry_after_s=10.0,
             )
         if not admitted and self._keyless >= MAX_KEYLESS:
@@ -207,7 +207,7 @@ class Sockets:
             self._keyless -= 1
         key = key_in(content)
         if key is None:
-            raise Unauthenticated(f"this server asks for a key: {_HINT}")
+            raise Unauthenticated(f"this server requires a key: {_HINT}")
         conversation.call.field_key = key
         conversation.admit()
 

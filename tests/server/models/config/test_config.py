@@ -121,9 +121,7 @@ def test_what_is_said_stays(tmp_path):
 
 def test_nothing_is_filled_in_where_that_is_asked(tmp_path):
     adder(tmp_path, "plus")
-    assert "is not there, and nothing may be filled in" in refused(
-        tmp_path, disable_auto_complete_config=True
-    )
+    assert "is missing" in refused(tmp_path, disable_auto_complete_config=True)
     adder(tmp_path, "plus", config=ADDER_CONFIG)
     assert loaded(tmp_path, disable_auto_complete_config=True).config.max_batch_size == 8
     adder(tmp_path, "plus", config="max_batch_size: 8")

@@ -164,8 +164,8 @@ class Kernel:
             self._function = driver.module_from_buffer(image).get_function(name)
         except driver.Error as error:
             raise InferenceFailed(
-                f"the driver does not take the kernel {name!r} ({error}); it must be as new as "
-                "the CUDA that compiled it: update the driver, or build the engine again here"
+                f"the driver cannot load the kernel {name!r} ({error}): update the driver to the "
+                "CUDA version that compiled the kernel, or build the engine again on this machine"
             ) from error
 
     def __call__(
