@@ -1,1 +1,1 @@
-"""Brings versions into use: promotion, canaries, shadows."""
+"""Brings model versions into use: promotion, canaries, shadows."""

@@ -1,4 +1,4 @@
-"""A canary while it runs: which requests it answers, and how well."""
+"""A running canary: which requests it gets, and how it compares with the current version."""
 
 from __future__ import annotations
 
@@ -32,60 +32,67 @@ from fovea_server.traffic.call import CALL
 
 T = TypeVar("T")
 
-# It fails when so rare a chance alone would explain what is seen: it is looked at each second.
+# A canary fails if chance alone explains its errors or slow responses with less than this
+# probability. The probability is low because the check runs each second.
 _CHANCE = 1e-4
-# Errors that nobody is alarmed by.
+# Share of errors that counts as normal for any version.
 _USUAL_ERRORS = 0.001
 _LATENCIES = 5000
-# With fewer answers there is no p99 to compare with, and with fewer of its own it does not pass.
+# Fewest responses of the current version for a comparison of the p99, and fewest successful
+# responses of the canary before it can pass.
 _ENOUGH, _FEWEST = 100, 20
 _BEYOND = 0.01
-# Images that are compared at most, of what nobody has time to wait for, and at least.
+# Largest number of images to compare, more than any canary gets, and the fewest before it can
+# pass.
 _MAX_COMPARED, _ENOUGH_COMPARED = 1_000_000, 50
 
 
 class VersionFigures:
-    """The answers of a version, and how long the last of them took."""
+    """Counts of a version's responses, and the durations of its latest responses."""
 
     def __init__(self) -> None:
         self.answered = self.failed = 0
         self._took: deque[tuple[float, float]] = deque(maxlen=_LATENCIES)
 
     def add(self, seconds: float, *, failed: bool) -> None:
-        """Count an answer that came now."""
+        """Count a response that has just ended."""
         self.failed += failed
         self.answered += not failed
         self._took.append((time.monotonic(), seconds))
 
     @property
     def since(self) -> float | None:
-        """The time of the oldest answer whose time is kept; None after a restart."""
+        """`time.monotonic()` of the oldest response in the window; None if the window is empty."""
         return self._took[0][0] if self._took else None
 
     def seconds(self, since: float = 0.0) -> list[float]:
-        """Return how long the answers since then took, ascending."""
+        """Return the durations, in seconds, of the responses since a time; ascending."""
         return sorted(took for at, took in self._took if at >= since)
 
     @property
     def p99_ms(self) -> float | None:
-        """The time within which 99 % were answered; None without any."""
+        """The 99th percentile of the durations, in milliseconds; None without responses."""
         return _p99_ms(self.seconds())
 
 
 class RunningCanary:
-    """Gives its share of the requests to a canary.
+    """Gives a canary its share of the requests.
 
-    A request that the canary fails is answered by the current version.
+    If the canary fails a request, the current version responds instead.
 
     Args:
-        event: began it; InvalidOption where it is no canary's.
+        models: the models of the server.
+        event: the event of the history that began the canary.
+
+    Raises:
+        InvalidOption: the event does not describe a canary.
 
     Attributes:
-        version: of the canary.
-        until: the time at which it becomes current, or goes back if it has seen too little.
+        version: version number of the canary.
+        until: time at which the canary becomes current, or fails if it has seen too few requests.
         own, others: figures of the canary and of the current version.
-        shadow: compares it with the current version; None where that has no limit.
-        trouble: a reason to go back that nothing has to be seen for; else empty.
+        shadow: compares the results of both versions; None if the plan sets no limit for that.
+        trouble: a reason to fail at once, before any request; otherwise empty.
     """
 
     def __init__(self, models: Models, event: Event) -> None:
@@ -100,7 +107,7 @@ class RunningCanary:
         self._due = 0.0
 
     async def compare(self, name: str, shadows: Shadows) -> None:
-        """Begin to compare its results, if they have a limit."""
+        """Begin to compare the results of both versions, if the plan has a limit for that."""
         if (limit := self._plan.max_disagreement) is None:
             return
         try:
@@ -113,7 +120,7 @@ class RunningCanary:
 
     @property
     def counts(self) -> CanaryCounts:
-        """Its counts so far, to be kept over restarts."""
+        """The counts so far, which are stored for a restart of the server."""
         return CanaryCounts(
             version=self.version,
             at=self.event["at"],
@@ -124,12 +131,12 @@ class RunningCanary:
         )
 
     def go_on(self, counts: CanaryCounts) -> None:
-        """Count on from what it had seen before the server was started again."""
+        """Continue from the counts before a restart of the server."""
         self.own.answered, self.own.failed = counts.answered, counts.failed
         self.others.answered, self.others.failed = counts.current_answered, counts.current_failed
 
     def figures(self) -> CanaryFigures:
-        """Describe how it does."""
+        """Return the figures of the canary and of the current version."""
         return CanaryFigures(
             version=str(self.version),
             until=self.until,
@@ -143,7 +150,10 @@ class RunningCanary:
         )
 
     async def ask(self, model: ServedModel, answer: Callable[[ServedModel], Awaitable[T]]) -> T:
-        """Choose a version for a request, and await its answer."""
+        """Choose a version for a request, and return its response.
+
+        If the canary fails, the current version responds. `answer` runs the request on a version.
+        """
         chosen = self._choose(model)
         figures = self.others if chosen is model else self.own
         call, began = CALL.get(), time.monotonic()
@@ -151,7 +161,7 @@ class RunningCanary:
         try:
             found = await answer(chosen)
         except FoveaError as error:
-            # It may have been replaced meanwhile.
+            # If the version was unloaded meanwhile, its error does not count.
             if chosen.state is State.READY:
                 figures.failed += _is_fault(error)
                 if chosen is model or not _may_do_elsewhere(error):
@@ -169,7 +179,7 @@ class RunningCanary:
         return found
 
     def _choose(self, model: ServedModel) -> ServedModel:
-        """Return the canary as often as its share says, and where it can answer."""
+        """Return the canary for its share of the requests, if it is ready; otherwise `model`."""
         self._due += self._plan.share
         if self._due < 1 or model.version == self.version:
             return model
@@ -181,7 +191,7 @@ class RunningCanary:
         return found if found.state is State.READY else model
 
     def fault(self) -> str | None:
-        """Return the reason to go back, a sentence; None while there is none."""
+        """Return the reason why the canary fails, one sentence; None while there is none."""
         if self.trouble:
             return self.trouble
         own, others = self.own, self.others
@@ -206,14 +216,14 @@ class RunningCanary:
         own, others, limit = self.own, self.others, self._plan.max_p99
         if limit is None or own.since is None or others.since is None:
             return None
-        # Of the same time: what slows all down for a while is no fault of the canary.
+        # Compare the same period: a slowdown of the whole server is not the canary's fault.
         since = max(own.since, others.since)
         seconds, usual = own.seconds(since), others.seconds(since)
         p99, usual_p99 = _p99_ms(seconds), _p99_ms(usual)
         if p99 is None or usual_p99 is None or len(usual) < _ENOUGH:
             return None
         slower = sum(1e3 * each > (1 + limit) * usual_p99 for each in seconds)
-        # Of few answers the p99 is not known well: more than 1 % of all may take longer.
+        # The p99 of few responses is uncertain, so more than 1 % of the canary's may exceed it.
         longer = _BEYOND + 3 * sqrt(_BEYOND / len(usual))
         if _tail(len(seconds), slower, longer) < _CHANCE:
             return (
@@ -223,7 +233,7 @@ class RunningCanary:
         return None
 
     def lacks(self) -> str:
-        """Say what has to be seen before it can become current; empty once all is."""
+        """Describe the requests that the canary still needs before it can pass; empty if none."""
         wanted = [(_FEWEST - self.own.answered, "request", "to it")]
         if self._plan.max_p99 is not None:
             wanted.append((_ENOUGH - self.others.answered, "request", "to the current version"))
@@ -239,18 +249,18 @@ class RunningCanary:
 
 
 def _is_fault(error: FoveaError) -> bool:
-    """Return True for an error of the model: neither the client's, nor of the whole server."""
+    """Return True for an error of the model, not of the client or of the whole server."""
     return http_status(error) >= 500 and not isinstance(error, (NoMemory, ShuttingDown))
 
 
 def _may_do_elsewhere(error: FoveaError) -> bool:
-    """Return True for an error that a request need not meet with another version."""
+    """Return True for errors that a request may not meet with another version."""
     full = isinstance(error, QueueFull) and not isinstance(error, RateLimited)
     return full or (_is_fault(error) and not isinstance(error, DeadlineExceeded))
 
 
 def _has_fault(found: object) -> bool:
-    """Return True if an image of an answer has an error that is not the client's."""
+    """Return True if an image of a response has an error of the model."""
     images = found.images if isinstance(found, Prediction) else ()
     return any(isinstance(one, FoveaError) and _is_fault(one) for one in images)
 
@@ -260,9 +270,9 @@ def _p99_ms(ascending: Sequence[float]) -> float | None:
 
 
 def _tail(count: int, seen: int, chance: float) -> float:
-    """Return a bound of the chance of so many out of `count`, or more, where each has this chance.
+    """Return Chernoff's bound on the probability of at least `seen` events in `count` trials.
 
-    It is Chernoff's, at no cost whatever the count.
+    `chance` is the probability of the event in each trial. The bound takes constant time.
     """
     share = seen / count if count else 0.0
     if share <= chance:

@@ -1,4 +1,4 @@
-"""Follows the histories of models, decides about canaries, and has the routes that promote."""
+"""Follows the histories of models, decides about canaries, and serves the routes of promotions."""
 
 from __future__ import annotations
 
@@ -43,25 +43,27 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 _LOOKS_PER_LISTING = 15
-# Time for other servers to let a canary pass that has seen too few requests here.
+# Extra time in which other servers of the repository may pass a canary that has seen too few
+# requests on this server.
 _PATIENCE = timedelta(seconds=10)
 
-# Time of change (ns) and size of the history, of each model that has one.
+# Modification time (ns) and size of the history file, for each model that has one.
 _Stamps = dict[str, tuple[int, int]]
 
 
 class Promoter(Feature):
-    """Makes versions current, here and in whatever follows the same repository.
+    """Makes versions current, on this server and on all servers of the same repository.
 
-    It looks at the files each second: others may have written them.
+    It checks the history files each second, because other servers and commands write them too.
     """
 
     def __init__(self, models: Models, canaries: Canaries, shadows: Shadows) -> None:
         self._models, self._canaries, self._shadows = models, canaries, shadows
         self._seen: _Stamps = {}
         self._files: dict[str, Path] = {}
-        # By model: a look would unload what is loaded and not current yet, and two that take over
-        # the same canary would begin it twice.
+        # One lock per model. Without it, a check during a change would unload a version that is
+        # loaded
+        # but not current yet, and two checks could begin the same canary twice.
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._kept: dict[str, CanaryCounts] = {}
         self._task: asyncio.Task[None] | None = None
@@ -71,11 +73,11 @@ class Promoter(Feature):
         return _promotion_routes(self)
 
     async def start(self) -> None:
-        """Begin to follow."""
+        """Begin to follow the histories."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """End following; canaries go on where the server starts again."""
+        """Stop following; canaries continue when the server starts again."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -83,11 +85,17 @@ class Promoter(Feature):
             await self._keep()
 
     async def change(self, name: str, given: Rollback, who: str) -> None:
-        """Make a version current, or a canary, once this server has loaded it; or go back.
+        """Make a version current or a canary after this server has loaded it, or roll back.
+
+        Args:
+            name: name of the model.
+            given: the promotion or rollback that was requested.
+            who: name for the history.
 
         Raises:
-            NotFound: there is no such model or version.
-            InvalidRequest: the version cannot be loaded, or be a canary; nothing has changed.
+            NotFound: the model or version does not exist.
+            InvalidRequest: the version cannot be loaded, or cannot be a canary; nothing has
+                changed.
             Unavailable: the history cannot be written.
         """
         async with self._changing[name]:
@@ -101,9 +109,12 @@ class Promoter(Feature):
     async def history(
         self, name: str, limit: int = DEFAULT_EVENTS, before: int | None = None
     ) -> ModelHistory:
-        """Tell what happened, as `ModelHistory.of`; NotFound: there is no such model."""
+        """Return the last events of a model, see `ModelHistory.of`.
+
+        Raise NotFound if it is unknown.
+        """
         models, folder = self._place(name)
-        # In a thread: it may be long.
+        # Read in a thread, because the file may be long.
         found = await asyncio.to_thread(models.history, folder)
         running = self._canaries.get(name)
         canary = None if running is None else running.figures()
@@ -116,7 +127,7 @@ class Promoter(Feature):
         return ModelRepository(folder.parent), folder.name
 
     async def _load(self, name: str, version: int, *, canary: bool = False) -> None:
-        """Load a version beside those that answer, where the model is served at all."""
+        """Load a version in addition to the served versions, if the model is served at all."""
         fault = "it is not ready; `fovea versions` and the server's log say why"
         try:
             if not await self._models.follow(name, version):
@@ -144,7 +155,7 @@ class Promoter(Feature):
                     await asyncio.to_thread(self._find)
                 await self._look()
                 fault = ""
-            except Exception as error:  # one failed look must not end the others
+            except Exception as error:  # one failed check must not end the next ones
                 if fault != (fault := repr(error)):
                     log.exception("histories could not be followed")
 
@@ -162,7 +173,7 @@ class Promoter(Feature):
         await self._keep()
 
     async def _keep(self) -> None:
-        """Write what canaries have seen, where it is new and the repository can be written."""
+        """Store the counts of canaries, if they have changed and the repository is writable."""
         for name, canary in self._canaries.all():
             if (counts := canary.counts) != self._kept.get(name):
                 self._kept[name] = counts
@@ -183,7 +194,7 @@ class Promoter(Feature):
         return found
 
     async def _take_over(self, name: str) -> None:
-        """Serve what the history says; a fault is logged once for each change of the file."""
+        """Serve the versions of the history; a fault is logged once for each change of the file."""
         with suppress(FoveaError):
             self._files[name] = self._models.folder(name) / HISTORY_FILE
         stamp = (await asyncio.to_thread(self._stamps)).get(name)
@@ -227,14 +238,15 @@ class Promoter(Feature):
             await self._shadows.end(name, "the canary is over")
 
     async def _judge(self, name: str, canary: RunningCanary) -> None:
-        """End a canary that has a fault, or whose time is over."""
+        """End a canary that has failed, or whose time is over."""
         found = self._models.versions(name)
         fault = canary.fault()
         if found and canary.version not in found:
             fault = "it could not be loaded, or has died: the server's log says why"
         if fault is None:
             now, lacks = datetime.now(UTC), canary.lacks()
-            # Another server of the repository may have seen enough, and says so first.
+            # Another server of the repository may have seen enough requests, and then ends the
+            # canary.
             if now < canary.until + (_PATIENCE if lacks else timedelta()):
                 return
             if lacks:
@@ -252,7 +264,7 @@ class Promoter(Feature):
 
     def _end(self, name: str, event: Event, action: str, why: str) -> None:
         with HistoryRecord(*self._place(name)) as record:
-            # Another server may have been quicker.
+            # Another server may have ended the canary already.
             if record.history.canary == event:
                 both = {"version": event["version"], "previous": event["previous"]}
                 record.append({"action": action, **both}, "fovea", why)
@@ -264,14 +276,15 @@ _Before = Annotated[int | None, Query(ge=1, description="only events before this
 
 
 def _promotion_routes(promoter: Promoter) -> APIRouter:
-    """Make the routes; those that change something are for who may load models."""
+    """Make the routes; promotions and rollbacks need the permission to load models."""
     router = APIRouter(tags=["models"], prefix="/v1/models/{name}", dependencies=INDEX)
 
     async def changed(request: Request, name: str, kind: type[Rollback]) -> Response:
         async def work(given: Rollback) -> str:
             call = call_of(request)
             who = call.principal.name if call.principal is not None else (given.who or "")[:100]
-            # A client that leaves does not stop it half-way, with a version loaded for nobody.
+            # A client that disconnects must not stop the change half-way, with a version loaded in
+            # vain.
             await asyncio.shield(promoter.change(name, given, who or call.client or ""))
             return (await promoter.history(name)).model_dump_json(exclude_none=True)
 
@@ -285,21 +298,24 @@ def _promotion_routes(promoter: Promoter) -> APIRouter:
     async def model_history(
         name: ModelName, limit: _Limit = DEFAULT_EVENTS, before: _Before = None
     ) -> ModelHistory:
-        """List who made which version current, when and why; and how a canary does."""
+        """List who made which version current, when and why; include a running canary."""
         return await promoter.history(name, limit, before)
 
     @router.post(
         "/promote", **describe_route("promote_model", ModelHistory, *_CHANGES, body=Promotion)
     )
     async def promote_model(request: Request, name: ModelName) -> Response:
-        """Make a version current: it answers all requests that name none, or a share of them."""
+        """Make a version current, so that it gets all requests that name none.
+
+        Or begin a canary.
+        """
         return await changed(request, name, Promotion)
 
     @router.post(
         "/rollback", **describe_route("roll_model_back", ModelHistory, *_CHANGES, body=Rollback)
     )
     async def roll_model_back(request: Request, name: ModelName) -> Response:
-        """End the canary, or make the version before current again."""
+        """End the running canary, or make the previous version current again."""
         return await changed(request, name, Rollback)
 
     return router

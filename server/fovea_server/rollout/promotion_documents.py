@@ -1,4 +1,4 @@
-"""Promotions as people request them and OpenAPI describes them, and the history."""
+"""The JSON documents of promotions and rollbacks, and of the history."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fovea_server.models.config.config_check import validate
 Event = Mapping[str, Any]
 
 DEFAULT_EVENTS, MAX_EVENTS = 100, 1000
-"""Events of a history that are listed, unless fewer or more are requested, and the most."""
+"""Default and largest number of history events in a response."""
 
 Absent = SkipJsonSchema[None]
 
@@ -39,7 +39,7 @@ CanaryShare = Annotated[float, Field(ge=0.001, le=0.5)]
 
 
 class CanaryPlan(BaseModel):
-    """A canary that is to be run: its share of the requests, its time and its limits."""
+    """The plan of a canary: its share of the requests, its duration in seconds, and its limits."""
 
     model_config = ConfigDict(strict=True)
 
@@ -50,7 +50,7 @@ class CanaryPlan(BaseModel):
 
 
 class Rollback(BaseModel):
-    """Back to the version before."""
+    """A request to return to the previous version."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"why": "it misses bicycles"}]}
@@ -63,7 +63,7 @@ class Rollback(BaseModel):
 
 
 class Promotion(Rollback):
-    """The version that is to be current."""
+    """A request to make a version current, or to begin a canary."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_PROMOTION]})
 
@@ -80,7 +80,11 @@ class Promotion(Rollback):
     )
 
     def plan(self) -> CanaryPlan | None:
-        """Return the plan of a canary, if it is to be one; InvalidOption: limits of none."""
+        """Return the plan of a canary; None if the version becomes current at once.
+
+        Raises:
+            InvalidOption: the request has limits of a canary, but no share.
+        """
         limits = self.model_dump(include={*CanaryPlan.model_fields}, exclude_none=True)
         if self.canary is not None:
             return validate(CanaryPlan, {"share": self.canary, **limits})
@@ -108,7 +112,7 @@ class HistoryEvent(BaseModel):
 
 
 class CanaryFigures(BaseModel):
-    """A canary that runs, and the current version beside it, as this server has seen them."""
+    """Figures of a running canary and of the current version, as counted by this server."""
 
     version: str
     until: datetime = Field(
@@ -126,7 +130,7 @@ class CanaryFigures(BaseModel):
 
 
 class ModelHistory(BaseModel):
-    """The versions of a model that were current, the oldest first."""
+    """The promotion history of a model, oldest event first."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_HISTORY]})
 
@@ -146,15 +150,18 @@ class ModelHistory(BaseModel):
         limit: int = DEFAULT_EVENTS,
         before: int | None = None,
     ) -> Self:
-        """Tell the last events, or the last `before` a number; InvalidModel names one that is none.
+        """Make the document of the last events, or of the last events `before` a number.
 
         Args:
-            name: of the model.
-            events: all that its file has.
-            current: the version that was promoted.
-            canary: that runs.
-            limit: most events.
-            before: number of the first event that is left out; None for none.
+            name: name of the model.
+            events: all events of the history file.
+            current: the promoted version; None if none was promoted.
+            canary: figures of the running canary, if any.
+            limit: largest number of events in the document.
+            before: number of an event; this one and later events are left out.
+
+        Raises:
+            InvalidModel: the file contains an invalid event.
         """
         end = len(events) if before is None else before - 1
         documents = []

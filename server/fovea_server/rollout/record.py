@@ -1,4 +1,4 @@
-"""Writes the history of a model: what is decided by it is still so when it is written."""
+"""Writes the history of a model under a lock, so that a decision still holds when it is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST = 1000
 
 
 class CanaryCounts(BaseModel):
-    """Requests that a canary and the current version have answered, and failed."""
+    """Numbers of requests that a canary and the current version have answered and failed."""
 
     version: int
     at: str = Field(description="when the canary began, as the history has it")
@@ -33,7 +33,7 @@ class CanaryCounts(BaseModel):
 
 
 def read_counts(folder: Path, event: Event) -> CanaryCounts | None:
-    """Read the counts of the canary that an event began; None where there are none."""
+    """Read the stored counts of the canary that an event began; None if there are none."""
     try:
         found = CanaryCounts.model_validate_json((folder / _FILE).read_bytes())
     except (OSError, ValidationError):
@@ -42,7 +42,7 @@ def read_counts(folder: Path, event: Event) -> CanaryCounts | None:
 
 
 def write_counts(folder: Path, counts: CanaryCounts) -> None:
-    """Write counts, whole or not at all; OSError where the folder cannot be written."""
+    """Write counts atomically; raise OSError if the directory is not writable."""
     path = folder / _FILE
     part = path.with_suffix(f".{os.getpid()}")
     try:
@@ -61,20 +61,20 @@ def drop_counts(folder: Path) -> None:
 
 
 class HistoryRecord:
-    """The history of a model, which nobody else writes until this is closed; it may wait for that.
+    """The history of a model, locked for writing from creation to close; waits for the lock.
 
     Raises:
-        Unavailable: the file cannot be written; the message says what to do.
-        InvalidModel: it is damaged, or no file.
+        Unavailable: the file cannot be written; the message has the remedy.
+        InvalidModel: the history is damaged, or is not a regular file.
 
     Attributes:
-        history: as it was when this was made.
+        history: the history when the lock was acquired.
     """
 
     def __init__(self, models: ModelRepository, name: str) -> None:
         self._models, self._name = models, name
         self._path = models.root / name / HISTORY_FILE
-        # Opening what is no file may never end; this says so.
+        # Opening a special file, such as a pipe, may block for ever; reading raises an error first.
         models.history(name)
         self._stack = ExitStack()
         try:
@@ -99,17 +99,20 @@ class HistoryRecord:
 
     @property
     def current(self) -> int:
-        """The version that answers requests which name none; raises as `ModelRepository.served`."""
+        """The version for requests that name none.
+
+        Raises the errors of `ModelRepository.served`.
+        """
         return self._models.served(self._name)[-1]
 
     def event_of(self, given: Rollback) -> Event | None:
-        """Make the event of a request; None where the version is current already.
+        """Make the event of a promotion or rollback; None if the version is current already.
 
         Raises:
-            NotFound: there is no such version, or the version before is gone.
-            InvalidRequest: there is a canary already, it would be the current version, or nothing
-                was promoted.
-            InvalidOption: a version has the limits of a canary, and is to be none.
+            NotFound: the version does not exist, or the previous version is gone.
+            InvalidRequest: a canary runs already, the canary is the current version, or there is no
+                previous version.
+            InvalidOption: the request has limits of a canary, but no share.
         """
         if isinstance(given, Promotion):
             return self._promotion(given.version, given.plan())
@@ -137,7 +140,7 @@ class HistoryRecord:
     def _rollback(self) -> Event:
         history = self.history
         if (canary := history.canary) is not None:
-            # The version that answers did so before, too.
+            # A canary does not change the current version.
             return {"action": "rollback", "version": self.current, "previous": canary["version"]}
         if not history.earlier:
             raise InvalidRequest(
@@ -153,8 +156,8 @@ class HistoryRecord:
             raise NotFound(f"{self._name} has no version {version}; versions there: {known}")
 
     def append(self, event: Event, who: str, why: str) -> None:
-        """Write an event, and wait until the disk has it; Unavailable names what it lacks."""
-        # Terminals obey control characters.
+        """Append an event, and wait until it is on disk; raise Unavailable if that fails."""
+        # Control characters could manipulate the terminal of a user who lists the history.
         who, why = ("".join(c if c.isprintable() else " " for c in text) for text in (who, why))
         given = {"who": who, **event, "why": why[:_LONGEST]}
         try:

@@ -1,4 +1,4 @@
-"""A candidate that runs on live images: its process, and how it is."""
+"""A candidate version that runs on live images: its process and its state."""
 
 from __future__ import annotations
 
@@ -36,25 +36,26 @@ from fovea_server.traffic.call import CALL, may_keep
 
 log = logging.getLogger(__name__)
 
-# Images that wait for the candidate.
+# Largest number of images that wait for the candidate.
 _QUEUED = 8
 _TICK_S = 1.0
 _GRACE_S = 2.0
-# To begin, and for each image. It has idle time alone, so that it may well take long.
+# Seconds for the candidate to load, and for each image. It gets idle CPU time only, so both may
+# take long.
 _DEADLINE_S = 300
-# The first look at whether it is decided; each next one is at twice as many images, since who
-# looks at an interval often enough finds it on one side.
+# Number of images at the first decision; each further decision needs twice as many. A test that
+# is repeated too often crosses the limit by chance.
 _FIRST_LOOK = 50
 
 
 class Shadow:
-    """Feeds a process of its own with live images and their results, and keeps its reports.
+    """Sends live images and their results to a separate process, and keeps its reports.
 
     Args:
-        request: as the client sent it.
+        request: the request of the client.
         candidate: the version to run.
-        waits: requests wait now, so that the candidate must not run.
-        gone: why there is nothing to compare any more; empty while there is.
+        waits: returns True while requests wait, so that the candidate must not run.
+        gone: returns why the comparison cannot continue; empty while it can.
     """
 
     def __init__(
@@ -82,11 +83,11 @@ class Shadow:
 
     @property
     def is_over(self) -> bool:
-        """True once it compares nothing more."""
+        """True after the comparison has ended."""
         return self.state in OVER
 
     def document(self) -> ShadowDocument:
-        """Describe it as it is now."""
+        """Return the present state and report."""
         return ShadowDocument(
             **self.request.model_dump(),
             model=self.candidate.model,
@@ -99,11 +100,11 @@ class Shadow:
         )
 
     def offer(self, images: Sequence[SentImage | FoveaError], prediction: Prediction) -> None:
-        """Take its share of the images of a request, on the event loop."""
+        """Take a share of the images of a request for comparison; call it on the event loop."""
         options = prediction.options
         if self.state != "running" or prediction.version != self.candidate.against:
             return
-        if options.labels is not None:  # another task, of the same network
+        if options.labels is not None:  # the request has labels of its own
             return
         for image, result in zip(images, prediction.images, strict=True):
             if isinstance(image, FoveaError) or not isinstance(result, ImageResult):
@@ -120,7 +121,7 @@ class Shadow:
                 self._images.put(LiveImage(image, found, options, request_id, may_keep(call)))
 
     def stop(self, reason: str) -> None:
-        """End it, if it is not over, and wait until its process is gone."""
+        """End the shadow if it is not over, and wait until its process is gone."""
         was_over = self.is_over
         self._ending = True
         self._images.put(None)
@@ -133,7 +134,7 @@ class Shadow:
 
     def _run(self) -> None:
         ours, theirs = Pipe()
-        # Of each wait for the other side: what hangs may not even read.
+        # Timeouts for each send and receive, because a process that hangs may not even read.
         with socket.socket(fileno=os.dup(ours.fileno())) as channel:
             for wait in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
                 channel.setsockopt(socket.SOL_SOCKET, wait, struct.pack("ll", _DEADLINE_S, 0))
@@ -152,7 +153,7 @@ class Shadow:
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,
                         pass_fds=[theirs.fileno()],
-                        start_new_session=True,  # Ctrl-C is for the server
+                        start_new_session=True,  # Ctrl-C must reach only the server
                     )
             except OSError as error:
                 self._end("failed", f"no process can be started: {error.strerror}")
@@ -197,7 +198,7 @@ class Shadow:
                     self._end("failed", reason)
 
     def _send(self, worker: Connection, image: LiveImage | None) -> None:
-        """Have an image compared, or a report made."""
+        """Send an image to compare, or None to get a report, and store the reply."""
         worker.send(image)
         progress: ShadowProgress = worker.recv()
         self._sent += image is not None
@@ -208,7 +209,7 @@ class Shadow:
             self.report = progress.report
 
     def _judge(self) -> None:
-        """End it, if it has seen enough."""
+        """End the shadow if it has compared enough images, or if its limit is decided."""
         if self._sent >= self.request.images:
             self._end("finished", f"{self._sent:,} images were compared")
         report, limit = self.report, self.request.max_disagreement

@@ -1,4 +1,4 @@
-"""Compares what two versions of a model find on one image, in the terms of their task."""
+"""Compares the results of two versions of a model for one image."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ from fovea_preprocess.errors import UnsupportedModel
 Size = Literal["small", "medium", "large"]
 Verdict = Literal["same", "missed", "extra"]
 
-# Of COCO: sides of a square as large, pixels of the image.
+# COCO's limits between small, medium and large: pixels, as the side of a square of equal area.
 _SMALL, _MEDIUM = 32, 96
 
 
 class ComparedObject(NamedTuple):
-    """An object of the live version, or one that only the candidate finds.
+    """An object of the live version, or an object that only the candidate finds.
 
-    `overlap` and `drift` (of the score) are of both versions; None where only one has it.
+    Attributes:
+        class_id: class of the object.
+        size: size by COCO's limits; None if the result has no boxes.
+        verdict: "same" if both versions find the object, "missed" or "extra" if only one does.
+        overlap: overlap of both versions' objects, 0 to 1; None if only one finds it.
+        drift: candidate's score minus live score; None if only one finds it.
     """
 
     class_id: int
@@ -37,14 +42,16 @@ class ComparedObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ImageComparison:
-    """The results of both versions for one image.
+    """The comparison of both versions' results for one image.
 
     Attributes:
-        differing: things that differ, of `total`: objects, or the image as a whole.
-        lost: how bad it is, to find the worst images.
-        overlap_of: what `overlap` of the objects measures; empty where there are none.
-        changes: pairs of a class of the live version and the candidate's for the same thing.
-        shared: how far both are the same, 0 to 1, of results that are no objects or classes.
+        differing: number of differing objects; for other tasks, the part of the image that differs.
+        total: number of compared objects, or 1 for the image as a whole.
+        lost: measure of the difference, to find the worst images.
+        overlap_of: the measure of `overlap`, for example "IoU"; empty without objects.
+        objects: the compared objects.
+        changes: pairs of class ids, live and candidate, for one object with different classes.
+        shared: similarity from 0 to 1, for tasks without objects and classes; otherwise None.
     """
 
     differing: float
@@ -57,10 +64,10 @@ class ImageComparison:
 
 
 def compare(live: TaskResult, candidate: TaskResult, options: PredictOptions) -> ImageComparison:
-    """Compare the results for one image, which both versions found with these options.
+    """Compare the results of both versions for one image and the same options.
 
     Raises:
-        UnsupportedModel: results of this kind cannot be compared.
+        UnsupportedModel: results of this task cannot be compared.
     """
     match live, candidate:
         case Detections(), Detections():
@@ -73,10 +80,11 @@ def compare(live: TaskResult, candidate: TaskResult, options: PredictOptions) ->
 
 
 def _objects(live: Detections, candidate: Detections, conf: float) -> ImageComparison:
-    """Compare as the agreement of a build does.
+    """Match the objects of both versions by the rules of a build's agreement figure.
 
-    No version says what it finds under the threshold of the request, so objects count from
-    somewhat above it: one that scores less by `MARGIN` in the other is no loss.
+    Neither version returns objects below the score threshold of the request. So only objects count
+    that score at least `MARGIN` above it, and at least `CONF`: their counterparts may score
+    `MARGIN` less.
     """
     counted = max(conf, CONF - MARGIN) + MARGIN
     found = match(live, candidate, counted, MARGIN)
@@ -97,7 +105,7 @@ def _objects(live: Detections, candidate: Detections, conf: float) -> ImageCompa
     for one, verdict in zip(parts, verdicts, strict=True):
         rows = zip(one.class_ids.tolist(), one.boxes, strict=True)
         objects += [ComparedObject(class_id, _size(box), verdict) for class_id, box in rows]
-    # The same thing under another name: of what is left, those that overlap, whatever the class.
+    # Objects that are left and overlap, whatever their classes, are one object with two classes.
     ours, theirs = (replace(one, class_ids=np.zeros_like(one.class_ids)) for one in parts)
     renamed = match(ours, theirs, counted, MARGIN)
     changes = zip(
@@ -116,7 +124,7 @@ def _objects(live: Detections, candidate: Detections, conf: float) -> ImageCompa
 
 
 def _classes(live: Classes, candidate: Classes) -> ImageComparison:
-    """Compare the first class."""
+    """Compare the first class of both results."""
     want, have = int(live.class_ids[0]), int(candidate.class_ids[0])
     drift = float(candidate.scores[0] - live.scores[0])
     if want == have:

@@ -1,4 +1,4 @@
-"""Adds comparisons of images up to a report."""
+"""Sums up the comparisons of images to a report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHANGES = 20
 
 @dataclass(slots=True)
 class ClusteredShare:
-    """Keeps sums alone, whatever the number of clusters."""
+    """A share of differing objects that come in clusters, one per image. It stores only sums."""
 
     clusters: int = 0
     differing: float = 0.0
@@ -30,7 +30,10 @@ class ClusteredShare:
     _total2: float = 0.0
 
     def add(self, differing: float, total: float) -> None:
-        """Add a cluster, of which a part differs; one of nothing says nothing."""
+        """Add a cluster of `total` objects, `differing` of which differ.
+
+        An empty one is not counted.
+        """
         self.clusters += total > 0
         self.differing += differing
         self.total += total
@@ -40,19 +43,20 @@ class ClusteredShare:
 
     @property
     def value(self) -> float | None:
-        """Return the share that differs; None of nothing."""
+        """The share that differs; None if no object was added."""
         return self.differing / self.total if self.total else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Return the interval of 95 % confidence; None of nothing.
+        """The 95 % confidence interval (low, high) of the share; None if no object was added.
 
-        Objects of one image differ together. So it is Wilson's, of as many as would be as sure if
-        each were drawn alone (Korn and Graubard, Survey Methodology 24, 1998).
+        Objects of one image tend to differ together. So this is Wilson's interval for the effective
+        sample size: the number of independent objects that would give the same variance (Korn and
+        Graubard, Survey Methodology 24, 1998).
         """
         if (share := self.value) is None:
             return None
-        # Of shares of 0 and 1 nothing is known of how they cluster: each cluster counts once.
+        # A share of 0 or 1 shows nothing about clustering, so each cluster counts as one sample.
         alone = float(self.clusters)
         if 0 < share < 1 and self.clusters > 1:
             spread = self._differing2 - 2 * share * self._product + share**2 * self._total2
@@ -101,7 +105,7 @@ class _Sums:
 
 
 class ShadowCounts:
-    """The sums of a comparison. Images have numbers, which count up."""
+    """The sums of all comparisons of a shadow."""
 
     def __init__(self, labels: Sequence[str] | None) -> None:
         self._labels = labels
@@ -117,11 +121,11 @@ class ShadowCounts:
         self._worst: list[tuple[float, int, ShadowWorst]] = []
 
     def fail(self, error: str) -> None:
-        """Count an image that the candidate could not answer."""
+        """Count an image on which the candidate failed."""
         self._failed, self._error = self._failed + 1, error
 
     def add(self, one: ImageComparison) -> None:
-        """Count an image."""
+        """Add the comparison of an image."""
         self._images += 1
         self._differing.add(one.differing, one.total)
         self._overlap_of = self._overlap_of or one.overlap_of
@@ -133,12 +137,15 @@ class ShadowCounts:
                 group.add(judged)
 
     def is_worst(self, one: ImageComparison) -> bool:
-        """Return True if an image is among the worst so far."""
+        """Return True if the image is among the worst so far."""
         fewer = len(self._worst) < WORST
         return one.lost > 0 and (fewer or one.lost > self._worst[0][0])
 
     def keep(self, one: ImageComparison, number: int, picture: str, request_id: str) -> None:
-        """Keep one of the worst, whose picture is drawn."""
+        """Keep a worst image, whose picture is drawn, and drop the least bad if there are too many.
+
+        `number` counts up with the images; the earlier image is worse if two images differ equally.
+        """
         missed, extra = (
             sum(judged.verdict == verdict for judged in one.objects)
             for verdict in ("missed", "extra")

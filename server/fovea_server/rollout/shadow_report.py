@@ -1,4 +1,4 @@
-"""A shadow as /v1 describes it: what was requested, how it is, and its report."""
+"""The JSON documents of a shadow: the request, its state, and its report."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SHADOW: JsonDict = {
 
 @dataclass(frozen=True, slots=True)
 class ShadowCandidate:
-    """The version to open, and what it is compared with."""
+    """The version to run, and the version to compare it with."""
 
     folder: Path
     model: str
@@ -57,7 +57,7 @@ class ShadowCandidate:
 
 @dataclass(frozen=True, slots=True)
 class LiveImage:
-    """An image that was answered, its answer, and whether its picture may be kept."""
+    """A live image with its result; `keep` is True if the image may be stored."""
 
     image: SentImage
     found: TaskResult
@@ -68,14 +68,14 @@ class LiveImage:
 
 @dataclass(slots=True)
 class ShadowProgress:
-    """The answer to an image, or to None, which asks for a report."""
+    """The worker's reply to an image, or to None, which requests a report."""
 
     report: ShadowReport | None = None
     pictures: dict[str, bytes] = field(default_factory=dict)
 
 
 def markdown(shadow: ShadowDocument) -> str:
-    """Write it, with links to the pictures of the worst images."""
+    """Return the report as Markdown, with links to the pictures of the worst images."""
     lines = [
         f"# {shadow.model}: version {shadow.version} beside version {shadow.against}",
         "",
@@ -88,7 +88,7 @@ def markdown(shadow: ShadowDocument) -> str:
 
 
 def headline(shadow: ShadowDocument) -> str:
-    """Describe in one line how it is and how much differs."""
+    """Return one line with the state of the shadow and the share that differs."""
     state = f"{shadow.state}: {shadow.reason}" if shadow.reason else shadow.state
     skipped = ", ".join(f"{count:,} {why}" for why, count in shadow.skipped.items())
     report = shadow.report
@@ -103,7 +103,7 @@ def headline(shadow: ShadowDocument) -> str:
 
 
 def explain_stall(before: ShadowDocument, now: ShadowDocument) -> str:
-    """Say why nothing was compared for a while, and what to do."""
+    """Return why no image was compared between two states, and advice."""
     name = now.model
     if now.state == "starting":
         return (
@@ -163,7 +163,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 class ShadowRequest(BaseModel):
-    """A version to run beside the one that answers."""
+    """A request to run a candidate version beside the current version."""
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [_ASKED]})
 
@@ -179,7 +179,7 @@ class ShadowRequest(BaseModel):
 
 
 class ShadowFigures(BaseModel):
-    """The comparison of some objects; of a classifier, of images."""
+    """The comparison of a group of objects; for a classifier, of images."""
 
     objects: int = Field(description="that the live version finds")
     missed: int = Field(description="of them, those that the candidate does not find")
@@ -189,7 +189,7 @@ class ShadowFigures(BaseModel):
 
 
 class ClassChange(BaseModel):
-    """Things that the candidate finds under another class."""
+    """Objects whose class differs between the live version and the candidate."""
 
     live: str
     candidate: str
@@ -197,7 +197,7 @@ class ClassChange(BaseModel):
 
 
 class ShadowWorst(BaseModel):
-    """An image on which the versions differ most."""
+    """An image on which the results of the versions differ most."""
 
     picture: str = Field(description="below .../shadow/worst/; both results are drawn")
     request_id: str
@@ -229,7 +229,7 @@ class ShadowReport(BaseModel):
 
 
 class ShadowDocument(ShadowRequest):
-    """A shadow, running or over."""
+    """A shadow, running or ended."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_SHADOW]})
 
@@ -245,7 +245,7 @@ class ShadowDocument(ShadowRequest):
 
     @property
     def exceeds(self) -> bool:
-        """True once it is decided that more differs than the limit."""
+        """True after the shadow has decided that the disagreement is above the limit."""
         report, limit = self.report, self.max_disagreement
         if self.state != "decided" or limit is None or report is None or report.interval is None:
             return False

@@ -1,6 +1,6 @@
-"""The process that a candidate runs in: `python -m fovea_server.rollout.shadow_worker DESCRIPTOR`.
+"""The process of a candidate: `python -m fovea_server.rollout.shadow_worker DESCRIPTOR`.
 
-It takes only CPU that nobody wants, and what breaks it breaks no server.
+The process uses only idle CPU time, and a crash does not affect the server.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ _NICEST = 19
 
 
 def main(descriptor: int) -> None:
-    """Open the candidate, and answer images until the server is gone or has had enough.
+    """Open the candidate, and compare images until the server closes the connection.
 
-    The first answer is a text: why it cannot be compared; empty where it can.
+    `descriptor` is the file descriptor of a connection to the server. The first reply is the reason
+    why the candidate cannot be compared; it is empty if it can.
     """
     _be_idle()
     cv2.setNumThreads(1)
@@ -55,12 +56,17 @@ def main(descriptor: int) -> None:
 def _be_idle() -> None:
     try:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    except (AttributeError, OSError):  # not Linux; or a sandbox that refuses it
+    except (AttributeError, OSError):  # not Linux, or a sandbox forbids it
         os.nice(_NICEST)
 
 
 def _open(candidate: ShadowCandidate) -> Engine:
-    """Open the version as a server does; ModelNotReady or InvalidOption say why it is no use."""
+    """Open the version as a server does.
+
+    Raises:
+        ModelNotReady: the version cannot be loaded.
+        InvalidOption: its task or classes differ from those of the live version.
+    """
     settings = candidate.settings.model_copy(update={"threads": 1, "rebuild": False})
     source = Source.read(candidate.folder, candidate.model, settings)
     folder = candidate.folder / str(candidate.version)
@@ -126,7 +132,7 @@ class _Comparison:
             self._figures.keep(compared, self._number, name, live.request_id)
 
     def _draw(self, pixels: NDArray[np.uint8], live: TaskResult, candidate: TaskResult) -> bytes:
-        """Draw both results side by side."""
+        """Draw both results side by side, and return a JPEG."""
         words = self._candidate.vocabulary
         versions = self._candidate.against, self._candidate.version
         panes = [
@@ -135,7 +141,7 @@ class _Comparison:
                 (live, candidate), ("live: version", "candidate: version"), versions, strict=True
             )
         ]
-        # A picture that a network makes may have another size than the image.
+        # The image that an image-to-image model generates may differ in size from its input.
         height = max(pane.shape[0] for pane in panes)
         return encode(
             np.concatenate(
@@ -157,5 +163,5 @@ if __name__ == "__main__":
     try:
         main(int(sys.argv[1]))
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        # The server is gone, or has had enough.
+        # The server is gone, or has ended the shadow.
         sys.exit(0)

@@ -1,4 +1,4 @@
-"""The shadows of a server: at most one of each model."""
+"""The shadows of a server, at most one per model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PICTURE = Annotated[str, Path(description="`picture` of one of the worst", exam
 
 
 def shadow_routes(shadows: Shadows) -> APIRouter:
-    """Make the routes; beginning, stopping and pictures are for who may load models."""
+    """Make the routes; beginning, stopping and pictures need the permission to load models."""
     router = APIRouter(tags=["shadow"], prefix="/v1/models/{name}/shadow")
 
     @router.put(
@@ -43,7 +43,7 @@ def shadow_routes(shadows: Shadows) -> APIRouter:
         ),
     )
     async def begin_shadow(request: Request, name: ModelName) -> Response:
-        """Run a version on a share of the live images, beside the one that answers."""
+        """Run a candidate version on a share of the live images, beside the current version."""
 
         async def work(given: ShadowRequest) -> str:
             return (await shadows.begin(name, given)).document().model_dump_json()
@@ -52,12 +52,12 @@ def shadow_routes(shadows: Shadows) -> APIRouter:
 
     @router.get("", dependencies=_READ, **describe_route("get_shadow", ShadowDocument, *_USUAL))
     async def get_shadow(name: ModelName) -> ShadowDocument:
-        """Describe the shadow of a model, with the comparison so far."""
+        """Return the state of a model's shadow, with the comparison so far."""
         return shadows.get(name).document()
 
     @router.delete("", **describe_route("end_shadow", ShadowDocument, *_USUAL))
     async def end_shadow(request: Request, name: ModelName) -> ShadowDocument:
-        """Stop the shadow of a model; its report stays until another begins."""
+        """Stop the shadow of a model; its report stays until another shadow begins."""
         admit(request)
         return (await shadows.end(name)).document()
 
@@ -67,7 +67,7 @@ def shadow_routes(shadows: Shadows) -> APIRouter:
         **describe_file("shadow_report", "the report as a page", ["text/markdown"], *_USUAL),
     )
     async def shadow_report(name: ModelName) -> Response:
-        """Write the comparison so far as a page."""
+        """Return the comparison so far as a Markdown page."""
         text = markdown(shadows.get(name).document())
         return Response(text, media_type="text/markdown; charset=utf-8")
 
@@ -88,7 +88,7 @@ def shadow_routes(shadows: Shadows) -> APIRouter:
 
 
 class Shadows(Feature):
-    """Begins shadows, shows them the answers of the server, and keeps the last of each model."""
+    """Begins shadows, gives them live images, and keeps the last shadow of each model."""
 
     def __init__(self, models: Models, settings: Settings) -> None:
         self._models, self._settings = models, settings
@@ -100,12 +100,13 @@ class Shadows(Feature):
         return shadow_routes(self)
 
     async def begin(self, name: str, request: ShadowRequest, against: int | None = None) -> Shadow:
-        """Run a version beside the one that answers, or beside `against`.
+        """Run a version beside the current version, or beside `against`.
 
-        One that runs already is stopped. The candidate is opened later: see `Shadow.state`.
+        A shadow of the model that already runs is stopped. The candidate is opened later: see
+        `Shadow.state`.
 
         Raises:
-            NotFound, ModelNotReady: there is no such model or version, or it cannot answer now.
+            NotFound, ModelNotReady: the model or version does not exist, or cannot respond now.
             InvalidOption: the versions cannot be compared.
         """
         async with self._changing:
@@ -122,7 +123,10 @@ class Shadows(Feature):
             return shadow
 
     def get(self, name: str) -> Shadow:
-        """Return the last shadow of a model, also one that is over; NotFound if there was none."""
+        """Return the last shadow of a model, running or ended.
+
+        Raise NotFound if it never had one.
+        """
         self._models.get(name)
         if (shadow := self._shadows.get(name)) is None:
             raise NotFound(
@@ -131,14 +135,14 @@ class Shadows(Feature):
         return shadow
 
     async def end(self, name: str, reason: str = "it was stopped by request") -> Shadow:
-        """Stop the shadow of a model, and return it as it was at the end; raises as `get`."""
+        """Stop the shadow of a model, and return its last state; raise the errors of `get`."""
         async with self._changing:
             shadow = self.get(name)
             await asyncio.to_thread(shadow.stop, reason)
             return shadow
 
     async def stop(self) -> None:
-        """Stop all."""
+        """Stop all shadows."""
         async with self._changing:
             for shadow in self._shadows.values():
                 await asyncio.to_thread(shadow.stop, "the server stops")
@@ -146,12 +150,12 @@ class Shadows(Feature):
     def observe(
         self, model: ServedModel, images: Sequence[SentImage | FoveaError], prediction: Prediction
     ) -> None:
-        """Offer images that were answered to the shadow of their model."""
+        """Offer the images of a response to the shadow of their model."""
         if (shadow := self._shadows.get(model.name)) is not None:
             shadow.offer(images, prediction)
 
     def families(self) -> Iterable[Family]:
-        """Return the metrics."""
+        """Return the metrics of all shadows."""
         images = Family(
             "fovea_shadow_images_total", "counter", "Live images that a candidate was shown"
         )
@@ -210,7 +214,7 @@ class Shadows(Feature):
             return any(
                 model.scheduler.pending for model in self._models if model.state is State.READY
             )
-        except FoveaError:  # one was unloaded between
+        except FoveaError:  # a model was unloaded in between
             return False
 
     def _gone(self, candidate: ShadowCandidate) -> str:
