@@ -1,4 +1,4 @@
-"""Keeps images that rules choose, off the path of the requests."""
+"""Stores images that rules choose, without delaying requests."""
 
 from __future__ import annotations
 
@@ -33,18 +33,20 @@ log = logging.getLogger(__name__)
 _HELD = 64 << 20
 _WARN_EVERY_S = 60.0
 _BLUR_S = 30.0
-# Others delete captures, too: the folder is looked at again, for a hundredth of the time at most.
+# Seconds between two checks of the capture directory, which other servers write too; `_REST` keeps
+# the checks below 1 % of the time.
 _LOOK_EVERY_S, _REST = 10.0, 100
-# Blocks along the longer side of a blurred object, and how far it is blurred around its box.
+# Number of blocks along the longer side of a blurred object, and the blurred margin around its
+# box, as a share of its size.
 _BLOCKS = 6
 _AROUND = 0.1
 _REASONS = ("slow disk", "disk", "image", "blur")
 
 
 class Capture(Feature):
-    """Sees every answer, chooses by the rules, and writes in a thread of its own.
+    """Applies the capture rules to every result, and writes the chosen images in a thread.
 
-    What the disk does not take in time is dropped and counted: requests never wait for it.
+    Images that the disk does not accept in time are dropped and counted, so requests never wait.
     """
 
     def __init__(self, models: Models, store: CaptureStore, usual: tuple[str, ...]) -> None:
@@ -62,14 +64,14 @@ class Capture(Feature):
         self._thread = threading.Thread(target=self._write_all, name="capture", daemon=True)
 
     async def start(self) -> None:
-        """Begin to write."""
+        """Start the thread that writes."""
         rules = ", ".join(self._usual) or "each model's fovea.toml has the rules"
         log.info("images are kept in %s: %s", self._store.folder, rules)
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     async def stop(self) -> None:
-        """Write what waits, and end."""
+        """Write the waiting images, and end the thread."""
         with self._change:
             self._ending = True
             self._change.notify()
@@ -78,8 +80,8 @@ class Capture(Feature):
     def observe(
         self, model: ServedModel, images: Sequence[SentImage | FoveaError], prediction: Prediction
     ) -> None:
-        """Queue the images that a rule takes, where they are written."""
-        # Commands that run a model as a server does start nothing, and a server's end stops it.
+        """Queue the images that match a rule; do nothing unless the thread runs."""
+        # Commands that use this class without a server never start the thread.
         if not self._thread.is_alive():
             return
         if (rules := self._rules_of(model)) is None or not rules.rules:
@@ -102,7 +104,7 @@ class Capture(Feature):
             self._queue(one)
 
     def families(self) -> Iterable[Family]:
-        """Return the metrics."""
+        """Return the metrics of captures."""
         written = Family("fovea_captures_total", "counter", "Images that were kept")
         for (model, rule), number in self._written.items():
             written.add({"model": model, "rule": rule}, number)
@@ -171,7 +173,7 @@ class Capture(Feature):
             self._drop(record, "disk", error)
         except (FoveaError, TimeoutError, ValueError) as error:
             self._drop(record, "blur" if record.blur else "image", error)
-        except Exception as error:  # one image must not end the thread that writes all
+        except Exception as error:  # one image must not end the thread
             log.exception("an image could not be written")
             self._drop(record, "image", error)
 
@@ -185,7 +187,7 @@ class Capture(Feature):
             log.warning(text, error)
 
     def _blur(self, record: Record, blur: str) -> NDArray[np.uint8]:
-        """Return the image with the objects of another model as coarse blocks."""
+        """Return the image with the detections of the model `blur` as coarse blocks."""
         model = self._models.get(blur)
         if (engine := model.engine) is None or engine.preprocessor is None:
             raise InferenceFailed(f"blur = '{blur}' in fovea.toml takes no images")

@@ -1,9 +1,9 @@
-"""The folder of captures: each is a folder of its own, and the oldest make room for new ones.
+"""The directory of captures: one directory per image, and the oldest are deleted for new ones.
 
     DIR/MODEL/DAY/TIME-SERVER-NUMBER-BYTES/    image.jpg  predictions.json
 
-A capture is written beside its place and renamed, so that one that is there is whole, however its
-server ended. Its name has its size, so that a look at all of them opens none.
+A capture is written to a temporary directory and renamed, so that it is complete even if the
+server crashes. Its name contains its size, so that listing captures opens no file.
 """
 
 from __future__ import annotations
@@ -50,21 +50,25 @@ DAMAGED = "damaged"
 _DAMAGED = {"version": "-", "task": DAMAGED, "rule": DAMAGED, "request_id": ""}
 _NAME = re.compile(r"(?P<time>\d{8}T\d{6}\.\d{6})Z-[0-9a-f]{8}-\d+-(?P<bytes>\d+)")
 _TIME = "%Y%m%dT%H%M%S.%f"
-# What a server that was killed has left of a capture.
+# Age in seconds after which an unfinished capture belongs to a server that was killed.
 _ABANDONED_S = 600
-# Servers in one folder see what the others wrote once each has written this share of the bound.
+# Share of the size limit that a server writes before it lists the directory again. Servers with a
+# common directory then notice the captures of the other servers.
 _LOOK_AGAIN = 1 / 400
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An image that was answered, its answer, and the rule that takes it.
+    """An image with its result and the rule that it matched.
 
     Attributes:
-        of: the answer to all images of its request.
-        image: as it was sent.
-        began: when it was answered.
-        blur: the model whose objects are not to be seen on what is kept; None for none.
+        of: results of all images of the request.
+        image: image as it was sent.
+        result: result of this image.
+        rule: text of the rule.
+        request_id: id of the request.
+        began: time of the response.
+        blur: model whose detections are blurred in the stored image; None for no blurring.
     """
 
     of: Prediction
@@ -77,26 +81,27 @@ class Record:
 
     @property
     def model(self) -> str:
-        """The name of the model."""
+        """Name of the model."""
         return self.of.model
 
     @property
     def held(self) -> int:
-        """Return the bytes that it keeps in memory until it is written."""
+        """Bytes of memory that the record takes until it is written."""
         found = self.result.found
         arrays = sum(each.nbytes for each in found.arrays) if found is not None else 0
         image = self.image
         return arrays + (image.pixels.nbytes if isinstance(image, DecodedImage) else len(image))
 
     def upright(self) -> NDArray[np.uint8]:
-        """Return the pixels of the upright image, RGB [h, w, 3]."""
+        """Return the pixels of the upright image, uint8 [h, w, 3], RGB."""
         return _decode(self.image).pixels
 
     def write(self, folder: Path, blurred: NDArray[np.uint8] | None = None) -> None:
-        """Write its files into a folder, with other pixels than those that were sent, if given.
+        """Write the files of a capture; `blurred` pixels replace the image.
 
-        Bytes that were sent are kept as they are, unless they lie on their side: not all that
-        reads images, and labels of them, turns them.
+        Encoded images are stored unchanged, unless EXIF rotates them: some programs that read
+        images and
+        labels ignore EXIF. Rotated images and pixels are stored as upright JPEG.
         """
         if blurred is not None:
             image, suffix = _jpeg(blurred), ".jpg"
@@ -109,7 +114,7 @@ class Record:
         size = {"width": self.result.width, "height": self.result.height}
         json_ = {} if found is None else found.to_json(vocabulary, PredictOptions(mask="rle"))
         for each in json_.get("detections", ()) if blurred is not None else ():
-            # They tell who it is, as the pixels do.
+            # Recognised text and embeddings identify an object, just as its pixels do.
             each.pop("text", None)
             each.pop("embedding", None)
         result = size | {"orientation": 1} | json_
@@ -126,7 +131,7 @@ class Record:
             "result": result,
         }
         (folder / name).write_bytes(image)
-        # One file: to make another costs more than all that is computed here.
+        # All metadata is in one file, because another file would cost more than this computation.
         if self.of.task in (*FINDS_NO_OBJECTS, "tensors"):
             (folder / FILE).write_bytes(orjson.dumps({"info": about}))
         else:
@@ -135,7 +140,7 @@ class Record:
 
 
 def read_model(about: Mapping[str, Any]) -> ModelInfo:
-    """Return the model of a capture, by what its file says; InvalidResult if that is damaged."""
+    """Return the model of a capture; raise InvalidResult if its metadata is damaged."""
     with reading():
         labels, skeleton = about["labels"], Skeleton.from_json(about["skeleton"])
         vocabulary = Vocabulary(labels and tuple(map(str, labels)), skeleton)
@@ -143,9 +148,15 @@ def read_model(about: Mapping[str, Any]) -> ModelInfo:
 
 
 def entry_of(image: Path, about: Mapping[str, Any], name: str | None = None) -> Entry:
-    """Return the result of a capture, as the formats of results take it, under another name.
+    """Return the result of a capture in the form that the dataset formats take.
 
-    InvalidResult: its file is damaged.
+    Args:
+        image: file of the image.
+        about: metadata of the capture.
+        name: name of the image in the data set; by default that of the file.
+
+    Raises:
+        InvalidResult: the metadata is damaged.
     """
     name = name or image.name
     vocabulary = read_model(about).vocabulary
@@ -167,7 +178,7 @@ def _jpeg(pixels: NDArray[np.uint8]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class StoredCapture:
-    """A capture: its folder, when it was taken, and the bytes of its files."""
+    """A capture: its directory, its time (UTC), and the size of its files in bytes."""
 
     folder: Path
     taken: datetime
@@ -175,13 +186,13 @@ class StoredCapture:
 
     @property
     def model(self) -> str:
-        """Return the name of the model."""
+        """Name of the model."""
         return self.folder.parent.parent.name
 
     def about(self) -> dict[str, Any]:
-        """Read what is known of it: model, version, rule, request id, and the result.
+        """Read the metadata: model, version, rule, request id, and result.
 
-        Of one that is damaged, as disks leave it that lose power, little is known.
+        If the file is damaged, for example after a power failure, placeholders are returned.
         """
         try:
             about: dict[str, Any] = json.loads((self.folder / _ABOUT).read_bytes())["info"]
@@ -192,23 +203,23 @@ class StoredCapture:
         return dict(_DAMAGED)
 
     def image(self) -> Path:
-        """Return the file of the image; NotFound if it is gone."""
+        """Return the path of the image; raise NotFound if it is gone."""
         if (image := next(self.folder.glob("image.*"), None)) is None:
             raise NotFound(f"{self.folder} has no image: delete it")
         return image
 
     def remove(self) -> None:
-        """Delete it; another server may do the same."""
+        """Delete the capture; another server may delete it at the same time."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class CaptureStore:
-    """Writes captures, within a bound of bytes and of age.
+    """Writes captures, and deletes old ones to stay within limits of size and age.
 
     Args:
-        folder: of all models; it is made with the first capture.
-        most_bytes: of all files of captures together.
-        days: after which a capture is deleted.
+        folder: directory of all captures; the first capture creates it.
+        most_bytes: largest total size of all captures, in bytes.
+        days: age in days after which a capture is deleted.
     """
 
     def __init__(self, folder: Path, most_bytes: int, days: float) -> None:
@@ -220,13 +231,15 @@ class CaptureStore:
         self._until_look = 0
 
     def add(self, model: str, write: Callable[[Path], None]) -> None:
-        """Add a capture, whose files `write` puts into a folder; raises what it raises, or OSError.
+        """Add a capture; `write` writes its files into the directory that it is given.
 
-        OSError: the disk does not take it, or it is larger than all may be together.
+        Raises:
+            OSError: the disk rejects it, or it is larger than the limit of all captures.
+            Exception: `write` raised it.
         """
         beside = self.folder / f"{_WRITING}{self._server}"
         beside.mkdir(parents=True, exist_ok=True)
-        # What clients have sent is not for other users of the machine.
+        # Other users of the machine must not see images of clients.
         beside.chmod(0o700)
         try:
             write(beside)
@@ -248,9 +261,10 @@ class CaptureStore:
         self._until_look -= size
 
     def look(self) -> None:
-        """See which captures are there, also those of other servers; OSError if it cannot.
+        """List the captures in the directory, including captures of other servers.
 
-        So it is where the folder cannot be written to.
+        Raises:
+            OSError: the directory cannot be read or written.
         """
         there = next(each for each in (self.folder, *self.folder.parents) if each.exists())
         if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
@@ -260,7 +274,7 @@ class CaptureStore:
         self._until_look = int(self._most * _LOOK_AGAIN)
 
     def _make_room(self, size: int) -> None:
-        """Delete the oldest until one more of this size fits, and those that are too old."""
+        """Delete captures that are too old, and the oldest until `size` more bytes fit."""
         if self._until_look <= 0:
             self.look()
             _sweep(self.folder, self._server)
@@ -276,9 +290,14 @@ class CaptureStore:
 
 
 def captures(folder: Path, model: str | None = None) -> Iterator[StoredCapture]:
-    """Find the captures in a folder, in no order; NotFound if there is no such folder of a model.
+    """Find the captures in a directory, in no order; a missing directory has none.
 
-    A folder that is not there yet has none.
+    Args:
+        folder: directory of all captures.
+        model: name of a model; None for all models.
+
+    Raises:
+        NotFound: the model has no captures.
     """
     models = _folders(folder)
     chosen = [each for each in models if model is None or each.name == model]
@@ -289,7 +308,7 @@ def captures(folder: Path, model: str | None = None) -> Iterator[StoredCapture]:
         for day in _folders(of_model):
             for each in _folders(day):
                 if found := _NAME.fullmatch(each.name):
-                    with suppress(ValueError):  # no date
+                    with suppress(ValueError):  # the name has no valid date
                         taken = datetime.strptime(found["time"], _TIME).replace(tzinfo=UTC)
                         yield StoredCapture(each, taken, int(found["bytes"]))
 
@@ -305,7 +324,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _sweep(folder: Path, own: str) -> None:
-    """Delete what killed servers began to write, and days without captures."""
+    """Delete unfinished captures of killed servers, and empty directories of past days."""
     for beside in folder.glob(f"{_WRITING}*"):
         if beside.name != f"{_WRITING}{own}" and _age_s(beside) > _ABANDONED_S:
             shutil.rmtree(beside, ignore_errors=True)

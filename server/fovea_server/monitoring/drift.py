@@ -1,4 +1,4 @@
-"""Compares what models get with the images of their builds: windows, the report, its route."""
+"""Data drift: compares live images with the images of a model's build, and serves the report."""
 
 from __future__ import annotations
 
@@ -31,20 +31,22 @@ from fovea_server.observability.histogram import Family
 from fovea_server.tensors.messages import ImageResult, SentImage
 
 IMAGES = 500
-"""As many images make a window."""
+"""Number of images in a window."""
 
 _EVERY_S = 0.25
-# A look takes a fiftieth of the time of one processor at most.
+# Idle time after measuring an image's brightness, as a multiple of the measurement: it takes at
+# most 1/50 of a core.
 _REST = 49
 
 
 class LiveWindow:
-    """The last images of a model version: what was found, and how bright some were.
+    """The last images of a model version: their results, and the brightness of some of them.
 
     Attributes:
-        found: added to on the event loop.
-        next_look: time from which on the brightness of another image may be looked at.
-        left_out: number of images whose requests had options by which less, or other, is found.
+        baseline: distributions of the build's images.
+        found: values of the last results; append on the event loop only.
+        next_look: `time.monotonic()` after which the brightness of another image may be measured.
+        left_out: number of images whose requests changed options that affect the results.
     """
 
     def __init__(self, baseline: Baseline) -> None:
@@ -55,18 +57,21 @@ class LiveWindow:
         self._brightness: deque[float] = deque(maxlen=IMAGES)
 
     def look(self, image: SentImage) -> None:
-        """Add the brightness of an image; call it in a thread, with `next_look` infinite."""
+        """Measure and add the brightness of an image.
+
+        Call it in a thread, with `next_look` infinite.
+        """
         began = time.monotonic()
         try:
             self._brightness.append(brightness(image))
         except FoveaError:
-            pass  # it is over the usual limits of a decoding, and the server has others
+            pass  # the image exceeds the default limits; the server may allow larger ones
         finally:
             ended = time.monotonic()
             self.next_look = ended + max(_EVERY_S, _REST * (ended - began))
 
     def count(self) -> dict[str, Floats]:
-        """Return the number of images in each bin of the baseline, by quantity."""
+        """Return the number of live images in each bin of the baseline, by quantity."""
         return self.baseline.count(list(self.found), list(self._brightness))
 
 
@@ -87,7 +92,7 @@ class DriftBin(BaseModel):
 
 
 class DriftQuantity(BaseModel):
-    """One quantity of the live images, and of those of the build."""
+    """The distributions of one quantity in live images and in the build's images."""
 
     quantity: str = Field(description="scores, classes, sizes, objects or brightness")
     distance: float | None = Field(
@@ -99,7 +104,7 @@ class DriftQuantity(BaseModel):
 
 
 class DriftReport(BaseModel):
-    """The last images of a model beside those of its build."""
+    """The comparison of a model's last images with the images of its build."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_REPORT]})
 
@@ -113,17 +118,17 @@ class DriftReport(BaseModel):
 
 
 _USUAL = PredictOptions()
-# Images with other options show other objects, and are left out.
+# Requests that override these options get other objects, so they are excluded.
 _choosing = attrgetter("iou", "classes", "max_det", "agnostic", "labels", "tile")
 _CHOSEN = _choosing(_USUAL)
-# Larger images are not decoded for their brightness: no budget counts their memory.
+# Larger images are not decoded for their brightness, because no budget limits that memory.
 _MAX_PIXELS = 24_000_000
 
 
 class Drift(Feature):
-    """Sees every answer, and keeps the numbers of the last ones of each model version.
+    """Collects values of the last results of each model version, and compares them on request.
 
-    It computes when it is asked: on the event loop it only adds to a window.
+    On the event loop it only appends to a window.
     """
 
     def __init__(self, models: Models) -> None:
@@ -159,12 +164,14 @@ class Drift(Feature):
                 asyncio.get_running_loop().call_soon(self._look_in_thread, window, image)
 
     def window(self, name: str) -> tuple[ServedModel, LiveWindow]:
-        """Return the version of a model that answers, and its window; call it on the event loop.
+        """Return the current version of a model, and its window; call it on the event loop.
 
-        Raises as `Models.get`, and NotFound: its card has nothing to compare with.
+        Raises:
+            NotFound: the model does not exist, or its card has no distributions to compare with.
+            ModelNotReady: the model cannot respond now.
         """
         model = self._models.get(name, None)
-        # What is not loaded yet has no card. It says why, where the version is not ready.
+        # A version that is not loaded has no card; `scheduler` raises ModelNotReady.
         _ = model.scheduler
         if (window := self._windows.get(model) or self._begin(model)) is None:
             raise NotFound(
@@ -175,7 +182,7 @@ class Drift(Feature):
         return model, window
 
     def families(self) -> Iterable[Family]:
-        """Return the metrics."""
+        """Return the metrics of all windows."""
         drift = Family(
             "fovea_drift", "gauge", "Population stability index of live images and the build's"
         )
@@ -192,7 +199,7 @@ class Drift(Feature):
 
     def _begin(self, model: ServedModel) -> LiveWindow | None:
         engine = model.engine
-        # What a pipeline is sent, its first model does not answer as it was built.
+        # A pipeline gets other images than the build of its first model, so it has no baseline.
         baseline = None if engine is None or model.config.composing else engine.card.baseline
         window = self._windows[model] = None if baseline is None else LiveWindow(baseline)
         return window
@@ -208,14 +215,14 @@ def _drift_routes(watch: Drift) -> APIRouter:
         "/v1/models/{name}/drift", **describe_route("model_drift", DriftReport, 403, 404, 503)
     )
     async def model_drift(name: ModelName) -> DriftReport:
-        """Compare the last images of a model with those that it was built with."""
+        """Compare the last images of a model with the images of its build."""
         return await run_in_threadpool(_drift_report, *watch.window(name))
 
     return router
 
 
 def _drift_report(model: ServedModel, window: LiveWindow) -> DriftReport:
-    """Compute the report; it takes milliseconds."""
+    """Compute the report, which takes milliseconds."""
     labels = None if model.engine is None else model.engine.labels
     live = window.count()
     baseline = window.baseline
