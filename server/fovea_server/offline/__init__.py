@@ -1,1 +1,1 @@
-"""Runs models over folders, globs and videos, and writes files of results."""
+"""Runs models on directories, globs and videos, and writes files of results."""

@@ -1,4 +1,4 @@
-"""Accuracy of a server's answers to labelled images."""
+"""Measures the accuracy of an engine's or a server's results on labelled images."""
 
 from __future__ import annotations
 
@@ -52,19 +52,20 @@ _SHOWN = 8
 Found = TypeVar("Found", bound=TaskResult)
 
 Ask = Callable[[Path], ImagePrediction]
-"""Returns a server's answer for an image, requested with `request_options`."""
+"""Returns a server's response for an image, requested with `request_options`."""
 
 Answer = Callable[[Path], Result]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredAnswers:
-    """An accuracy, and the answers that it is of.
+    """An accuracy, and the results from which it was measured.
 
     Attributes:
-        dataset: labels of objects; None of other tasks.
-        answers: for each image of the dataset.
-        pairs: of images, the class of the label and the one that was found first.
+        accuracy: the figures of the task.
+        dataset: labels of objects; None for other tasks.
+        answers: detections for each image of the dataset.
+        pairs: for each image, its labelled class and the class that was found first.
     """
 
     accuracy: AnyAccuracy
@@ -73,14 +74,14 @@ class MeasuredAnswers:
     pairs: Sequence[tuple[str, str]] = ()
 
     def confusion(self, conf: float | None = None, *, others: bool = True) -> Confusion | None:
-        """Return which class is found for which, as `object_confusion`; None of maps."""
+        """Return the confusion matrix, see `object_confusion`; None for class maps."""
         if self.dataset is not None:
             return object_confusion(self.dataset, self.answers, conf, others=others)
         return image_confusion(self.pairs) if self.pairs else None
 
 
 def read_labels(data: Path, images: Path | None) -> Labels:
-    """Read labels as `read_labelled`; folders of classes hold their images, and take no others."""
+    """Read labels with `read_labelled`; raise InvalidOption if class folders come with `images`."""
     labelled = read_labelled(data, images)
     if isinstance(labelled, ClassFolders) and images is not None:
         raise InvalidOption(f"{data} has the images in its folders: leave --images out")
@@ -90,7 +91,7 @@ def read_labels(data: Path, images: Path | None) -> Labels:
 def request_options(
     labelled: Labels, options: PredictOptions = EVALUATION
 ) -> dict[str, float | str]:
-    """Return the options of the requests whose answers are measured."""
+    """Return the options of the requests whose responses are measured."""
     given: dict[str, float | str] = {}
     if isinstance(labelled, ClassMaps):
         given = {"mask": "png"}
@@ -104,13 +105,17 @@ def request_options(
 
 
 def answered_accuracy(answers: Mapping[int, bytes], labelled: Labels) -> AnyAccuracy | None:
-    """Measure bodies of answers, by the number of the image; images without one are left out.
+    """Measure the bodies of responses; images without a response are left out.
+
+    Args:
+        answers: body of a response by the index of the image in `labelled.paths`.
+        labelled: labels of the images.
 
     Returns:
-        None where no image was answered.
+        The accuracy, or None if no image has a response.
 
     Raises:
-        UnsupportedModel, InvalidOption: as `measure_answers`.
+        UnsupportedModel, InvalidOption: see `measure_answers`.
     """
     bodies = {labelled.paths[number]: body for number, body in answers.items()}
 
@@ -125,7 +130,7 @@ def answered_accuracy(answers: Mapping[int, bytes], labelled: Labels) -> AnyAccu
 def measure_engine(
     engine: Engine, labelled: Labels, progress: Progress, options: PredictOptions = EVALUATION
 ) -> MeasuredAnswers:
-    """Measure an engine whose classes are those of the labels; `options` are a detector's."""
+    """Measure an engine that has the classes of the labels; `options` are for detectors."""
     match labelled:
         case ClassFolders() if engine.card.task == "embed":
             return _measure_matches(embed_with(engine), labelled, progress)
@@ -141,15 +146,20 @@ def measure_engine(
 def measure_answers(
     labelled: Labels, ask: Ask, progress: Progress | None = None
 ) -> MeasuredAnswers:
-    """Ask a server about every labelled image, and measure its answers.
+    """Request every labelled image from a server, and measure the results.
 
-    Class names are learned from the answers: the model's metadata may be secret.
+    Class names are taken from the responses, because the model's metadata may be secret.
+
+    Args:
+        labelled: labels of the images.
+        ask: returns the server's response for an image.
+        progress: reports the progress.
 
     Raises:
         UnsupportedModel: the model serves tensors.
-        InvalidOption: the labels are of another task, the images have another size than their
-            labels', or the model has not the classes: none of those of folders or maps, as an
-            answer names only a few, and any of those of objects.
+        InvalidOption: the labels are for another task, images and labels differ in size, or the
+            model lacks classes of the labels. For objects no class may be missing. For folders and
+            maps one shared class is enough, because a response names only a few.
     """
     task, again = _ask_first(labelled, ask)
 
@@ -176,7 +186,7 @@ def measure_answers(
 def _measure_maps(
     answer: Answer, labelled: ClassMaps, progress: Progress | None
 ) -> MeasuredAnswers:
-    """Measure a server's maps."""
+    """Measure the class maps of a server."""
     heard: set[str] = set()
 
     def segment(path: Path) -> FoundMap:
@@ -192,7 +202,7 @@ def _measure_maps(
 def _measure_objects(
     answer: Answer, labelled: Dataset, progress: Progress | None
 ) -> MeasuredAnswers:
-    """Measure a server's objects."""
+    """Measure the detections of a server."""
     names: dict[int, str] = {}
 
     def detect(image: LabelledImage) -> CompactDetections:
@@ -215,7 +225,7 @@ def _measure_folders(
     labelled: ClassFolders,
     progress: Progress | None,
 ) -> MeasuredAnswers:
-    """Measure a server's embeddings, or the classes that it answers."""
+    """Measure the embeddings or the classes of a server."""
     if task == "embed":
         return _measure_matches(
             lambda path: _get_found(Embedding, answer(path)).vector, labelled, progress
@@ -235,7 +245,7 @@ def _measure_folders(
 def _measure_images(
     classify: Classify, labelled: ClassFolders, progress: Progress | None = None
 ) -> MeasuredAnswers:
-    """Measure a classifier, and keep what it finds first."""
+    """Measure a classifier, and store the first class of each image."""
     pairs: list[tuple[str, str]] = []
 
     def kept(image: Path) -> Sequence[str]:
@@ -247,21 +257,24 @@ def _measure_images(
 
 
 def _ask_first(labelled: Labels, ask: Ask) -> tuple[str, Ask]:
-    """Ask about the first image; return the task that answers it, and `ask` with this answer."""
+    """Request the first image.
+
+    Return the task of the model, and `ask` with this response cached.
+    """
     first = labelled.paths[0]
     known = {first: ask(first)}
     return known[first].task, lambda path: known.pop(path, None) or ask(path)
 
 
 def _get_found(kind: type[Found], result: Result) -> Found:
-    """Return what was found; InvalidResult where the answer is not what its task says."""
+    """Return what was found; raise InvalidResult if the response does not fit its task."""
     if not isinstance(result.found, kind):
         raise InvalidResult(f"an answer lacks {kind.field}, which its task has: ask a Fovea server")
     return result.found
 
 
 def _levels(result: Result) -> NDArray[np.uint8]:
-    """Return the levels of a picture, [h, w, 3], or [h, w] of one channel."""
+    """Return the pixels of a generated image, uint8 [h, w, 3], or [h, w] with one channel."""
     levels = _get_found(NewImage, result).levels
     return levels if levels.shape[2] == 3 else levels[..., 0]
 
@@ -283,13 +296,13 @@ def _judge(result: Result) -> dict[str, Judged]:
 def _measure_matches(
     embed: Embed, labelled: ClassFolders, progress: Progress | None = None
 ) -> MeasuredAnswers:
-    """Measure embeddings, and keep the best match of each image."""
+    """Measure embeddings, and store the best match of each image."""
     accuracy, pairs = measure_matches(embed, labelled, progress)
     return MeasuredAnswers(accuracy, pairs=pairs)
 
 
 def _check_known(labelled: Labels, measured: MeasuredAnswers, heard: set[str]) -> MeasuredAnswers:
-    """Return the figures; an InvalidOption if no answer has a class of the labels."""
+    """Return the figures; raise InvalidOption if no response has a class of the labels."""
     numbered = isinstance(labelled, ClassMaps) and labelled.names is None
     if not numbered and heard.isdisjoint(measured.accuracy.per_class):
         raise InvalidOption(
@@ -300,14 +313,14 @@ def _check_known(labelled: Labels, measured: MeasuredAnswers, heard: set[str]) -
 
 
 def check_answer(labelled: Labels, model: str, task: str) -> None:
-    """Refuse the answer of a model that serves tensors, or has another task than the labels'."""
+    """Raise an error if the model serves tensors, or has another task than the labels."""
     if task == "tensors":
         raise UnsupportedModel(f"{model} serves tensors only, so there is nothing to measure")
     check_task(labelled, task)
 
 
 def _labels_by_id(names: Mapping[int, str], dataset: Dataset) -> list[str | None] | None:
-    """Return class names by id, None for one that no answer had; no list without names.
+    """Return class names by id, with None for a class that no response had; None without names.
 
     The list is at least as long as the dataset's own list of classes.
     """

@@ -1,4 +1,4 @@
-"""Answers for all images of sources: read ahead, predicted in threads, in order."""
+"""Predicts all images of sources: reads ahead, predicts in threads, keeps the order."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ Draw = Callable[[Entry, InputImage], Drawn | None]
 def map_in_order(
     work: Callable[[Thing], Done], things: Iterable[Thing], *, threads: int, ahead: int
 ) -> Generator[Done]:
-    """Yield the result of `work` for each thing, in their order.
+    """Yield the result of `work` for each thing, in the order of the things.
 
-    At most `ahead` things are taken before the oldest result is read, so memory is bounded. What
-    `work` raises is raised in its turn, and what `things` raises at once. A caller that leaves
-    drops what was not begun.
+    At most `ahead` things are taken before the oldest result is read, so memory is bounded. An
+    error
+    of `work` is raised in the order of the results, an error of `things` at once. If the caller
+    closes the generator, work that has not begun is dropped.
     """
     waiting: deque[Future[Done]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="predict")
@@ -45,7 +46,8 @@ def map_in_order(
         for thing in things:
             waiting.append(pool.submit(work, thing))
             if len(waiting) == ahead:
-                # Each wake-up takes a core from the threads, so several results are read at once.
+                # Each wake-up takes a core from the threads, so several results are read per
+                # wake-up.
                 futures.wait((waiting[(ahead - threads) // 2],), timeout=_PAUSE_S)
                 yield waiting.popleft().result()
                 while waiting and waiting[0].done():
@@ -61,10 +63,12 @@ class Outcome:
     """The result of one image.
 
     Attributes:
-        prediction: None where it failed, or where an earlier run has found it.
+        entry: the image with its result or error.
+        prediction: the prediction; None if it failed, or if an earlier run made it.
         drawn: the image with the result drawn in, if there is `draw`.
-        is_new: False where an earlier run has found it.
-        image, time_s: of the frame of a video that is followed.
+        is_new: False if an earlier run made the result.
+        image: the image itself, if images are kept.
+        time_s: time of a frame in its video, in seconds.
     """
 
     entry: Entry
@@ -93,12 +97,18 @@ def answers(
     known: Iterable[Entry] = (),
     keep_images: bool = False,
 ) -> Generator[Outcome]:
-    """Yield an answer for each image; an image that cannot be read fails only itself.
+    """Yield a result for each image; an image that cannot be read fails only itself.
 
-    `known` are the entries of an earlier run for the first images. These are not predicted again,
-    but drawn if there is `draw`, and else left out.
+    Args:
+        predictor: predicts the images.
+        sources: images and videos.
+        draw: draws a result into its image; None to draw nothing.
+        known: entries of an earlier run for the first images. They are not predicted again, but
+            drawn if there is `draw`, and otherwise left out.
+        keep_images: put the images into the outcomes.
 
-    It raises only errors that the next image would meet, too.
+    Raises:
+        FoveaError: an error that every other image would cause too.
     """
 
     def answer(item: _Item) -> Outcome:
@@ -113,7 +123,7 @@ def answers(
             try:
                 drawn = draw(entry, item.image)
             except (InvalidImage, InvalidResult) as error:
-                # A server may have other limits than this machine.
+                # The server may have decoded an image that exceeds the limits of this machine.
                 entry = replace(entry, result=ImageError(error.code, str(error)))
         kept = item.image if keep_images and isinstance(item.image, InputImage) else None
         return Outcome(
@@ -153,7 +163,7 @@ def _read(source: Source) -> Iterator[_Item]:
     if not source.is_video:
         yield _read_file(source)
         return
-    # Before it is read: a file that is replaced meanwhile has another one afterwards.
+    # Read the stamp first: it must be the stamp of the file that is read, not of its replacement.
     stamp = source.stamp
     number = None
     try:
@@ -181,7 +191,7 @@ def _read_file(source: Source) -> _Item:
 
 
 def count_images(sources: Iterable[Source]) -> int:
-    """Return the number of images, with as many frames as the videos say that they have."""
+    """Return the number of images and frames; the number of frames comes from the video headers."""
     return sum(_frames(source) if source.is_video else 1 for source in sources)
 
 

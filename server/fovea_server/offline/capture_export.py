@@ -1,4 +1,4 @@
-"""Writes captures as annotation tools and trainers read them."""
+"""Writes captures in the formats of annotation tools and trainers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fovea_server.tensors.messages import ImageResult
 
 IMAGES = "images"
 
-# Of Label Studio, for the tasks whose results it can show.
+# Label Studio's controls for the tasks whose results it can show.
 _CONTROLS: Mapping[str, Sequence[str]] = {
     "detect": ("RectangleLabels",),
     "obb": ("RectangleLabels",),
@@ -39,17 +39,17 @@ _CONTROLS: Mapping[str, Sequence[str]] = {
 
 
 def export(captured: Sequence[StoredCapture], form: str, out: Path, images_at: str) -> None:
-    """Write captures of one model into a folder, with their images.
+    """Write captures of one model into a directory, with their images.
 
     Args:
-        captured: at least one.
-        form: coco, yolo, label-studio or cvat.
-        out: a folder, which is empty or not there yet.
-        images_at: of label-studio: the address of the folder of images.
+        captured: the captures; at least one.
+        form: "coco", "yolo", "label-studio" or "cvat".
+        out: a directory that is empty or does not exist.
+        images_at: for "label-studio", the URL of the directory of images.
 
     Raises:
-        InvalidOption: the folder is in use, the captures are of several models, or the format
-            cannot hold their task.
+        InvalidOption: the directory is not empty, the captures are from several models, or the
+            format cannot hold their task.
     """
     if out.is_dir() and any(out.iterdir()):
         raise InvalidOption(
@@ -74,7 +74,7 @@ def export(captured: Sequence[StoredCapture], form: str, out: Path, images_at: s
         case _:
             coco.write_coco(entries, sources, model, out)
     if form == "cvat":
-        # It looks for COCO there, in an archive of annotations.
+        # CVAT expects COCO annotations at this path of the archive.
         with ZipFile(out / "annotations.zip", "w", ZIP_DEFLATED) as archive:
             archive.write(out / coco.FILE, "annotations/instances_default.json")
         (out / coco.FILE).unlink()
@@ -95,7 +95,7 @@ def _copy_images(
 
 @contextmanager
 def _name_damaged(one: StoredCapture) -> Iterator[None]:
-    """Name a capture that is damaged."""
+    """Add the directory of a damaged capture to the error."""
     try:
         yield
     except InvalidResult as error:
@@ -103,7 +103,7 @@ def _name_damaged(one: StoredCapture) -> Iterator[None]:
 
 
 def _label_studio(entries: Sequence[Entry], model: ModelInfo, out: Path, images_at: str) -> None:
-    """Write tasks.json with predictions, and config.xml, the labelling that they are made for."""
+    """Write tasks.json with predictions, and config.xml with the matching labelling interface."""
     results = [result for each in entries if (result := each.checked) is not None]
     seen = {class_id for each in results for class_id in _list_class_ids(each)}
     names = class_names(model.vocabulary.labels, seen)

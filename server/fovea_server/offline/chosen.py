@@ -1,4 +1,4 @@
-"""Chooses which classes of labels are measured, and counts what is left out."""
+"""Chooses which classes of labels are measured, and counts the objects that are left out."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ class LabelSelection:
     """The labels to measure.
 
     Attributes:
-        left_out: how many objects, or images, of each class are not measured.
-        lacking: the classes of them that the model lacks.
+        labelled: the labels without the classes that are left out.
+        left_out: number of objects, or images, by class, that are not measured.
+        lacking: classes in `left_out` that the model does not have.
     """
 
     labelled: Labels
@@ -37,7 +38,7 @@ class LabelSelection:
 
     @property
     def note(self) -> str:
-        """Say what is not measured; empty where all is."""
+        """A description of the labels that are not measured; empty if all are."""
         parts = []
         if others := [name for name in self.left_out if name not in self.lacking]:
             things = _things(self.labelled, sum(self.left_out[name] for name in others))
@@ -56,15 +57,22 @@ def choose(
     labels: Sequence[str] | None,
     num_classes: int | None = None,
 ) -> LabelSelection:
-    """Return the labels of the classes that are typed as `--classes`, or of all.
+    """Return the labels of the classes in `--classes`, or of all classes.
 
-    `labels` and `num_classes` are those of the model, None where they are unknown. What the model
-    lacks is left out only where classes are typed: a figure over fewer classes than the labels have
-    is of something else, and a name may only be spelt in another way.
+    Classes that the model lacks are left out only if `classes` is given. Without it, a figure would
+    be for fewer classes than the labels have, and the name may only be spelt differently.
+
+    Args:
+        labelled: labels of the images.
+        classes: value of `--classes`; None for all classes.
+        labels: class names of the model; None if they are unknown.
+        num_classes: number of the model's classes; None if it is unknown.
 
     Raises:
-        InvalidOption: the labels lack the classes; the model has none of them, or only some and
-            none are typed; or the labels are maps, whose classes.txt says what counts.
+        InvalidOption: the labels lack a class of `classes`, the model lacks all of them, or it
+            lacks
+            some classes of the labels and `classes` is None. Also if the labels are class maps,
+            tables or images, and `classes` is given.
     """
     if isinstance(labelled, TextLabels | AttributeLabels | PicturePairs):
         if classes is not None:
@@ -107,7 +115,7 @@ def _names(labelled: Dataset, class_ids: Sequence[int]) -> list[str]:
 
 
 def _counts(labelled: Dataset | ClassFolders) -> Counter[str]:
-    """Return how many objects, without crowds, or images each class of the labels has."""
+    """Count the images, or the objects without crowds, of each class of the labels."""
     if isinstance(labelled, ClassFolders):
         return Counter(image.parent.name for image in labelled.images)
     found = Counter[str]()
@@ -122,7 +130,7 @@ def _map_known(
     labels: Sequence[str] | None,
     num_classes: int | None,
 ) -> dict[str, str]:
-    """Return the model's name of each class of the labels that it has, as `match_classes` does."""
+    """Return the model's name for each label class that it has, as `match_classes` does."""
     own = labelled.class_names if isinstance(labelled, Dataset) else None
     if labels is None:
         if own is not None or num_classes is None:
@@ -144,7 +152,7 @@ def _match_typed(
     known: Mapping[str, str],
     labels: Sequence[str] | None,
 ) -> set[str]:
-    """Return the classes of the labels that are typed, by their name, the model's, or its id."""
+    """Return the labels' classes that were typed as their own name, the model's name, or an id."""
     try:
         typed = split_classes(classes)
     except ValueError as error:
@@ -159,7 +167,7 @@ def _match_typed(
         if isinstance(each, int) and labels is not None and 0 <= each < len(labels):
             name = labels[each]
         if name.casefold() not in spelt:
-            # The mean leaves out a class without an object, as COCO's does.
+            # As in COCO, the mean leaves out a class without objects.
             if name in (labels or ()):
                 continue
             close = difflib.get_close_matches(name.casefold(), spelt, n=1)
@@ -189,7 +197,7 @@ def _only(labelled: Dataset | ClassFolders, kept: Container[str]) -> Labels:
 
 
 def _format_counts(counts: Mapping[str, int], labelled: Labels) -> str:
-    """Return names with how many there are, of the first "(12 objects)", then "(3)"."""
+    """Format names with counts: "(12 objects)" after the first name, "(3)" after the others."""
     most = sorted(counts, key=lambda name: -counts[name])
     texts = [f"{name} ({counts[name]})" for name in most[:_SHOWN]]
     texts[0] = f"{most[0]} ({_things(labelled, counts[most[0]])})"
@@ -201,6 +209,6 @@ def _things(labelled: Labels, count: int) -> str:
 
 
 def _normalise(name: str) -> str:
-    """Return a name as `split_classes` reads it."""
+    """Quote a name if `split_classes` would misread it."""
     quote = '"' if name.isdigit() or "," in name or name.strip() != name else ""
     return f"{quote}{name}{quote}"

@@ -1,4 +1,4 @@
-"""Counts which class is found for which, and what precision and recall that is."""
+"""Confusion matrices, with precision and recall of each class."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fovea_engines.evaluation.mean_ap import build_index, coco_indices, judge
 from fovea_engines.results.class_names import class_name
 
 _OVERLAP = 0.5
-# Confidences that are tried: all that a user would type.
+# Confidences that are tried: every value with three decimals.
 _CONFIDENCES = np.arange(1, 1000) / 1000
 
 _Row = dict[str, Any]
@@ -26,12 +26,12 @@ _Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ClassFigures:
-    """One class.
+    """The figures of one class.
 
     Attributes:
-        labelled: how many the labels have.
-        precision: share of those found that are right; 0 where none is found.
-        recall: share of those labelled that are found.
+        labelled: number of objects or images with this label.
+        precision: share of the found ones that are correct; 0 if none is found.
+        recall: share of the labelled ones that are found.
     """
 
     labelled: int
@@ -40,21 +40,21 @@ class ClassFigures:
 
     @property
     def f1(self) -> float:
-        """The harmonic mean of both."""
+        """The harmonic mean of precision and recall; 0 if both are 0."""
         total = self.precision + self.recall
         return 2 * self.precision * self.recall / total if total else 0.0
 
 
 @dataclass(frozen=True)
 class Confusion:
-    """Counts of each class that is found for each, as in scikit-learn's `confusion_matrix`.
+    """A confusion matrix, counted as in scikit-learn's `confusion_matrix`.
 
     Attributes:
         unit: what is counted.
-        counts: by the class of the label, and the class that was found.
-        background: name of the row of what is found where nothing is labelled, and of the column of
-            what is labelled and not found; None for images.
-        confidence: least score of what counts; None for images.
+        counts: count by the labelled class and the found class.
+        background: name of the row for objects found where nothing is labelled, and of the column
+            for labelled objects that are not found; None for images.
+        confidence: lowest score that counts; None for images.
     """
 
     unit: Literal["object", "image"]
@@ -64,7 +64,7 @@ class Confusion:
 
     @property
     def names(self) -> list[str]:
-        """The classes that occur in labels or answers, the background last."""
+        """The classes in labels or results, sorted, with the background last."""
         found = dict.fromkeys(name for row in self.counts.values() for name in row)
         names = sorted({**self.counts, **found}.keys() - {self.background})
         return names if self.background is None else [*names, self.background]
@@ -86,13 +86,13 @@ class Confusion:
         }
 
     def mean(self, figure: Literal["precision", "recall", "f1"]) -> float:
-        """Return the mean over the classes of the labels."""
+        """Return the mean of a figure over the classes of the labels."""
         figures = [float(getattr(each, figure)) for each in self.classes.values()]
         return fmean(figures) if figures else 0.0
 
 
 def image_confusion(pairs: Iterable[tuple[str, str]]) -> Confusion:
-    """Count the classes of images, and the first class that a classifier finds on each."""
+    """Count pairs of an image's labelled class and the first class that a classifier finds."""
     return Confusion("image", _nest_counts(Counter(pairs)))
 
 
@@ -103,17 +103,20 @@ def object_confusion(
     *,
     others: bool = True,
 ) -> Confusion:
-    """Count what a detector finds with a score of `conf` or more.
+    """Count the detections with a score of `conf` or more.
 
-    A `conf` of None takes the score for which F1, the harmonic mean of precision and recall (van
-    Rijsbergen, Information Retrieval, 1979), is highest in the mean of the classes. `others` says
-    whether what is found of classes without a label counts.
+    Objects are matched as in `mean_ap`, at an overlap of 0.5. Each detection, best score first, is
+    matched with the unmatched object of its class that overlaps most. Detections that match a crowd
+    do not count (cocoapi's `cocoeval.py`). Precision and recall are computed from these matches.
+    Then the remaining detections and objects are matched in the same way, regardless of class:
+    these matches are the confusions. All others count as found on the background, or as missed.
 
-    An object is found as in `mean_ap`, at an overlap of .50: each detection, best score first, is
-    matched with the best-overlapping unmatched object of its class, and what matches a crowd does
-    not count (cocoapi's `cocoeval.py`). Precision and recall are of these matches. What is left of
-    both is then matched in the same way whatever its class: those are the confusions. The rest was
-    found on the background, or missed.
+    Args:
+        dataset: labels of the objects.
+        answers: detections for each image.
+        conf: lowest score that counts. None takes the score with the highest F1, averaged over the
+            classes (F1: van Rijsbergen, Information Retrieval, 1979).
+        others: count detections of classes that have no labels.
     """
     overlap, (labels, found) = coco_indices(dataset, answers)
     hits = _matches(judge(overlap, (labels, found), dataset))
@@ -155,13 +158,13 @@ def object_confusion(
 
 
 def _matches(judge: Any) -> dict[int, int]:
-    """Return the object of each detection that has one, both by number."""
+    """Return the number of the matched object by the number of the detection."""
     judge.params.iouThrs = np.array([_OVERLAP])
     judge.params.areaRng, judge.params.areaRngLbl = judge.params.areaRng[:1], ["all"]
     if not judge.cocoDt.anns:
         return {}
     judge.params.catIds = sorted({one["category_id"] for one in judge.cocoDt.anns.values()})
-    # All count: a confidence is what limits them.
+    # No limit of detections per image, because the confidence limits them.
     judge.params.maxDets = [len(judge.cocoDt.anns)]
     judge.evaluate()
     judge.accumulate()
@@ -181,7 +184,7 @@ def _best_confidence(
             scores[class_id].append(one["score"])
             if number in hits:
                 right[class_id].append(one["score"])
-    # 2 PR / (P + R), with P = hits / found and R = hits / labelled.
+    # F1 = 2 PR / (P + R), with P = hits / found and R = hits / labelled.
     curves = [
         2 * _count_reaching(right[class_id]) / (_count_reaching(scores[class_id]) + count)
         for class_id, count in labelled.items()
@@ -190,13 +193,13 @@ def _best_confidence(
 
 
 def _count_reaching(scores: list[float]) -> NDArray[np.float64]:
-    """Return how many scores reach each confidence."""
+    """Return for each confidence how many scores reach it."""
     below = np.searchsorted(np.sort(scores), _CONFIDENCES)
     return np.asarray(len(scores) - below, np.float64)
 
 
 def _nest_counts(pairs: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
-    """Return the counts by label and by what was found, in order."""
+    """Return the counts by labelled class and found class, sorted."""
     nested: dict[str, dict[str, int]] = {}
     for (label, found), count in sorted(pairs.items()):
         nested.setdefault(label, {})[found] = count

@@ -9,15 +9,15 @@ from fovea_server.svg import document, text
 
 _CELL = 26
 _TOP, _EDGE = 48, 16
-# Width of a letter, and longest name, which is cut.
+# Width of a letter in pixels, and length of a name that is cut.
 _LETTER, _LONGEST = 7.2, 24
 _BLUE = "#0072b2"
 
 
 def draw(title: str, found: Confusion) -> str:
-    """Draw a row for each class of the labels, a column for each that was found.
+    """Draw a row for each labelled class and a column for each found class.
 
-    A cell is the darker, the larger its share of the row.
+    The larger a cell's share of its row is, the darker is the cell.
     """
     names = found.names
     shown = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in names]

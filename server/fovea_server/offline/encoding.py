@@ -1,4 +1,4 @@
-"""Writes videos frame by frame, in codecs that browsers play where such an encoder is there."""
+"""Writes videos frame by frame, if possible in codecs that browsers play."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ CodecName = Literal["auto", "h264", "vp9", "mpeg4"]
 
 @dataclass(frozen=True, slots=True)
 class _Codec:
-    """Names of encoders: in PyAV, with options, and in OpenCV; None where there is none."""
+    """Names of a codec's encoders in PyAV (with options) and in OpenCV; None if it has none."""
 
     pyav: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     opencv: str | None = None
 
 
-# The best comes first. VP9 without options takes thirty times as long, and OpenCV passes none. The
-# container is MP4: FFmpeg writes random identifiers into WebM, and no two runs would be alike.
+# The best codec comes first. VP9 without options is thirty times slower, and OpenCV cannot pass
+# options. The container is MP4, because FFmpeg writes random identifiers into WebM files, so that
+# two runs would differ.
 _CODECS: Mapping[str, _Codec] = {
     "h264": _Codec("libx264", {"preset": "veryfast"}),
     "vp9": _Codec(
@@ -43,7 +44,11 @@ _CODECS: Mapping[str, _Codec] = {
 
 
 def choose_codec(wanted: CodecName) -> str:
-    """Return the codec, for "auto" the best; InvalidOption if no encoder of it is here."""
+    """Return the name of the codec to use; "auto" takes the best one with an encoder.
+
+    Raises:
+        InvalidOption: no encoder for the codec is installed.
+    """
     there = [name for name, codec in _CODECS.items() if codec.opencv or _can_use_pyav(codec)]
     if wanted == "auto":
         return there[0]
@@ -56,7 +61,7 @@ def choose_codec(wanted: CodecName) -> str:
 
 
 def slowness(codec: str) -> str | None:
-    """Return what to do where a codec is slow; None where it is not."""
+    """Return a warning if the codec is slow on this machine; otherwise None."""
     if codec != "vp9" or _can_use_pyav(_CODECS[codec]):
         return None
     return (
@@ -74,21 +79,22 @@ def _can_use_pyav(codec: _Codec) -> bool:
 
 
 class VideoFile:
-    """A video that is written frame by frame; it has its name once it is whole."""
+    """A video that is written frame by frame; the file gets its name when it is complete."""
 
     def __init__(self, path: Path, codec: str, rate: float, size: tuple[int, int]) -> None:
         self._path, self._frames = path, 0
-        # A short name that no result has: names may be as long as the system takes.
+        # The temporary name is a hash, because the name of the file may have the greatest length
+        # already.
         digest = sha256(path.name.encode("utf-8", "surrogateescape")).hexdigest()
         self._part = path.with_name(f".{digest[:16]}{path.suffix}")
         path.parent.mkdir(parents=True, exist_ok=True)
         encoder = _PyAV if _can_use_pyav(_CODECS[codec]) else _OpenCV
-        # No codec has a side of one pixel.
+        # Codecs need sides of two pixels or more.
         self._size = max(2, size[0]), max(2, size[1])
         self._encoder: _Encoder = encoder(self._part.absolute(), _CODECS[codec], rate, self._size)
 
     def add(self, frame: Pixels) -> None:
-        """Append a frame, uint8 RGB of the size of all."""
+        """Append a frame, uint8 RGB [h, w, 3], with the size of the video."""
         self._frames += 1
         if 1 in frame.shape[:2]:
             height, width = frame.shape[:2]
@@ -96,9 +102,9 @@ class VideoFile:
         self._encoder.add(frame)
 
     def finish(self) -> None:
-        """Complete the file."""
+        """Complete the file, and give it its name; raise OSError if it is not complete."""
         self._encoder.close()
-        # OpenCV does not report a disk that is full.
+        # OpenCV does not report a full disk.
         try:
             whole = VideoHeader.read(self._part).frames == self._frames
         except InvalidImage:
@@ -108,8 +114,8 @@ class VideoFile:
         self._part.replace(self._path)
 
     def abandon(self) -> None:
-        """Remove what was written."""
-        # A disk that is full has been reported.
+        """Remove the unfinished file."""
+        # An earlier error has reported the full disk.
         with suppress(OSError):
             self._encoder.close()
         self._part.unlink(missing_ok=True)
@@ -139,7 +145,8 @@ class _PyAV:
     def __init__(self, path: Path, codec: _Codec, rate: float, size: tuple[int, int]) -> None:
         import av
 
-        # These codecs halve the size of colours, so both sides are even, as OpenCV makes them.
+        # yuv420p halves the resolution of colours, so both sides must be even; OpenCV also cuts
+        # them.
         self._width, self._height = size[0] // 2 * 2, size[1] // 2 * 2
         self._file = av.open(str(path), "w", format="mp4")
         per_second = Fraction(rate).limit_denominator(1001)

@@ -1,4 +1,4 @@
-"""Defines one image of a run, and its result."""
+"""One image of a run, and its result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class InputImage:
     """An image as it was read: the bytes of a file, or a frame of a video.
 
     Attributes:
-        data: of a file; None of a frame.
+        data: bytes of the file; None for a frame.
     """
 
     def __init__(self, image: bytes | DecodedImage) -> None:
@@ -29,40 +29,41 @@ class InputImage:
 
     @cached_property
     def upright(self) -> DecodedImage:
-        """Return it decoded; raises as `decode_image`."""
+        """The decoded, upright image; raises the errors of `decode_image`."""
         image = self._image
         return image if isinstance(image, DecodedImage) else decode_image(image)
 
 
 class Result:
-    """The result of one image, as /v1 has it.
+    """The result of one image, in the JSON form of /v1.
 
-    An engine in this process writes it, a server answers it, and an earlier run has kept it. All
-    that shows or writes it reads it from there, so that a run that goes on draws what one without
-    an interruption does. Whoever takes it from somebody else calls `check`.
+    It comes from an engine in this process, from a server, or from the journal of an earlier run.
+    All output is made from the JSON, so that a resumed run writes the same files as an
+    uninterrupted
+    one. Call `check` for a result from outside this process.
 
     Attributes:
-        json: the answer for the image.
+        json: the result of the image.
     """
 
     def __init__(self, json: dict[str, Any], vocabulary: Vocabulary | None = None) -> None:
-        """Keep an answer in the words of its model, or where these are unknown in its own."""
+        """Store a result; `vocabulary` is that of the model, None to read it from the result."""
         self.json = json
         self._vocabulary = vocabulary
 
     def check(self) -> None:
-        """Raise InvalidResult if the answer is damaged."""
+        """Raise InvalidResult if the result is damaged."""
         _ = self.size, self.found
 
     @cached_property
     def size(self) -> tuple[int, int]:
-        """Return the width and height of the upright image, pixels; InvalidResult."""
+        """Width and height of the upright image in pixels; raises InvalidResult."""
         with reading():
             return read_size(self.json)[::-1]
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Return the words of the model, and what the answer adds to them; InvalidResult."""
+        """The model's vocabulary, with the skeleton from the result; raises InvalidResult."""
         given, finds = self._vocabulary, "detections" in self.json
         if given is not None and (given.skeleton is not None or not finds):
             return given
@@ -72,20 +73,22 @@ class Result:
 
     @cached_property
     def found(self) -> TaskResult | None:
-        """Return what was found, in pixels of the upright image; None of raw tensors.
+        """The typed result, in pixels of the upright image; None for raw tensors.
 
-        InvalidResult: the answer is damaged.
+        Raises InvalidResult if the result is damaged.
         """
         return read_result(self.json, self.vocabulary)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The result of one image, or the reason why there is none.
+    """The result of one image, or the error that prevented it.
 
     Attributes:
-        frame: its number in a video, from 0; None of an image.
-        stamp: of the file that was read.
+        source: file of the image or video.
+        frame: number of the frame in a video, from 0; None for an image.
+        result: the result or the error.
+        stamp: stamp of the file when it was read; None if it could not be read.
     """
 
     source: Source
@@ -95,24 +98,24 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """Return the name of the image, from the folder that holds all sources, as text."""
+        """Printable name of the image, relative to the common directory of all sources."""
         return printable(self.source.name if self.frame is None else f"{self.stem}.jpg")
 
     @property
     def stem(self) -> str:
-        """Return the name of a file about this image, without a suffix."""
+        """Name for an output file about this image, without a suffix."""
         stem = self.source.stem
         return stem if self.frame is None else f"{stem}_{self.frame:06}"
 
     @property
     def place(self) -> str:
-        """Return the file, and the frame of a video."""
+        """The file, with the frame number in a video, for messages."""
         frame = "" if self.frame is None else f" frame {self.frame}"
         return f"{self.source.file}{frame}"
 
     @property
     def checked(self) -> Result | None:
-        """Return the result, None of an error; InvalidResult if it is damaged."""
+        """The result, or None for an error; raises InvalidResult if the result is damaged."""
         if isinstance(self.result, ImageError):
             return None
         try:
@@ -123,12 +126,12 @@ class Entry:
 
     @property
     def problem(self) -> str | None:
-        """Return the error of the image, in a line; None where there is none."""
+        """The error of the image in one line; None if it has a result."""
         error = self.result
         return f"{self.place}: {error.message}" if isinstance(error, ImageError) else None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON of the image as the server has it, with the file and the frame."""
+        """Return the JSON of the result or error, with the file and the frame."""
         frame = {} if self.frame is None else {"frame": self.frame}
         result = self.result
         json = as_json(result) if isinstance(result, ImageError) else result.json

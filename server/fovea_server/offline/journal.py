@@ -1,7 +1,7 @@
-"""Keeps the results of a run as they come, so that an interrupted run can go on.
+"""Stores results as they are made, so that an interrupted run can be resumed.
 
-`predictions.jsonl` has a line for each image, in order: it is the journal, and also a result.
-`run.json` says which model and options they come from, and whether they are complete.
+`predictions.jsonl` has a line for each image, in order. It is the journal, and also a result.
+`run.json` has the model and the options of the run, and whether the run is complete.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from fovea_server.offline.sources import Source
 
 LINES = "predictions.jsonl"
 _RUN = "run.json"
-# Fields of a line beside those of the result.
+# Fields of a line that are not part of the result.
 _OF_RUN = ("file", "frame", "stamp")
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The model and options of a run, which the run that goes on with it must share."""
+    """The model and options of a run; a resumed run must have the same."""
 
     model: str
     version: str
@@ -44,14 +44,16 @@ class RunSettings:
 
 
 class Journal(Closing):
-    """The journal of a run in its folder, which is made if it is not there.
+    """The journal of a run in its output directory, which is created if needed.
 
-    With `resume` it goes on where there is something to go on with. Only one run at a time may
-    write into a folder.
+    With `resume` it continues an earlier run, if there is one. Only one run at a time may write
+    into
+    a directory.
 
     Raises:
-        InvalidOption: the folder has results already, or those of another model or other options,
-            or another run is writing there.
+        InvalidOption: the directory has results already, the earlier run had another model or other
+            options, or another run is writing there.
+        InvalidRequest: run.json is damaged.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Journal(Closing):
             self._check(before)
             _drop_torn_line(self._path)
         elif before is not None or self._path.exists():
-            # Files of images that are not in the new run would stay among the new ones.
+            # Files for images that the new run does not have would stay among the new files.
             ended = before is None or before.get("complete")
             what = "results" if ended else "a run that was interrupted (--resume goes on)"
             raise InvalidOption(f"{folder} has {what}: name another --out, or remove what is there")
@@ -117,7 +119,7 @@ class Journal(Closing):
         self._file.flush()
 
     def replace(self, entries: Iterable[Entry]) -> None:
-        """Put entries in the place of the entries of the same sources, in whose order they are."""
+        """Replace the entries of some sources; `entries` come in the order of the sources."""
         groups = groupby(entries, lambda entry: entry.source.file)
         nothing: tuple[str, Iterator[Entry]] = "", iter(())
         (file, group), replaced = next(groups, nothing), ""
@@ -135,7 +137,12 @@ class Journal(Closing):
         self._file = self._path.open("ab")
 
     def read(self, sources: Sequence[Source]) -> Iterator[Entry]:
-        """Yield all entries so far; InvalidOption if they are not of these sources."""
+        """Yield all entries so far, in the order of `sources`.
+
+        Raises:
+            InvalidOption: the entries belong to other sources.
+            InvalidRequest: a line is damaged.
+        """
         following = iter(sources)
         source: Source | None = None
         with self._path.open("rb") as lines:
@@ -159,21 +166,24 @@ class Journal(Closing):
                 yield Entry(source, value.get("frame"), result, stamp)
 
     def _result(self, line: dict[str, Any]) -> Result | ImageError:
-        """Return the result in a line; InvalidResult, or what `read` catches, without one."""
+        """Return the result or error in a line.
+
+        Raise an error that `read` catches if it has none.
+        """
         if error := line.get("error"):
             return ImageError(str(error["code"]), str(error["message"]))
         json = {name: value for name, value in line.items() if name not in _OF_RUN}
         result = Result(json, self._vocabulary)
-        # The rest is read by whoever writes or draws it: a map takes its time.
+        # Only the size is checked here: whoever uses the result reads the rest, and maps take time.
         _ = result.size
         return result
 
     def complete(self) -> None:
-        """Note that nothing is left to do."""
+        """Record in run.json that the run is complete."""
         self._write_run(complete=True)
 
     def close(self) -> None:
-        """Close the file. Calling it again does nothing."""
+        """Close the file and release the lock; further calls do nothing."""
         if not self._file.closed:
             self._file.close()
             os.close(self._lock)
@@ -185,7 +195,7 @@ def _line(entry: Entry) -> bytes:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Remove the end of a line that a kill has cut off."""
+    """Remove the incomplete line that a killed run has left at the end."""
     whole = 0
     with path.open("r+b") as lines:
         for line in lines:

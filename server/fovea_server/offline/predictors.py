@@ -1,4 +1,4 @@
-"""Answers for one model, by a server or by an engine that is opened in this process."""
+"""Predictors for one model: through a server, or with an engine in this process."""
 
 from __future__ import annotations
 
@@ -28,8 +28,12 @@ class ModelInfo:
     """The model that predicts.
 
     Attributes:
-        is_pipeline: objects may have more: what other models find on them.
-        mask: the requested form of masks.
+        name: name of the model.
+        version: version of the model.
+        task: task of the model.
+        vocabulary: class names and skeleton of the results.
+        is_pipeline: True if objects may have results of further stages.
+        mask: requested form of masks.
     """
 
     name: str
@@ -40,14 +44,14 @@ class ModelInfo:
     mask: MaskFormat = "rle"
 
     def with_texts(self, texts: tuple[str, ...]) -> Self:
-        """Return the model as it answers texts of a request in place of its classes."""
+        """Return the model with texts of a request in place of its classes."""
         task = choose_task(PredictOptions(labels=texts), self.task)
         return replace(self, task=task, vocabulary=replace(self.vocabulary, labels=texts))
 
 
 @dataclass(frozen=True, slots=True)
 class ImagePrediction:
-    """The prediction of one image."""
+    """The prediction of one image, with the model that made it and the times of the stages."""
 
     model: str
     version: str
@@ -57,12 +61,17 @@ class ImagePrediction:
 
     @classmethod
     def of(cls, answer: Prediction, vocabulary: Vocabulary | None = None) -> Self:
-        """Return a server's answer for one image; InvalidResult if it is damaged."""
+        """Return the prediction in a server's response for one image.
+
+        Raises:
+            InvalidResult: the response is damaged, or has an error in place of a result.
+        """
         [image] = answer.images
         if isinstance(image, ImageError):
             raise InvalidResult(f"{image.message} ({image.code})")
         with reading():
-            # As it is kept: what no JSON has is refused.
+            # Convert the result to plain JSON now, as in the journal, so that other values are
+            # rejected.
             json = orjson.loads(orjson.dumps(as_json(image)))
         result = Result(json, vocabulary)
         result.check()
@@ -70,7 +79,7 @@ class ImagePrediction:
 
 
 class Predictor(Closing, Protocol):
-    """Finds what is on images, from several threads at once.
+    """Predicts images; several threads may call it at once.
 
     Attributes:
         threads: number of images to predict at the same time.
@@ -79,18 +88,21 @@ class Predictor(Closing, Protocol):
     threads: int
 
     def describe(self) -> ModelInfo:
-        """Describe the model, whose version then answers all that follows."""
+        """Describe the model; its version is fixed for all later predictions."""
         ...
 
     def predict(self, image: InputImage) -> ImagePrediction:
-        """Find what is on an image."""
+        """Return the prediction of an image."""
         ...
 
 
 class RemotePredictor(Predictor):
-    """Asks a server, which decides the options that are not given.
+    """Sends images to a server, which decides the options that are not given.
 
-    `options` are keywords of `Client.predict`. InvalidOption: `url` is not an address.
+    `options` are keywords of `Client.predict`.
+
+    Raises:
+        InvalidOption: `url` is invalid.
     """
 
     threads = IN_FLIGHT
@@ -102,11 +114,16 @@ class RemotePredictor(Predictor):
             raise InvalidOption(str(error)) from error
         self._model = model
         self._options = options
-        # Answers have their own, where the metadata are secret.
+        # If the metadata is secret, the vocabulary is read from each response.
         self._vocabulary: Vocabulary | None = None
 
     def describe(self) -> ModelInfo:
-        """Ask for the metadata; raises as `Client.model`, and InvalidResult for a bad skeleton."""
+        """Request the metadata of the model, and fix its version.
+
+        Raises:
+            FoveaClientError: see `Client.model`.
+            InvalidResult: the skeleton is damaged.
+        """
         model = self._client.model(self._model, self._options.get("version"))
         self._options = self._options | {"version": model.version}
         with reading():
@@ -122,30 +139,32 @@ class RemotePredictor(Predictor):
         )
 
     def predict(self, image: InputImage) -> ImagePrediction:
-        """Send the image; a frame is sent as its pixels.
+        """Send an image, or the pixels of a frame, and return its prediction.
 
-        Raises as `Client.predict`, and InvalidResult for an answer that is damaged.
+        Raises:
+            FoveaClientError: see `Client.predict`.
+            InvalidResult: the response is damaged.
         """
         sent = image.upright.pixels if image.data is None else image.data
         answer = self._client.predict(self._model, sent, **self._options)
         return ImagePrediction.of(answer, self._vocabulary)
 
     def model(self, version: int | str | None) -> Model | None:
-        """Read the metadata of a version, None of the newest; None where they are secret."""
+        """Return the metadata of a version, by default the newest; None if they cannot be read."""
         try:
             return self._client.model(self._model, version)
         except FoveaClientError:
             return None
 
     def close(self) -> None:
-        """Close the connections. Calling it again does nothing."""
+        """Close the connections; further calls do nothing."""
         self._client.close()
 
 
 class LocalPredictor(Predictor):
-    """Opens the engine in a version's folder and runs it in this process.
+    """Opens the engine in a version's directory and runs it in this process.
 
-    With `alone`, one image at a time has all cores. `allow_code` is that of `Engine.open`.
+    With `alone`, one image at a time uses all cores. `allow_code` is passed to `Engine.open`.
     """
 
     def __init__(
@@ -163,15 +182,15 @@ class LocalPredictor(Predictor):
 
     @property
     def card(self) -> EngineCard:
-        """Return the engine's card."""
+        """The card of the engine."""
         return self._engine.card
 
     def describe(self) -> ModelInfo:
-        """Describe the model as its card does."""
+        """Describe the model from its card."""
         return ModelInfo(self._model, self._version, self._engine.card.task, self._vocabulary)
 
     def predict(self, image: InputImage) -> ImagePrediction:
-        """Run the engine; in the timing, "infer" is everything from letterbox to NMS."""
+        """Run the engine; "infer" in the timing includes everything from letterbox to NMS."""
         started = time.perf_counter()
         upright = image.upright
         decoded = time.perf_counter()
@@ -190,5 +209,5 @@ class LocalPredictor(Predictor):
         return ImagePrediction(self._model, self._version, self._task, result, timing)
 
     def close(self) -> None:
-        """Close the engine. Calling it again does nothing."""
+        """Close the engine; further calls do nothing."""
         self._engine.close()

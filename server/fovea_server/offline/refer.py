@@ -1,4 +1,4 @@
-"""Runs a pipeline on images as a server does, and finds the engines that answer for its stages."""
+"""Makes and checks the reference of a pipeline: its results on sample images."""
 
 from __future__ import annotations
 
@@ -30,7 +30,16 @@ from fovea_server.tensors.messages import ImageRequest
 def keep_reference(
     folder: Path, engines: dict[str, StageEngine], images: Path
 ) -> list[StageAgreement]:
-    """Keep what a pipeline finds on images as its reference; InvalidModel as `reference_path`."""
+    """Store a pipeline's results on images as its reference; return the stages' agreement.
+
+    Args:
+        folder: directory of the pipeline.
+        engines: engine of each stage, by name.
+        images: directory of the images.
+
+    Raises:
+        InvalidModel: see `reference_path`.
+    """
     reference_path(folder)
     files = image_files(images, MAX_SAMPLES)
     found = _detect(folder, files)
@@ -48,9 +57,16 @@ def keep_reference(
 def compare_reference(
     folder: Path, engines: dict[str, StageEngine], images: Path
 ) -> list[StageAgreement]:
-    """Compare what a pipeline finds with its reference, on the same images.
+    """Compare a pipeline's results with its reference, on the same images.
 
-    InvalidOption: it has none, or the images are others.
+    Args:
+        folder: directory of the pipeline.
+        engines: engine of each stage, by name.
+        images: directory of the images.
+
+    Raises:
+        InvalidOption: the pipeline has no reference, or the images differ from those of the
+            reference.
     """
     card = PipelineCard.read(folder)
     if card is None:

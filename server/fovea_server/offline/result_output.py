@@ -1,4 +1,4 @@
-"""Shows the results of an image, as a table or a line."""
+"""Formats the result of an image as a table or a line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOTHING = "nothing found"
 
 
 def result_table(result: Result) -> Table | Text:
-    """Return a table of what was found, or lines where a table would have one row."""
+    """Return a table of the result, or text if a table would have only one row."""
     vocabulary = result.vocabulary
     match result.found:
         case None:
@@ -100,7 +100,7 @@ def _more(found: Detections) -> Iterator[list[str]]:
 
 
 def result_line(result: Result) -> str:
-    """Return what was found in one line, such as "3 person, 1 bus"."""
+    """Return the result in one line, such as "3 person, 1 bus"."""
     labels = result.vocabulary.labels
     match result.found:
         case Detections() as found if len(found):

@@ -1,4 +1,4 @@
-"""Writes the results of many images into a folder, and goes on where a run was interrupted."""
+"""Writes the results of many images into a directory, and resumes an interrupted run."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from fovea_server.offline.tracked import VideoTracks
 
 @dataclass(slots=True)
 class Counts:
-    """Numbers of images: in all, failed, and of an earlier run."""
+    """Numbers of images: in total, failed, and done by an earlier run."""
 
     images: int = 0
     failed: int = 0
     before: int = 0
 
     def add(self, entry: Entry) -> None:
-        """Count one more."""
+        """Count the image of an entry."""
         self.images += 1
         self.failed += isinstance(entry.result, ImageError)
 
 
 Done = Callable[[Counts, Entry | None], None]
 
-# Sources of which the results are replaced at once.
+# Smallest number of sources whose results are replaced in one rewrite of the journal.
 _SHARE = 500
 
 
@@ -45,11 +45,11 @@ class ResumedRun:
     """The progress of an earlier run.
 
     Attributes:
-        counts: without the images of `changed`.
-        left: sources that are not done.
-        of_first: images of the first of them that are done: nobody knows of a video whether the
-            last frame was the last.
-        changed: sources that are done, and that have been replaced since.
+        counts: counts without the images of `changed`.
+        left: sources that are not complete.
+        of_first: number of complete frames of the first source in `left`. The last video of the
+            journal always counts as incomplete, because its last frame is not marked.
+        changed: sources that were complete but have been replaced since.
     """
 
     counts: Counts
@@ -59,7 +59,7 @@ class ResumedRun:
 
     @classmethod
     def read(cls, journal: Journal, sources: Sequence[Source]) -> Self:
-        """Read it from the journal."""
+        """Read the progress from the journal."""
         counts, last, of_last, files = Counts(), None, 0, 0
         changed = list[Source]()
         for entry in journal.read(sources):
@@ -87,10 +87,21 @@ def save(
     done: Done,
     tracks: VideoTracks | None = None,
 ) -> Counts:
-    """Predict all images that the journal does not have, or has as they were; write all formats.
+    """Predict images that are not in the journal or have changed since; then write all formats.
 
-    `codec` is for annotated videos, None where there are none. `done` gets the counts so far,
-    once before the first image and with the entry after each.
+    Args:
+        predictor: predicts the images.
+        model: description of the model.
+        sources: images and videos.
+        formats: names of the formats to write.
+        codec: codec of annotated videos; None if there are none.
+        folder: output directory.
+        journal: journal of the run, in that directory.
+        done: called with the counts before the first image, and with counts and entry after each.
+        tracks: follows objects in videos; None for no tracking.
+
+    Returns:
+        The numbers of images.
     """
     before = ResumedRun.read(journal, sources)
     counts = before.counts
@@ -107,7 +118,7 @@ def save(
         if before.changed:
             before = ResumedRun.read(journal, sources)
         left = before.left
-        # The journal grows meanwhile: only the entries that it had at first are known.
+        # The journal grows during the loop; only the entries that it has now are known.
         first = (entry for entry in journal.read(sources) if entry.source is left[0])
         found = _draw_and_yield(predictor, left, annotated, tracks, islice(first, before.of_first))
         for answer in stack.enter_context(closing(found)):
@@ -124,7 +135,10 @@ def save(
 
 
 def _shares(changed: Sequence[Source]) -> Iterator[Sequence[Source]]:
-    """Share out sources: each share writes the journal anew, and an interruption loses one."""
+    """Yield batches of sources.
+
+    The journal is rewritten once per batch, so an interruption loses at most one batch.
+    """
     most, share = max(_SHARE, len(changed) // 100), list[Source]()
     for source in changed:
         share.append(source)
@@ -149,8 +163,8 @@ def _draw_and_yield(
     tracks: VideoTracks | None,
     known: Iterable[Entry] = (),
 ) -> Generator[Outcome]:
-    """Yield the answers for sources, and write their images where those are wanted."""
-    # Objects are followed from frame to frame, and drawn with their ids behind that.
+    """Yield the outcomes for sources, and write annotated images if they are wanted."""
+    # With tracking, drawing must wait until `follow` has added the ids, in the order of frames.
     draw = None if annotated is None or tracks is not None else annotated.draw
     keep = tracks is not None
     with closing(answers(predictor, sources, draw=draw, known=known, keep_images=keep)) as found:
@@ -167,7 +181,7 @@ def _draw_and_yield(
 
 
 def _complete_skeleton(model: ModelInfo, entries: Iterable[Entry]) -> ModelInfo:
-    """Complete the model by the answers: a server may know no more than the number of points."""
+    """Take a missing skeleton from the results: the server's metadata may lack it."""
     if model.task != "pose" or model.vocabulary.skeleton is not None:
         return model
     known = (result.vocabulary.skeleton for each in entries if (result := each.checked) is not None)

@@ -20,16 +20,16 @@ SUFFIXES = IMAGE_SUFFIXES | VIDEO_SUFFIXES
 _LIVE = re.compile(r"(?:rtsps?|rtmp|rtp|udp|srt)://|/dev/video[0-9]+$|[0-9]$", re.IGNORECASE)
 _ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 _MAGIC = re.compile(r"[*?\[]")
-# The end of the stem of a frame.
+# The end of a frame's stem.
 _FRAME = re.compile(r"_\d{6,}$")
 
 
 Stamp: TypeAlias = tuple[int, int]
-"""Size of a file, and the time of its change in microseconds."""
+"""Size of a file in bytes, and its modification time in microseconds."""
 
 
 def stamp_of(file: os.stat_result) -> Stamp:
-    """Return the marks that a file is recognised by."""
+    """Return the stamp of a file, from which a replaced file is recognised."""
     return file.st_size, file.st_mtime_ns // 1000
 
 
@@ -38,11 +38,10 @@ class Source:
     """An image or video file.
 
     Attributes:
-        path: to open it, as it was typed.
-        name: from the folder that holds all sources, with slashes.
-        stem: the same for its files among the results: without the suffix, and no other's. Nor is
-            that of a frame.
-        every: of a video, each frame of so many is taken.
+        path: path to open it, as it was typed.
+        name: path relative to the common directory of all sources, with slashes.
+        stem: the name without suffix, for output files. It is unique among sources and frames.
+        every: for a video, predict one of this many frames.
     """
 
     path: Path
@@ -52,12 +51,12 @@ class Source:
 
     @property
     def file(self) -> str:
-        """Return the path as text; bytes of a name that are no text are escaped."""
+        """The path as text, with undecodable bytes escaped."""
         return printable(str(self.path))
 
     @property
     def stamp(self) -> Stamp | None:
-        """Return the marks that the file is recognised by; None where it is missing."""
+        """The stamp of the file; None if it is missing."""
         try:
             return stamp_of(self.path.stat())
         except OSError:
@@ -65,15 +64,18 @@ class Source:
 
     @property
     def is_video(self) -> bool:
-        """Return True if it has frames."""
+        """True if the file is a video, by its suffix."""
         return _is_video(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All files in the order in which they are read, and how many others were passed over.
+    """All files in the order in which they are read.
 
-    `listed` is True if folders or globs were typed, and not only files.
+    Attributes:
+        files: the images and videos.
+        skipped: number of other files in the directories and globs.
+        listed: True if directories or globs were typed, and not only files.
     """
 
     files: tuple[Source, ...]
@@ -82,17 +84,21 @@ class Sources:
 
 
 def find_sources(given: Sequence[str], *, every: int = 1, drawn: Path | None = None) -> Sources:
-    """Find the images of arguments: files, folders with all images below them, and globs.
+    """Find the images and videos of arguments: files, directories (recursively), and globs.
 
-    A file that is not there is among the sources: it fails when it is read. `drawn` is a folder
-    of annotated images, which are results and no sources.
+    A missing file is among the sources, and fails when it is read.
+
+    Args:
+        given: the arguments.
+        every: predict one of this many frames of a video.
+        drawn: directory of annotated images, whose files are never sources.
 
     Raises:
-        NotFound: a folder or a glob has no image, or none of the files is there.
-        InvalidOption: an address, or a file in `drawn`.
+        NotFound: a directory or a glob has no image, or no file exists.
+        InvalidOption: an argument is a URL or a live stream, or a file is in `drawn`.
     """
     own = None if drawn is None else _absolute(drawn)
-    # By their absolute paths: a file that is named twice is read once.
+    # Absolute paths are the keys, so that a file that is named twice is read once.
     paths: dict[Path, Path] = {}
     skipped, listed = 0, False
     for text in given:
@@ -123,12 +129,12 @@ def find_sources(given: Sequence[str], *, every: int = 1, drawn: Path | None = N
 
 
 def printable(name: str) -> str:
-    """Escape the bytes of a file's name that are no text, and that JSON and CSV cannot have."""
+    """Escape the undecodable bytes of a file name, which JSON and CSV cannot represent."""
     return name.encode(errors="backslashreplace").decode()
 
 
 def _matches(text: str) -> tuple[Iterable[Path], frozenset[str] | None]:
-    """Return the files that a text stands for, and the kinds to take; all of a single file."""
+    """Return the files of an argument, and the suffixes to accept; None accepts every file."""
     if Path(text).is_dir():
         return _below(Path(text)), IMAGE_SUFFIXES
     if _is_glob(text):
@@ -137,7 +143,7 @@ def _matches(text: str) -> tuple[Iterable[Path], frozenset[str] | None]:
 
 
 def _expand(pattern: Path) -> Iterator[Path]:
-    """Expand a glob as a shell does: without hidden files, and ** follows no links to folders.
+    """Expand a glob as a shell does: no hidden files, and `**` follows no links to directories.
 
     Such a link may lead in a circle.
     """
@@ -152,7 +158,7 @@ def _expand(pattern: Path) -> Iterator[Path]:
 
 
 def _absolute(path: Path) -> Path:
-    """Return an absolute path that follows no links: each link is an image of its own."""
+    """Return an absolute path without resolving links: each link counts as an image."""
     return Path(os.path.normpath(path.absolute()))
 
 
@@ -165,7 +171,7 @@ def _is_glob(text: str) -> bool:
 
 
 def _top(text: str) -> Path:
-    """Return the folder that a source is named from."""
+    """Return the directory to which a source's name is relative."""
     path = Path(text)
     if path.is_dir():
         return path
@@ -180,15 +186,15 @@ def _top(text: str) -> Path:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield all files but the hidden ones, which systems leave beside images."""
+    """Yield all files below a directory, except hidden files, which operating systems add."""
     for here, names in _walk(folder):
         paths = (here / name for name in names if not name.startswith("."))
-        # A pipe would be waited for. A broken link fails as a file that is not there.
+        # Reading a pipe would block. A broken link is kept, and fails as a missing file.
         yield from (path for path in paths if path.is_file() or path.is_symlink())
 
 
 def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Yield a folder and those below it that are not hidden, each with the names of its files."""
+    """Yield a directory and its subdirectories that are not hidden, each with its file names."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -199,7 +205,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def _natural(path: Path) -> list[list[tuple[int, str]]]:
-    """Sort numbers in names by their value: 2.jpg comes before 10.jpg."""
+    """Return a sort key that compares numbers by value: 2.jpg comes before 10.jpg."""
     return [
         [(int(run), "") if run.isdecimal() else (-1, run) for run in re.split(r"(\d+)", part)]
         for part in path.parts
@@ -209,7 +215,7 @@ def _natural(path: Path) -> list[list[tuple[int, str]]]:
 def _name_sources(paths: Iterable[Path], top: str, every: int) -> Iterator[Source]:
     names = {path: Path(os.path.relpath(path, top)) for path in paths}
     stems = {path: name.with_suffix("").as_posix() for path, name in names.items()}
-    # An image may be called as a frame of a video is.
+    # An image may have the name of a video's frame.
     framed = {
         _FRAME.sub("", stem)
         for path, stem in stems.items()

@@ -1,4 +1,4 @@
-"""Follows the objects of videos over their frames, and draws their ids, trails and counts."""
+"""Tracks the objects of videos over their frames, and draws ids, trails and counts."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from fovea_server.streams.zones import Shape
 from fovea_server.tracking.tracker import Tracker, Tuning
 
 DEBOUNCE_S, LOST_S = 0.3, 2.0
-"""Those of streams, unless others are given."""
+"""Default times in seconds, the same as for streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tracking:
-    """What is followed in each video: with which tracker, and at which lines and zones."""
+    """The tracker, and the lines and zones, for all videos."""
 
     options: PredictOptions
     shapes: tuple[Shape, ...]
 
 
 class VideoTracks:
-    """The objects of one video after the other; frames come in their order.
+    """The tracks of one video after another; frames must come in order.
 
     Attributes:
-        counts: of each line and zone, by the names of the videos.
+        counts: counts by name of the video, then by line or zone.
     """
 
     def __init__(self, tracking: Tracking, vocabulary: Vocabulary) -> None:
@@ -48,7 +48,7 @@ class VideoTracks:
         self._tracker: Tracker
 
     def follow(self, entry: Entry, image: InputImage, time_s: float) -> Entry:
-        """Give the objects of the next frame their ids, and count them."""
+        """Return the entry with track ids for its objects; count crossings of lines and zones."""
         if entry.frame is None or isinstance(entry.result, ImageError):
             return entry
         found = entry.result.found
@@ -78,7 +78,7 @@ class VideoTracks:
         return Result({**result.json, Detections.field: objects}, result.vocabulary)
 
     def draw_below(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return a copy of the frame with lines, zones and trails, on which objects are drawn."""
+        """Return a copy of the frame with lines, zones and trails, to draw objects on."""
         canvas = pixels.copy()
         draw_shapes(canvas, self._tracking.shapes)
         draw_trails(canvas, self._trails.points)

@@ -13,24 +13,25 @@ from numpy.typing import NDArray
 
 from fovea_preprocess.errors import InvalidImage
 
-# Its warnings about files are reported in our words.
+# The caller reports errors of files, so OpenCV's own warnings are silenced.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
 
 Pixels = NDArray[np.uint8]
 
-# Of a video whose header says nothing.
+# Frame rate of a video whose header has none.
 _USUAL_RATE = 25.0
-# Containers round; sound may be a little longer than the images.
+# Tolerated difference between the header's duration and the last frame, in seconds. Containers
+# round times, and sound may last a little longer than the images.
 _TOLERANCE_S = 1.0
-# After so many frames in a row that cannot be decoded, the video is over.
+# Number of undecodable frames in a row after which the video ends.
 _MAX_BROKEN = 100
 
 
 @dataclass(frozen=True, slots=True)
 class VideoHeader:
-    """The number of frames and the frames a second, as a file says.
+    """The number of frames and the frames per second, from the header of a file.
 
-    Matroska has no number of frames: OpenCV computes one from the duration and the rate.
+    Matroska files store no number of frames: OpenCV computes it from the duration and the rate.
     """
 
     frames: int
@@ -38,7 +39,7 @@ class VideoHeader:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read it; InvalidImage if the file is no video."""
+        """Read the header of a file; raise InvalidImage if it is not a video."""
         capture = _open(path)
         try:
             return cls._of(capture)
@@ -57,9 +58,9 @@ class VideoFrame:
     """A frame of a video.
 
     Attributes:
-        number: from 0.
-        time_s: from the beginning of the video; it grows from frame to frame.
-        pixels: RGB; None if the frame cannot be decoded.
+        number: number of the frame, from 0.
+        time_s: seconds from the beginning of the video; increases with each frame.
+        pixels: pixels, uint8 RGB [h, w, 3]; None if the frame cannot be decoded.
     """
 
     number: int
@@ -68,10 +69,10 @@ class VideoFrame:
 
 
 def read_frames(path: Path, every: int) -> Iterator[VideoFrame]:
-    """Yield each `every`-th frame.
+    """Yield one of `every` frames of a video.
 
     Raises:
-        InvalidImage: the file is no video; or after the frames before, it breaks off.
+        InvalidImage: the file is not a video. Or, after the last frame, the video ends too early.
     """
     capture = _open(path)
     try:
@@ -82,7 +83,7 @@ def read_frames(path: Path, every: int) -> Iterator[VideoFrame]:
                 if at % every == 0:
                     yield VideoFrame(at, last_s + (at - number + 1) * step_s, None)
             given_s = capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
-            # Raw H.264 has no times, and files that were copied wrongly have times that go back.
+            # Raw H.264 has no times, and the times of badly copied files may go backwards.
             time_s = given_s if given_s > last_s or number == 0 else last_s + (broken + 1) * step_s
             number, longest_s, last_s = number + broken, max(longest_s, time_s - last_s), time_s
             if number % every == 0:
@@ -91,7 +92,7 @@ def read_frames(path: Path, every: int) -> Iterator[VideoFrame]:
     finally:
         capture.release()
     length_s = header.frames / header.rate
-    # The last frame may be shown for as long as any other.
+    # The last frame may be shown as long as the longest other frame.
     missing_s = length_s - last_s - longest_s
     if number == 0 or (number < header.frames and missing_s > _TOLERANCE_S):
         raise InvalidImage(
@@ -101,7 +102,10 @@ def read_frames(path: Path, every: int) -> Iterator[VideoFrame]:
 
 
 def _broken_before(capture: cv2.VideoCapture) -> int | None:
-    """Go on to the next frame, and return the number of those that were skipped; None: the end."""
+    """Advance to the next readable frame, and return the number of skipped ones.
+
+    None at the end.
+    """
     return next((broken for broken in range(_MAX_BROKEN) if capture.grab()), None)
 
 
@@ -111,7 +115,7 @@ def _pixels(capture: cv2.VideoCapture) -> Pixels | None:
 
 
 def _open(path: Path) -> cv2.VideoCapture:
-    # An absolute path is never an address, and with this reader never a pattern of image files.
+    # An absolute path is never a URL, and this reader never takes it for a pattern of image files.
     capture = cv2.VideoCapture(str(path.absolute()), cv2.CAP_FFMPEG)
     if not capture.isOpened():
         raise InvalidImage("no video that can be read: it is cut off, damaged, or of another kind")

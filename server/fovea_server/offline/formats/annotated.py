@@ -21,11 +21,11 @@ from fovea_server.offline.video import VideoHeader
 FOLDER = "annotated"
 
 Drawn = bytes | NDArray[np.uint8]
-"""A JPEG file, or PNG of a picture that a model has made; or the pixels of a frame."""
+"""Bytes of a JPEG file, or of a PNG file for a generated image; or the pixels of a video frame."""
 
 
 class Annotated(Closing):
-    """The folder of annotated images; a video that is not complete when it is closed is removed."""
+    """The directory of annotated images. `close` removes a video that is not complete."""
 
     def __init__(self, folder: Path, codec: str | None, tracks: VideoTracks | None = None) -> None:
         self._tracks = tracks
@@ -34,7 +34,10 @@ class Annotated(Closing):
         self._video: tuple[Source, VideoFile] | None = None
 
     def draw(self, entry: Entry, image: InputImage) -> Drawn | None:
-        """Draw the result; None of an error. From any thread, but in order what is followed."""
+        """Draw the result; return None for an error.
+
+        Any thread may call it. Frames of tracked videos must come in order.
+        """
         if isinstance(entry.result, ImageError):
             return None
         words, found = entry.result.vocabulary, entry.result.found
@@ -50,7 +53,7 @@ class Annotated(Closing):
         return encode(canvas, "image/jpeg") if entry.frame is None else canvas
 
     def write(self, entry: Entry, drawn: Drawn | None) -> None:
-        """Write the next image, in order."""
+        """Write the next image; call it in order."""
         if self._video is not None and self._video[0] is not entry.source:
             self.finish()
         if isinstance(drawn, bytes):
@@ -77,7 +80,7 @@ class Annotated(Closing):
             self._video = None
 
     def close(self) -> None:
-        """Remove a video that is not complete. Calling it again does nothing."""
+        """Remove a video that is not complete; further calls do nothing."""
         if self._video is not None:
             self._video[1].abandon()
             self._video = None

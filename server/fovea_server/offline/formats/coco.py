@@ -1,4 +1,4 @@
-"""Writes the results as a COCO dataset: images, annotations with scores, categories."""
+"""Writes results as a COCO dataset: images, annotations with scores, categories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fovea_server.offline.sources import Source
 
 FILE = "predictions.json"
 
-# Decimals, as /v1 has them.
+# Number of decimals of coordinates, as in /v1.
 _PIXEL = 2
 
 
@@ -33,9 +33,9 @@ def write_coco(
     folder: Path,
     info: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write predictions.json into a folder, with more `info` on top.
+    """Write predictions.json into a directory; `info` is added to its `info` object.
 
-    Annotations are written as they are read, as the masks of all can be more than the memory.
+    Annotations are written while results are read, because all masks may not fit into memory.
     """
     image_ids = _image_ids(sources)
     images: list[dict[str, Any]] = []
@@ -44,7 +44,7 @@ def write_coco(
         about = {"description": f"{model.name} {model.version}", **(info or {})}
         file.write('{"info": ' + _text(about))
         file.write(',\n"annotations": [')
-        numbers = count(1)  # pycocotools takes 0 for no annotation
+        numbers = count(1)  # pycocotools treats id 0 as no annotation
         for entry, image_id in zip(entries, image_ids, strict=False):
             if (result := entry.checked) is None:
                 continue
@@ -66,7 +66,7 @@ def _text(row: dict[str, Any]) -> str:
 
 
 def _image_ids(sources: Sequence[Source]) -> Iterator[int]:
-    """Number images from 1; images of COCO, whose names are numbers, by their names."""
+    """Return the ids of images: from 1, or the numeric file names if all images are named so."""
     stems = [source.path.stem for source in sources]
     if all(stem.isascii() and stem.isdecimal() for stem in stems):
         ids = dict.fromkeys(map(int, stems))
@@ -90,11 +90,11 @@ def _annotations(image_id: int, result: Result, form: MaskFormat) -> Iterator[di
             outlines = polygons(mask)
             drawn, area = {"segmentation": list(map(_pixels, outlines))}, _area(outlines)
         elif mask is not None:
-            # COCO has no form for a PNG file.
+            # COCO has no form for PNG masks.
             drawn = {"segmentation": run_lengths(mask, (height, width))}
             area = int(mask.pixels.sum())
         elif corners := each.get("corners"):
-            # Nor for a rotated box.
+            # COCO has no form for rotated boxes, so the corners become an outline.
             outline = [value for corner in corners for value in corner.values()]
             drawn, area = {"segmentation": [outline]}, _area([outline])
         points = each.get("keypoints")
@@ -123,7 +123,7 @@ def _area(outlines: Iterable[Sequence[float]]) -> float:
 
 
 def _keypoints(points: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Return x, y and COCO's visibility: 2 for a point that is seen, 1 for one that is guessed."""
+    """Return x, y and COCO's visibility of each point: 2 for seen, 1 for a low score."""
     rows = ((p["x"], p["y"], 2 if p["score"] >= SEEN else 1) for p in points)
     return [value for row in rows for value in row]
 

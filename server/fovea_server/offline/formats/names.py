@@ -1,4 +1,4 @@
-"""Names the classes of a model, and what a pipeline found of an object."""
+"""Names the classes of a model, and the stage results of a pipeline."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fovea_engines.results.stage_results import StageResult
 
 
 def class_names(labels: Sequence[str] | None, seen: Iterable[int]) -> list[str]:
-    """Return the names by id: all labels, and numbers of those that were seen beyond them."""
+    """Return the class names by id: all labels, and numbers for seen ids without a label."""
     most = max((len(labels or ()) - 1, *seen))
     return [class_name(labels, each) for each in range(most + 1)]
 
 
 OF_PIPELINE = ("attributes", "classes", "text", "text_score", "embedding", "error")
-"""What the stages of a pipeline may find of an object."""
+"""Fields that the stages of a pipeline may add to an object."""
 
 
 def pipeline_columns(results: Iterable[StageResult]) -> dict[str, Any]:
-    """Return what the stages of a pipeline found of an object, in the order of `OF_PIPELINE`.
+    """Return the stage results of an object by field, in the order of `OF_PIPELINE`.
 
-    Of an attribute these are the names of its likely classes, and of a class its score.
+    An attribute has the names of its likely classes, and a class has its score.
     """
     found: dict[str, Any] = {}
     for each in results:

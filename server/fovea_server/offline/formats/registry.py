@@ -1,4 +1,4 @@
-"""Lists the formats of results, and the tasks that each can have."""
+"""The formats of results, and the tasks that each format supports."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from fovea_server.offline.sources import Source
 
 FILE = "predictions.csv"
 
-# A spreadsheet computes a cell that begins so.
+# First characters of cells that a spreadsheet would evaluate as a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_csv(
     entries: Iterable[Entry], sources: Sequence[Source], model: ModelInfo, folder: Path
 ) -> None:
-    """Write predictions.csv into a folder; masks are left out.
+    """Write predictions.csv into a directory; masks are left out.
 
-    Names that a spreadsheet would take for formulas begin with an apostrophe.
+    Text that a spreadsheet would take for a formula gets an apostrophe in front.
     """
     frames = ["frame"] * any(source.is_video for source in sources)
     header = ["file", *frames, *_columns(model)]
@@ -61,7 +61,7 @@ def _columns(model: ModelInfo) -> list[str]:
 
 
 def _rows(result: Result) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the answer for an image."""
+    """Yield the rows for one image."""
     found = result.found
     assert found is not None, "raw tensors have no table"
     if not isinstance(found, Detections):
@@ -102,7 +102,7 @@ ANNOTATED = "annotated"
 Write: TypeAlias = Callable[[Iterable[Entry], Sequence[Source], ModelInfo, Path], None]
 
 WRITERS: Mapping[str, Write] = {"coco": write_coco, "yolo": write_yolo, "csv": write_csv}
-"""Formats that are written of all results, at the end."""
+"""Formats that are written at the end, from all results."""
 
 FILES: Mapping[str, str] = {
     ANNOTATED: "annotated/",
@@ -111,7 +111,7 @@ FILES: Mapping[str, str] = {
     "csv": "predictions.csv",
     "jsonl": "predictions.jsonl",
 }
-"""Where each format is found in the folder of the results."""
+"""Files of each format in the directory of the results."""
 
 _OBJECTS = Detections.tasks
 FINDS_NO_OBJECTS = tuple(task for task in RESULT_OF if task not in _OBJECTS)
@@ -126,7 +126,7 @@ _TASKS: Mapping[str, Sequence[str]] = {
 
 
 def read_formats(given: Sequence[str]) -> tuple[str, ...]:
-    """Read names, each with commas or not; InvalidOption if one is no format."""
+    """Parse format names, separated by commas or not; raise InvalidOption for an unknown name."""
     names = [name.strip() for text in given for name in text.split(",")]
     for name in names:
         if name not in _TASKS:
@@ -135,7 +135,7 @@ def read_formats(given: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_formats(formats: Sequence[str], model: ModelInfo) -> None:
-    """Refuse, as InvalidOption, formats that the results of a model cannot have."""
+    """Raise InvalidOption if a format does not support the results of the model."""
     able = [name for name, tasks in _TASKS.items() if model.task in tasks]
     mapless = model.mask == "none" and model.task in MAPS
     if mapless:

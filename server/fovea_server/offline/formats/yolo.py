@@ -1,4 +1,4 @@
-"""Writes labels as YOLO's trainers read them: a text file for each image, a line an object."""
+"""Writes labels in the format of YOLO trainers: a text file per image, a line per object."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Points = NDArray[np.float64]
 def write_yolo(
     entries: Iterable[Entry], sources: Sequence[Source], model: ModelInfo, folder: Path
 ) -> None:
-    """Write labels/, classes.txt and data.yaml into a folder.
+    """Write labels/, classes.txt and data.yaml into a directory.
 
-    A line is ``class cx cy w h``, of a segmenter ``class x y x y ...`` (an outline), of rotated
-    boxes the same with four corners, and with keypoints ``class cx cy w h x y visibility ...``.
-    All are shares of the upright image. An image without objects has an empty file.
+    A line is ``class cx cy w h`` for boxes, ``class x y x y ...`` for outlines of masks and corners
+    of rotated boxes, and ``class cx cy w h x y visibility ...`` for keypoints. Coordinates are
+    fractions of the upright image's width and height. An image without objects has an empty file.
     """
     seen: set[int] = set()
     for entry in entries:
@@ -50,7 +50,7 @@ def write_yolo(
 
 
 def _yaml(names: Sequence[str], model: ModelInfo) -> str:
-    """Write the description of the dataset. Strings of JSON are strings of YAML, too."""
+    """Return data.yaml; a JSON string is also a YAML string."""
     lines = [
         f"# Found by {model.name} {model.version}. The images belong into images/, beside labels/.",
         "train: images",
@@ -85,12 +85,15 @@ def _corners(found: Mapping[str, Any]) -> Points:
 
 
 def _shares(points: Points, size: Points) -> Points:
-    """Return points, [n, 2] in pixels, as shares: trainers refuse those outside the image."""
+    """Convert points, [n, 2] in pixels, to fractions.
+
+    Clip them, as trainers reject outside points.
+    """
     return np.clip(points / size, 0, 1)
 
 
 def _keypoints(found: Mapping[str, Any], size: Points) -> Points:
-    """Return x, y and COCO's visibility: 2 is seen, 1 guessed, 0 outside the image."""
+    """Return x, y and COCO's visibility: 2 is seen, 1 a low score, 0 outside the image."""
     points = found.get("keypoints", ())
     rows = np.array([(p["x"], p["y"], 2 if p["score"] >= SEEN else 1) for p in points])
     rows = rows.reshape(-1, 3)
@@ -100,7 +103,7 @@ def _keypoints(found: Mapping[str, Any], size: Points) -> Points:
 
 
 def _outline(mask: Bitmap, box: Points) -> Points:
-    """Return one outline around all parts of a mask, [n, 2]; the box where no pixel is set."""
+    """Return one outline around all parts of a mask, [n, 2]; the box if no pixel is set."""
     outlines = sorted((np.array(each).reshape(-1, 2) for each in polygons(mask)), key=len)
     if not outlines:
         return box
@@ -111,7 +114,7 @@ def _outline(mask: Bitmap, box: Points) -> Points:
 
 
 def _join_outlines(whole: Points, part: Points) -> Points:
-    """Go round an outline, and where it comes nearest to another cross over, round, and back."""
+    """Join two outlines at their nearest points, so that the path goes round both."""
     distances = np.square(whole[:, None] - part[None]).sum(axis=-1)
     here, there = np.unravel_index(distances.argmin(), distances.shape)
     around = np.roll(part, -int(there), axis=0)
