@@ -33,7 +33,7 @@ _ALLOW = {"allow": allow(["GET"])}
 
 
 class MetricsServer:
-    """Answers /metrics as Triton does: all other paths are empty."""
+    """Serves /metrics as Triton does; all other paths return an empty response."""
 
     def __init__(self, service: Service, features: Sequence[Feature] = ()) -> None:
         self._service, self._features = service, features
@@ -47,7 +47,7 @@ class MetricsServer:
         connection = partial(Connection, traffic=service.traffic, bounds=bounds)
         self._config = Config(
             CallMiddleware(GuardedApp(self._answer, guard, _make_refusal), service.traffic),
-            # uvicorn calls it like a class.
+            # uvicorn calls the function in place of a class.
             http=cast("type[asyncio.Protocol]", connection),
             ws="none",
             interface="asgi3",
@@ -57,11 +57,12 @@ class MetricsServer:
             log_config=None,
             access_log=False,
         )
-        # It is never run, as that would handle the process's signals, but only started and stopped.
+        # `Server.run` would handle the process's signals, so only `startup` and `shutdown` are
+        # called.
         self._server = Server(self._config)
 
     async def start(self) -> None:
-        """Listen and serve; Unavailable: the port or the address cannot be had."""
+        """Listen and serve; raise Unavailable if the address or port is not available."""
         settings = self._service.settings
         listener = bind(settings.metrics_address, settings.metrics_port)
         self._config.load()
@@ -70,15 +71,15 @@ class MetricsServer:
         log.info("metrics on %s port %d: /metrics", settings.metrics_address, self.port)
 
     def reload(self) -> None:
-        """Do nothing: it has no certificate."""
+        """Do nothing: this server has no certificate."""
 
     @property
     def port(self) -> int:
-        """The port that it listens on, once started."""
+        """The port on which the server listens, after `start`."""
         return int(self._server.servers[0].sockets[0].getsockname()[1])
 
     async def stop(self, grace_s: float) -> None:
-        """Refuse new connections, and close open ones after their answers."""
+        """Reject new connections, and close open connections after their responses."""
         if not self._server.started:
             return
         self._config.timeout_graceful_shutdown = math.ceil(grace_s)
@@ -98,7 +99,7 @@ class MetricsServer:
             headers = {name.decode(): value.decode() for name, value in refusal.headers}
             answer = PlainTextResponse(str(error), refusal.status, headers)
         else:
-            # In a thread: with many models it would block the event loop.
+            # Use a thread, because with many models the text takes too long for the event loop.
             principal = scope["state"]["call"].principal
             text = await asyncio.get_running_loop().run_in_executor(
                 self._thread, metrics_text, self._service, self._features, self._machine, principal
@@ -107,7 +108,7 @@ class MetricsServer:
         await answer(scope, receive, send)
 
     def _find_refusal(self, call: Call) -> FoveaError | None:
-        """Return why a client may not read the metrics; None if it may."""
+        """Return the error if a client may not read the metrics; otherwise None."""
         try:
             self._service.authenticator.admit(call, "metrics")
         except FoveaError as error:

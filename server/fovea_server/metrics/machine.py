@@ -1,4 +1,4 @@
-"""Metrics of the machine, or of the container: its processor, memory and GPUs.
+"""Metrics of the machine or container: CPU, memory and GPUs.
 
 Source: docs/user_guide/metrics.md of Triton.
 """
@@ -17,7 +17,7 @@ import psutil
 from fovea_server.observability.histogram import Family, gauge
 
 _ENERGY = "nv_energy_consumption"
-# Metric -> its help, the function of NVML, and the conversion of its answer.
+# Name of the metric -> its help text, the NVML function, and the conversion of its result.
 _GPU_METRICS: dict[str, tuple[str, str, Callable[..., float]]] = {
     _ENERGY: (
         "GPU energy consumption in joules since the Triton Server started",
@@ -53,18 +53,18 @@ _GPU_METRICS: dict[str, tuple[str, str, Callable[..., float]]] = {
 
 
 class MachineMetrics:
-    """Reads the machine on request, at most once in `interval_s` seconds."""
+    """Reads the metrics of the machine on request, at most once per `interval_s` seconds."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
         self._seen_at: float | None = None
         self._seen: list[Family] = []
         self._gpus_at_start = read_gpus()
-        # The rate covers the time between two calls; this is the first.
+        # `cpu_percent` covers the time since its last call, so call it once now.
         psutil.cpu_percent()
 
     def families(self) -> list[Family]:
-        """Build the families of the processor, of memory, and of GPUs if there are any."""
+        """Return the metric families of CPU and memory, and of GPUs if there are any."""
         now = time.monotonic()
         if self._seen_at is None or now - self._seen_at >= self._interval_s:
             self._seen = _host() + self._gpus()
@@ -93,7 +93,7 @@ def _host() -> list[Family]:
         gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", psutil.cpu_percent() / 100),
         gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total),
         gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", memory.used),
-        # Dashboards of Triton expect a pool; here each engine pins its own memory.
+        # Triton's dashboards expect a pool; in Fovea each engine pins its own memory.
         gauge(
             "nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0
         ),
@@ -104,10 +104,10 @@ def _host() -> list[Family]:
 
 
 def read_gpus() -> dict[str, dict[str, float]]:
-    """Read the metrics of all GPUs of this machine, by UUID, with NVML; energy since its start.
+    """Read the metrics of all GPUs with NVML, by UUID; energy counts from the start of the driver.
 
-    None without a driver or nvidia-ml-py. CUDA says which GPUs an engine may use
-    (`fovea_engines.device`), but not their load and power.
+    The result is empty without a driver or nvidia-ml-py. CUDA (`fovea_engines.device`) lists the
+    GPUs that an engine may use, but not their load and power.
     """
     nvml = _nvml()
     gpus: dict[str, dict[str, float]] = {}

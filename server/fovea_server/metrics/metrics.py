@@ -1,4 +1,4 @@
-"""Every metric of the server but those of the machine, as Prometheus reads them.
+"""All metrics of the server except those of the machine, in Prometheus' text format.
 
 Source: docs/user_guide/metrics.md of Triton for the names with nv_; the names with process_ are
 those of Prometheus' client libraries.
@@ -36,9 +36,9 @@ FORMER = {
     "fovea_stream_frame_age_seconds": "fovea_stream_age_seconds",
     "fovea_stream_sink_up": "fovea_stream_receiver_up",
 }
-"""New name -> name of 0.1.0, which is written beside it until 0.3."""
+"""New name -> name in 0.1.0, which is also written until 0.3."""
 
-# Bounds of the histogram of batch sizes.
+# Upper bounds of the histogram of batch sizes.
 _BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128)
 _Counters = dict[str, tuple[str, Callable[[ModelStatistics], int]]]
 
@@ -109,9 +109,10 @@ def metrics_text(
     machine: MachineMetrics,
     principal: Principal | None,
 ) -> str:
-    """Write the metrics of a service, its process and its machine in Prometheus' text format.
+    """Return the metrics of a service, its process and its machine in Prometheus' text format.
 
-    A holder of a key for some models learns of no others, nor of other keys, nor of cameras.
+    A `principal` with a key for some models gets no metrics of other models, other keys, or
+    streams.
     """
     cache = service.models.cache
     families = [
@@ -140,7 +141,7 @@ def _is_for(principal: Principal, labels: Labels) -> bool:
 
 
 def model_families(models: Iterable[ServedModel]) -> list[Family]:
-    """Build the families of all models that can answer now."""
+    """Return the metric families of all models that can respond now."""
     counters = _COUNTERS | _OF_CACHED_MODELS
     success, *others = (Family(name, "counter", text) for name, (text, _) in counters.items())
     failure = Family(
@@ -185,7 +186,7 @@ def _labels(model: ServedModel) -> Labels:
 
 
 def cache_families(cache: ResponseCache) -> list[Family]:
-    """Build the families of the response cache."""
+    """Return the metric families of the response cache."""
     done = cache.statistics
     return [
         gauge("nv_cache_util", "Cache utilization [0.0 - 1.0]", cache.used / max(cache.size, 1)),
@@ -212,7 +213,7 @@ def cache_families(cache: ResponseCache) -> list[Family]:
 
 
 def process_families() -> list[Family]:
-    """Build the families of this process: memory, files, times and the build."""
+    """Return the metric families of this process: memory, files, times and the build."""
     # psutil, because prometheus-client's collector reports nothing on macOS.
     process = psutil.Process()
     with process.oneshot():
@@ -242,12 +243,12 @@ def process_families() -> list[Family]:
 
 
 def batch_family() -> Family:
-    """Make the family of the batches of all models."""
+    """Make the empty family of batch sizes."""
     return Family("fovea_batch_size", "histogram", "Rows, or images, of each execution of a model")
 
 
 def add_batches(family: Family, labels: Labels, executions: Mapping[int, int]) -> None:
-    """Add the histogram of a model: its executions by their number of rows."""
+    """Add the histogram of a model; `executions` is the number of executions by batch size."""
     for bound in _BOUNDS:
         count = sum(times for rows, times in executions.items() if rows <= bound)
         family.add({**labels, "le": str(float(bound))}, count, "_bucket")
@@ -258,7 +259,7 @@ def add_batches(family: Family, labels: Labels, executions: Mapping[int, int]) -
 
 
 def limit_families(service: Service) -> list[Family]:
-    """Build the families of readiness, stores, the queues' limit and the bytes that are held."""
+    """Return the metric families of readiness, remote stores, the queue limit and memory in use."""
     budget = service.budget
     models = Family(
         "fovea_model_ready", "gauge", "1 if a version of the model can answer, 0 if none can"
