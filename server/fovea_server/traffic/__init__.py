@@ -1,1 +1,1 @@
-"""Records every request: its id, its line in the log, its time, whether it was refused."""
+"""Records every request: its id, its log line, its duration, and whether it was rejected."""

@@ -1,4 +1,4 @@
-"""One request, whatever carries it: its sender, its purpose, and its outcome."""
+"""One request over any transport: its client, its operation, and its outcome."""
 
 from __future__ import annotations
 
@@ -27,24 +27,27 @@ Header = Callable[[str], str | None]
 
 REQUEST_ID_HEADER = "x-request-id"
 CLIENT_LEFT = 499
-"""The status that proxies log for a client that left before the answer."""
+"""Status code that proxies log if a client disconnects before the response."""
 CLIENT: ContextVar[str] = ContextVar("client", default="")
-"""Key, or else address, of the client whose request is being answered; "" where it is unknown."""
+"""Key, or else IP address, of the client of the current request; "" if it is unknown."""
 
-# No spaces and no control characters: the id stands in log lines and in headers.
+# The id appears in log lines and headers, so it must not contain spaces or control characters.
 _SANE = re.compile(r"[\x21-\x7e]{1,128}")
-# Together unique, and much cheaper than a UUID; an id need not be secret.
+# A random prefix per process and a counter make unique ids, and are much cheaper than a UUID. The
+# ids need not be secret.
 _PROCESS = secrets.token_hex(8)
 _COUNTER = itertools.count(1)
 _FIELD_KEY = re.compile(r"([?&]api_key=)([^&]*)")
-# As others may call it, or write it.
+# Query parameters that may contain a key, also under other names or percent-encoded; logs hide
+# their values.
 _SECRETS = re.compile(r"([?&](?:api(?:_|-|%5f|%2d)?key|(?:access_)?token)=)([^&]*)", re.IGNORECASE)
-# Joined, a second key of a WebSocket makes the first none, too.
+# Headers whose values are joined if they occur several times. A joined Sec-WebSocket-Key is not
+# valid, so a request with two keys fails.
 _LISTS = frozenset((b"accept", b"accept-encoding", b"connection", b"sec-websocket-key"))
 
 
 def may_keep(call: Call | None) -> bool:
-    """Return True unless the request refuses, or its key lacks the scope `capture`."""
+    """Return True unless the request forbids capture, or its key lacks the scope `capture`."""
     if call is None:
         return True
     if call.header(NO_CAPTURE) is not None:
@@ -53,14 +56,20 @@ def may_keep(call: Call | None) -> bool:
 
 
 def request_id(given: str | None) -> str:
-    """Return the client's id, or a fresh one if it is absent, too long or not printable ASCII."""
+    """Return the client's request id, or a new one if it is missing or invalid.
+
+    A valid id has 1 to 128 printable ASCII characters without spaces.
+    """
     if given is not None and _SANE.fullmatch(given):
         return given
     return f"{_PROCESS}{next(_COUNTER):08x}"
 
 
 def fields(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return headers by name: the last of several with one name, and all of those that list."""
+    """Return headers by name.
+
+    If a name occurs several times, headers in `_LISTS` are joined, and others have the last value.
+    """
     found = dict(headers)
     if len(found) < len(headers):
         for name in _LISTS & found.keys():
@@ -69,7 +78,7 @@ def fields(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def lookup(headers: Mapping[bytes, bytes]) -> Header:
-    """Look up headers of HTTP by any spelling; their own names are in lower case."""
+    """Return a function that looks up headers by name, regardless of case."""
 
     def header(name: str) -> str | None:
         value = headers.get(name.lower().encode())
@@ -79,30 +88,30 @@ def lookup(headers: Mapping[bytes, bytes]) -> Header:
 
 
 class Call:
-    """A request. Its carrier makes it of the head, and ends it once with the status it was given.
+    """A request. Its transport creates it from the head, and ends it once with the status code.
 
     Attributes:
-        method: of HTTP, or name of the RPC.
-        is_rpc: gRPC carries it.
-        path: with its query, as sent; of gRPC the full name of the method.
-        client: its address; None where that is unknown.
-        header: looks up a header or metadata by its name; None if absent.
-        id: in the log and in the answer.
-        began: by `time.monotonic`.
-        model: name of the model that it is for; "" for none.
-        operation: of a request that asks a model to infer, without names that clients choose; ""
-            for all others.
-        probe: it is logged at DEBUG.
-        control: how it changes the server; "" if it does not.
-        secret: key of the secret that it needs for that, if any.
-        span: of a request that is traced; None for nearly all.
-        principal: the client that its key names; None where the server needs no key, or has not
-            looked yet.
-        images: for which the principal was charged.
-        paid: of these, what was not answered, and is requested again at no charge.
-        again: finds the principal again, for the parts of a long call; raises once the key has
-            expired.
-        field_key: in a field of an API of other software, of its address or its body.
+        method: HTTP method, or name of the RPC.
+        is_rpc: True for gRPC.
+        path: path with query, as sent; for gRPC the full name of the method.
+        client: IP address of the client; None if it is unknown.
+        header: looks up a header or metadata by name; returns None if it is missing.
+        id: request id in the log and in the response.
+        began: `time.monotonic()` at the start.
+        model: name of the requested model; "" for none.
+        operation: name of an inference operation, without names that clients choose; "" for all
+            other requests.
+        probe: True for a health probe, which is logged at DEBUG.
+        control: description of the change to the server; "" if the request changes nothing.
+        secret: name of the secret that the change requires, if any.
+        span: the trace of the request; None if it is not traced.
+        principal: holder of the request's key; None if the server requires no key, or has not
+            checked it yet.
+        images: number of images charged to the principal.
+        paid: number of charged images that failed and are requested again at no charge.
+        again: looks up the principal again, for parts of a long call; raises an error after the key
+            has expired.
+        field_key: key from the field `api_key` of a query or body, for APIs that have this field.
     """
 
     __slots__ = (
@@ -135,17 +144,17 @@ class Call:
         self.again: Callable[[], Principal] | None = None
 
     def infers(self, operation: str) -> None:
-        """Measure it as a request that asks a model to infer; it may be traced."""
+        """Mark the request as an inference request, which is measured and may be traced."""
         self.operation = operation
         if (tracer := self._traffic.tracer) is not None:
             self.span = tracer.begin(self.header("traceparent"), self.header("tracestate"))
 
     def controls(self, what: str, secret: str | None) -> None:
-        """Log that it changes the server, or tries to, and the key of the secret for that."""
+        """Record that the request changes the server, and the name of the required secret."""
         self.control, self.secret = what, secret
 
     def enter(self) -> None:
-        """Let the current task know the request: its log lines, its place in queues, its span."""
+        """Set the context variables of the current task: request id, client, span, and call."""
         REQUEST_ID.set(self.id)
         CLIENT.set((self.client or "") if self.principal is None else self.principal.called)
         SPAN.set(self.span)
@@ -153,32 +162,35 @@ class Call:
 
     @property
     def token(self) -> str | None:
-        """The key that it was sent with; None without one."""
+        """The key that was sent with the request; None without one."""
         scheme, _, rest = (self.header("authorization") or "").partition(" ")
         if scheme.lower() in ("bearer", "token"):
             return rest.strip()
         if scheme.lower() == "basic":
-            # Of programs that know users and passwords alone, as Label Studio: the password.
+            # Programs that support only user and password, such as Label Studio, send the key as
+            # password.
             with suppress(ValueError):
                 return b64decode(rest, validate=True).decode().partition(":")[2]
         return self.header("x-api-key") or self.field_key
 
     @property
     def shown(self) -> str:
-        """The path as logs show it: without a key that a client put into its query."""
+        """The path for logs, with keys in the query replaced by "..."."""
         path = self.path
         return path if "?" not in path else _SECRETS.sub(r"\1...", path)
 
     def take_field_key(self, query: str) -> None:
-        """Take a key of the field `api_key` of a query, where the API has that."""
+        """Take the key from the field `api_key` of a query, if it is there."""
         if found := _FIELD_KEY.search(f"?{query}"):
             self.field_key = unquote_plus(found[2])
 
     def part(self, *, admitted: bool = True) -> Call:
-        """Make the call of one of several requests in this one: it is measured and not logged.
+        """Make the call for one of several requests inside this one; it is measured but not logged.
+
+        With `admitted`, the key is checked again.
 
         Raises:
-            Unauthenticated, Forbidden: the key does not hold any more, and it was to be admitted.
+            Unauthenticated, Forbidden: the key is no longer valid.
         """
         part = Call(
             self._traffic, self.method, self.path, self.client, self.header, is_rpc=self.is_rpc
@@ -190,20 +202,20 @@ class Call:
         return part
 
     def measure(self, status: int | str, error: FoveaError | None = None) -> None:
-        """End a part of a call, or one that is logged elsewhere; see `end`."""
+        """Measure the end of a part, or of a call that is logged elsewhere; see `end`."""
         self._traffic.measure(self, status, error)
 
     def end(self, status: int | str, size: int = 0, error: FoveaError | None = None) -> None:
-        """Measure, trace and log it.
+        """Measure, trace and log the end of the request.
 
         Args:
-            status: of HTTP, or the name of gRPC's.
-            size: bytes of the answer's body.
-            error: that was the answer, if any.
+            status: HTTP status code, or name of the gRPC status.
+            size: size of the response body in bytes.
+            error: the error in the response, if any.
         """
         self._traffic.measure(self, status, error)
         self._traffic.log(self, status, size)
 
 
 CALL: ContextVar[Call | None] = ContextVar("call", default=None)
-"""The request that is being answered."""
+"""The request that is being processed."""

@@ -1,4 +1,4 @@
-"""The holder of a key, and what it allows."""
+"""The holder of a key, with its permissions."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ Scope = Literal["predict", "control", "metrics", "capture", "cameras"]
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The holder of a key of the file, or of a token of the company's provider.
+    """The holder of a key from the key file, or of a token from an identity provider.
 
     Attributes:
-        name: in the log and in traces.
-        label: in the metrics, where there may not be one for each user.
-        models: patterns of names; none for every model.
-        expires: None for never.
+        name: name in the log and in traces.
+        label: label in the metrics, which may be shared by many users.
+        scopes: the permitted groups of operations.
+        models: name patterns of the permitted models; empty for every model.
+        expires: time at which the key expires; None for never.
     """
 
     name: str
@@ -31,7 +32,7 @@ class Principal:
 
     @property
     def called(self) -> str:
-        """The holder in a sentence."""
+        """Description of the holder for messages."""
         return f"{'token' if self.name.startswith('jwt:') else 'key'} '{self.name}'"
 
     def takes(self, model: str) -> bool:
@@ -39,24 +40,24 @@ class Principal:
         return not self.models or any(fnmatchcase(model, each) for each in self.models)
 
     def check_scope(self, scope: Scope) -> None:
-        """Raise Forbidden if the holder lacks a scope; who may change cameras also sees them."""
+        """Raise Forbidden if the holder lacks a scope; "control" includes "cameras"."""
         if scope not in self.scopes and not (scope == "cameras" and "control" in self.scopes):
             has = ", ".join(sorted(self.scopes)) or "none"
             raise Forbidden(f"{self.called} lacks the scope '{scope}'; its scopes: {has}")
 
     def check_model(self, model: str) -> None:
-        """Raise Forbidden if the holder may not use a model of this name; "" is none."""
+        """Raise Forbidden if the holder may not use a model of this name; "" passes."""
         if model and not self.takes(model):
             raise Forbidden(
                 f"{self.called} is not for this model: it is for {', '.join(self.models)}"
             )
 
     def check_whole(self) -> None:
-        """Raise Forbidden if the holder may not change what is of all models."""
+        """Raise Forbidden if the holder may use only some models, because a change affects all."""
         if self.models:
             raise Forbidden(
                 f"{self.called} is for {', '.join(self.models)}, and this changes the whole server"
             )
 
     def charge(self, images: int) -> None:
-        """Count images; RateLimited if there is no room for them."""
+        """Count images against the rate and quota; raise RateLimited if they are exceeded."""

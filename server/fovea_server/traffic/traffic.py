@@ -1,4 +1,4 @@
-"""Logs and measures every request once it is answered, whatever carried it."""
+"""Logs and measures every request at its end, over any transport."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fovea_server.traffic.call import Call
 if TYPE_CHECKING:
     from fovea_server.observability.otel import OtelTracer
 
-# Each label costs memory and time of every scrape.
+# Largest number of key labels; each label costs memory, and time in every scrape.
 _MAX = 100
 _OTHERS = "others"
 
@@ -39,7 +39,7 @@ _INTERVAL_S = 60.0
 
 
 class KeyCounts:
-    """Counts by the names of keys; one thread adds, any may read.
+    """Counts requests and images by key; one thread adds, any thread may read.
 
     The first hundred names have labels of their own; all others are counted together.
     """
@@ -50,7 +50,7 @@ class KeyCounts:
         self._images: Counter[str] = Counter()
 
     def count(self, name: str, status: int | str, images: int) -> None:
-        """Count a request that was answered, and the images that it was charged with."""
+        """Count a finished request, and the images that were charged to its key."""
         self._requests[self._label(name), str(status)] += 1
         self.charge(name, images)
 
@@ -64,7 +64,7 @@ class KeyCounts:
         return name if name in self._names else _OTHERS
 
     def families(self) -> list[Family]:
-        """Build the families; none before the first request with a key."""
+        """Return the metric families; empty before the first request with a key."""
         requests = Family(
             "fovea_key_requests_total", "counter", "Requests for inference, by key and status"
         )
@@ -77,16 +77,16 @@ class KeyCounts:
 
 
 class Traffic:
-    """Logs requests, measures them by model, and warns of those that are refused.
+    """Logs requests, measures them by model, and warns about rejected requests.
 
-    There is one warning a minute, however many are refused. It belongs to the event loop. Only
-    names in `models` become labels; a client's other names count as "".
+    It logs at most one warning per minute. Call it on the event loop only. Only names in `models`
+    become labels; other names that clients send count as "".
 
     Attributes:
-        durations: of inference requests.
-        keys: how many of them, and of their images, each key has sent.
-        access_log: of every request; None where that is switched off.
-        tracer: of the same requests as `durations`; None where that is switched off.
+        durations: durations of inference requests.
+        keys: numbers of inference requests and images by key.
+        access_log: log with a line for every request; None if it is disabled.
+        tracer: traces inference requests; None if tracing is disabled.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class Traffic:
         self.durations = Durations(models)
         self.keys = KeyCounts()
         self.access_log = AccessLog(SERVER_LOG) if log_access else None
-        # (model, reason) -> (how many, the latest message), since the last warning.
+        # (model, reason) -> (count, latest message), since the last warning.
         self._refused: dict[tuple[str, str], tuple[int, str]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def measure(self, call: Call, status: int | str, error: FoveaError | None) -> None:
-        """Measure and trace an inference call; others are not."""
+        """Measure and trace an inference request; ignore other requests."""
         if not call.operation:
             return
         principal = call.principal
@@ -116,12 +116,12 @@ class Traffic:
                 call.span.attributes["fovea.key"] = principal.name
             self.tracer.end(call.span, cut(call.model), status, call.began, error)
         self.durations.observe(call.model, status, time.monotonic() - call.began)
-        # A client over its rate is no sign of a server that is too small.
+        # A client over its rate limit does not mean that the server is overloaded.
         if isinstance(error, _REFUSALS) and not isinstance(error, RateLimited):
             self.count_refusal(call.model if call.model in self._models else "", error)
 
     def log(self, call: Call, status: int | str, size: int) -> None:
-        """Log a call that is over, and that it changed the server or tried to."""
+        """Log a finished call, and the change to the server that it made or tried."""
         if call.control:
             self._log_control(call, status)
         if self.access_log is not None:
@@ -131,7 +131,7 @@ class Traffic:
             self.access_log.add(access, probe=call.probe)
 
     def count_refusal(self, model: str, error: FoveaError) -> None:
-        """Count a request that was refused, for the next warning; the first is logged at once."""
+        """Count a rejected request for the next warning; log the first one at once."""
         key = (model, error.code)
         count, _ = self._refused.get(key, (0, ""))
         self._refused[key] = (count + 1, str(error))
@@ -178,7 +178,7 @@ class Traffic:
         )
 
     def close(self) -> None:
-        """Log all that was not logged yet."""
+        """Log the rejected requests that no warning has reported yet."""
         if self._timer is not None:
             self._timer.cancel()
         if self._refused:

@@ -1,7 +1,7 @@
-"""The trace extension: writes the timestamps of sampled requests to a file.
+"""Triton's trace extension: writes the timestamps of sampled requests to a file.
 
-Source: "Trace Extension" of Triton's protocol and its docs/user_guide/trace.md. Timestamps are
-traced; the level TENSORS is accepted and adds nothing.
+Source: "Trace Extension" of Triton's protocol and its docs/user_guide/trace.md. Only timestamps
+are traced; the level TENSORS is accepted and adds nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MAX_SIGNED, _MAX_UNSIGNED = 2**31 - 1, 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Sampling:
-    """The settings that a model can have of its own; a count of -1 is no limit."""
+    """The settings that each model may override; a count of -1 means no limit."""
 
     trace_level: tuple[str, ...] = ()
     trace_rate: int = 1000
@@ -39,10 +39,13 @@ class _Sampling:
 
 
 class TraceSettings:
-    """The trace settings of the server and of single models, and their sampling.
+    """The trace settings of the server and of single models, and the sampling of requests.
 
-    A model's settings precede the server's, and those the operator's (`--trace-config`). `find`
-    raises NotFound where there is no model of a name.
+    Settings of a model override settings of the server, which override `--trace-config`.
+
+    Args:
+        config: values of `--trace-config`.
+        find: looks up a model by name; raises NotFound if it does not exist.
 
     Raises:
         InvalidOption: a value is invalid, or a trace has no file.
@@ -53,7 +56,7 @@ class TraceSettings:
         self._ids = itertools.count(1)
         self._file: TraceFile | None = None
         self._defaults = _Sampling()
-        # Settings made for the server (None) and for models; others fall back to the defaults.
+        # Settings made by requests for the server (None) and for models; the rest are defaults.
         self._own: dict[str | None, dict[str, Any]] = {None: {}}
         self._samplers: dict[str | None, _Sampler] = {}
         try:
@@ -67,7 +70,7 @@ class TraceSettings:
             ) from error
 
     def get(self, model: str | None = None) -> dict[str, Any]:
-        """Report the settings of a model or the server, under their names in requests."""
+        """Return the settings of a model or the server, under their names in requests."""
         self._check(model)
         sampler = self._sampler(model)
         return {
@@ -80,12 +83,12 @@ class TraceSettings:
         }
 
     def update(self, model: str | None, given: Mapping[str, object]) -> dict[str, Any]:
-        """Change the known settings among `given`, and report all; None resets a setting.
+        """Change the known settings among `given`, and return all settings; None resets a setting.
 
         Raises:
-            Unsupported: the file is given.
-            MalformedJson: a value has another type.
-            InvalidRequest: there is no such model, or a value is out of range.
+            Unsupported: `given` contains the file.
+            MalformedJson: a value has the wrong type.
+            InvalidRequest: the model does not exist, or a value is out of range.
         """
         self._check(model)
         if "trace_file" in given:
@@ -100,7 +103,7 @@ class TraceSettings:
         return self.get(model)
 
     def sample(self, model: str, version: int, request_id: str) -> TimedRequest | None:
-        """Start a trace for a new request; nearly always None."""
+        """Start a trace for a new request if it is sampled; otherwise return None."""
         if not self._sampler(model).chooses():
             return None
         return TimedRequest(next(self._ids), model, version, request_id, self._save)
@@ -124,7 +127,8 @@ class TraceSettings:
         samplers = {
             name: _Sampler(replace(self._defaults, **{**scope[None], **settings}))
             for name, settings in scope.items()
-            # Models that fall back to a changed setting restart their count.
+            # A change to the server also restarts the count of models without settings of their
+            # own.
             if model in (None, name)
         }
         for settings in (sampler.settings for sampler in samplers.values()):
@@ -179,7 +183,7 @@ class _Sampler:
 
 
 def _levels(name: str, value: object) -> tuple[str, ...] | None:
-    """Parse a list of levels: empty for OFF; None if it has no known level."""
+    """Parse a list of levels; empty for OFF, None if no level is known."""
     given = [as_string(level) for level in as_list(value)]
     if given == ["OFF"]:
         return ()
@@ -220,7 +224,7 @@ _PARSERS: dict[str, Callable[[str, object], object]] = {
 
 
 class TimedRequest:
-    """Records the timestamps of a request, ns of the monotonic clock, from its construction."""
+    """Records timestamps of a request, in ns of the monotonic clock, from its construction on."""
 
     def __init__(
         self,
@@ -240,7 +244,7 @@ class TimedRequest:
         self._mark("REQUEST_START", time.monotonic_ns())
 
     def record_times(self, times: StageTimes) -> None:
-        """Record the times of the engine."""
+        """Record the timestamps of the engine's stages."""
         end = time.monotonic_ns()
         output = end - times.output
         infer = output - times.infer
@@ -252,11 +256,11 @@ class TimedRequest:
         self._mark("COMPUTE_END", end)
 
     def save(self) -> None:
-        """Keep the record, as the request is answered."""
+        """Write the trace to the file; call it after the response."""
         self._keep(self)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Make the entries for a trace file, and record the end."""
+        """Record the end, and return the entries for a trace file."""
         self._mark("REQUEST_END", time.monotonic_ns())
         return [self._about, {"id": self._number, "timestamps": self._stamps}]
 
@@ -265,10 +269,10 @@ class TimedRequest:
 
 
 class TraceFile:
-    """Writes traces to one file, or to numbered files of a fixed number of traces.
+    """Writes traces to one file, or to numbered files with a fixed number of traces.
 
-    A file is a JSON array that is complete after every trace. It is overwritten at first. A trace
-    that cannot be written is dropped, and what was written before it stays as it is.
+    A file is a JSON array that is complete after every trace. An existing file is overwritten. A
+    trace that cannot be written is dropped, and the traces before it stay.
     """
 
     def __init__(self, path: Path) -> None:
@@ -310,11 +314,11 @@ class TraceFile:
 
 
 def _write(path: Path, array: bytes, *, append: bool) -> None:
-    """Write a JSON array, or append it to the one in the file, whole or not at all."""
+    """Write a JSON array, or append it to the array in the file; restore the file on an error."""
     flags = os.O_WRONLY | os.O_CREAT | (0 if append else os.O_TRUNC)
     file = os.open(path, flags, 0o666)
     try:
-        # It is empty where somebody took the file away.
+        # The file is empty if it was removed since the last write.
         end = os.fstat(file).st_size
         rest, at = memoryview(array[1:] if end else array), end
         try:
@@ -325,7 +329,7 @@ def _write(path: Path, array: bytes, *, append: bool) -> None:
             os.ftruncate(file, end)
             raise
         if end:
-            # Of the bracket that closed the array; this byte needs no space.
+            # Replace the bracket that closed the array; overwriting needs no more disk space.
             os.pwrite(file, b",", end - 1)
     finally:
         os.close(file)
