@@ -1,1 +1,1 @@
-"""Counters and histograms of models, and their text for Prometheus."""
+"""Counters and histograms of models, logs and traces of requests."""

@@ -1,4 +1,4 @@
-"""The access log: a line for every request."""
+"""The access log, with a line for every request."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from fovea_server.logs import ServerLog
 
 log = logging.getLogger("fovea_server.access")
 
-# Bytes of a line beside the names that the client chooses.
+# Estimated bytes of a line without the names that the client chooses.
 _REST = 200
 
 
 class Access(NamedTuple):
-    """A request that was answered.
+    """A finished request.
 
     Attributes:
-        method: of HTTP, or name of the RPC.
-        model: the name in the request; "" for none.
-        status: HTTP status, 499 where the client left before the answer; or name of gRPC's.
-        size: bytes of the answer's body.
-        began: by `time.monotonic`.
-        key: name of its key; "" where it has none.
+        client: IP address of the client, or "-".
+        method: HTTP method, or name of the RPC.
+        path: path of the request.
+        model: name of the model in the request; "" for none.
+        status: HTTP status code (499 if the client disconnected first), or name of the gRPC status.
+        size: size of the response body in bytes.
+        began: `time.monotonic()` at the start.
+        id: request id.
+        key: name of the request's key; "" without a key.
     """
 
     client: str
@@ -40,13 +43,13 @@ class Access(NamedTuple):
 
 
 class AccessLog:
-    """Logs requests: a record of `logging` for each would cost several times as much."""
+    """Logs requests without `logging` records, which would cost several times as much."""
 
     def __init__(self, log: ServerLog) -> None:
         self._log = log
 
     def add(self, access: Access, *, probe: bool) -> None:
-        """Log a request at INFO; a probe at DEBUG."""
+        """Log a request at INFO, or a probe at DEBUG."""
         level = logging.DEBUG if probe else logging.INFO
         if self._log.takes(log, level):
             named = len(access.method) + len(access.path) + len(access.model)
@@ -56,7 +59,7 @@ class AccessLog:
                 named = len(method) + len(path) + len(model)
             ms = 1e3 * (time.monotonic() - access.began)
             line = partial(self._line, time.time(), ms, "DEBUG" if probe else "INFO", access)
-            # Formatted later, in the thread of the log: no answer waits for that.
+            # The log's thread formats the line later, so that no response waits for it.
             self._log.add(line, _REST + named)
 
     def _line(self, created: float, ms: float, level: str, access: Access) -> str:
@@ -65,7 +68,7 @@ class AccessLog:
 
     def _text_line(self, created: float, ms: float, level: str, access: Access) -> str:
         client, method, path, model, status, size, _, request_id, key = access
-        # A gRPC client may call a method by any name.
+        # A gRPC client may send any text as the name of a method.
         shown = method if method.isprintable() else "-"
         named = f" model={model!r}" if model else ""
         return self._log.lines.text_line(

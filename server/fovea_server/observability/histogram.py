@@ -1,4 +1,4 @@
-"""Histograms, and those of how long requests take from their first byte to their answer."""
+"""Metric families, histograms, and the durations of requests from first byte to response."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _BOUNDS_S = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
-_SUCCESS = (200, "OK")  # as HTTP and gRPC name it
-# Each costs memory and time of every scrape, and models may come and go under any name.
+_SUCCESS = (200, "OK")  # success as HTTP and gRPC report it
+# Largest number of histograms. Each costs memory and time in every scrape, and clients may load and
+# unload models under any name.
 _MAX_HISTOGRAMS = 4096
 
 
 @dataclass(slots=True)
 class Family:
-    """Metrics of one name; a sample is (suffix of the name, labels, value)."""
+    """A metric family; a sample is (suffix of the name, labels, value)."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -42,7 +43,7 @@ def gauge(name: str, text: str, value: float) -> Family:
 
 
 def render(families: Iterable[Family]) -> str:
-    """Write the families as text, also those without samples."""
+    """Return the families in Prometheus' text format, including families without samples."""
     lines: list[str] = []
     for family in families:
         lines.append(f"# HELP {family.name} {family.help}")
@@ -53,7 +54,7 @@ def render(families: Iterable[Family]) -> str:
 
 
 def label_name(text: str) -> str:
-    """Convert a text to the name of a label, which has letters, digits and underscores only."""
+    """Convert a text to a label name, which has only letters, digits and underscores."""
     return re.sub(r"[^a-zA-Z0-9_]", "_", text)
 
 
@@ -69,7 +70,7 @@ def _escape(value: str) -> str:
 
 
 class Histogram:
-    """Counts values by the smallest of the ascending bounds that holds them; safe in any thread."""
+    """Counts values in buckets with ascending upper bounds; thread-safe."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -90,7 +91,7 @@ class Histogram:
         return dict(zip((*map(str, self._bounds), "+Inf"), counts, strict=True)), total
 
     def add_to(self, family: Family, labels: Labels) -> None:
-        """Add the histogram to a family."""
+        """Add the samples of the histogram to a family."""
         buckets, total = self.read()
         for bound, count in buckets.items():
             family.add({**labels, "le": bound}, count, "_bucket")
@@ -99,10 +100,11 @@ class Histogram:
 
 
 class Durations:
-    """A histogram for each model and status; one thread adds, any may read.
+    """Histograms of durations by model and status; one thread adds, any thread may read.
 
-    Only names in `models` become labels; a client's other names count as "". The number of
-    histograms is limited: beyond it, the oldest begins again from nothing.
+    Only names in `models` become labels; other names that clients send count as "". If there are
+    too
+    many histograms, the oldest is dropped, and its series starts again at 0.
     """
 
     def __init__(self, models: Container[str]) -> None:
@@ -110,7 +112,7 @@ class Durations:
         self._histograms: dict[tuple[str, int | str], Histogram] = {}
 
     def observe(self, model: str, status: int | str, seconds: float) -> None:
-        """Count a request that was answered."""
+        """Count the duration of a finished request."""
         histogram = self._histograms.get((model, status))
         if histogram is None:
             key = (model if model in self._models else "", status)
@@ -120,7 +122,7 @@ class Durations:
         histogram.observe(seconds)
 
     def of(self, model: str) -> dict[str, int]:
-        """Count a model's successful requests by the seconds within which they were answered."""
+        """Return the cumulative counts of a model's successful requests by duration in seconds."""
         counts: Counter[str] = Counter()
         for (name, status), histogram in list(self._histograms.items()):
             if name == model and status in _SUCCESS:
@@ -128,9 +130,9 @@ class Durations:
         return dict(counts)
 
     def family(self, served: Iterable[str] = ()) -> Family:
-        """Build the family of all histograms; those of success begin with 0 for `served` models.
+        """Return the family of all histograms; series for success start at 0 for `served` models.
 
-        Prometheus sees no increase where a series begins, and would miss the first requests.
+        Prometheus sees no increase when a series begins, and would miss the first requests.
         """
         family = Family(
             "fovea_request_duration_seconds",

@@ -1,6 +1,6 @@
-"""The counters of a model, as Triton's statistics extension defines them.
+"""The counters of a model, as defined by Triton's statistics extension.
 
-Source: "Statistics Extension" of Triton's protocol; the metrics families count the same things.
+Source: "Statistics Extension" of Triton's protocol; the metric families use these counters.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 
 class StageTimes(NamedTuple):
-    """The times of a request, an image or a batch, nanoseconds, in stages that do not overlap.
+    """The times of a request, an image or a batch, in nanoseconds; stages do not overlap.
 
     Attributes:
-        queue: the wait for the engine; 0 of a batch.
-        decode: of an image, from its file to pixels.
-        prepare: making the rows: an image is letterboxed, tensors of several requests are joined.
-        infer: the engine.
-        output: taking the results apart; of an image, decoding the head and writing the answer.
+        queue: wait for the engine; 0 for a batch.
+        decode: decoding of an image file to pixels.
+        prepare: making of the rows: letterboxing an image, or joining tensors of several requests.
+        infer: computation of the engine.
+        output: splitting of the outputs; for an image, decoding them and encoding the result.
     """
 
     queue: int = 0
@@ -37,11 +37,11 @@ class StageTimes(NamedTuple):
 
     @property
     def input(self) -> int:
-        """The work before the engine."""
+        """The time before the engine."""
         return self.decode + self.prepare
 
     def of_tensors(self) -> dict[str, int]:
-        """Return the times of a request for tensors by the names of Triton."""
+        """Return the times of a tensor request under Triton's names."""
         return {
             "queue": self.queue,
             "input": self.input,
@@ -50,7 +50,7 @@ class StageTimes(NamedTuple):
         }
 
     def of_image(self) -> dict[str, int]:
-        """Return the times of an image by the names that clients read."""
+        """Return the times of an image under the names that clients see."""
         return {
             "decode": self.decode,
             "letterbox": self.prepare,
@@ -64,12 +64,12 @@ NO_TIMES = StageTimes()
 
 
 def longest(times: Iterable[StageTimes]) -> StageTimes:
-    """Return the longest time of each stage; 0 where there are no times."""
+    """Return the longest time of each stage; 0 if `times` is empty."""
     return StageTimes(*map(max, zip(NO_TIMES, *times, strict=True)))
 
 
 class Stages:
-    """Histograms of the times that images spend in each stage; safe in any thread."""
+    """Histograms of the times that images spend in each stage; thread-safe."""
 
     def __init__(self) -> None:
         self._histograms = {stage: Histogram(_BOUNDS_S) for stage in NO_TIMES.of_image()}
@@ -80,13 +80,13 @@ class Stages:
             histogram.observe(ns / 1e9)
 
     def add_to(self, family: Family, labels: Labels) -> None:
-        """Add the histograms to the `stage_family`, each with its stage as a label."""
+        """Add the histograms to the `stage_family`, with the stage as a label."""
         for stage, histogram in self._histograms.items():
             histogram.add_to(family, {**labels, "stage": stage})
 
 
 def stage_family() -> Family:
-    """Make the family of the stages of all models."""
+    """Make the empty family of stage durations."""
     return Family(
         "fovea_stage_duration_seconds",
         "histogram",
@@ -95,7 +95,7 @@ def stage_family() -> Family:
 
 
 class FailureReason(StrEnum):
-    """Label of `nv_inference_request_failure`."""
+    """Values of the label `reason` of `nv_inference_request_failure`."""
 
     OTHER = "OTHER"
     CANCELED = "CANCELED"
@@ -118,7 +118,7 @@ class Duration:
 
 @dataclass(slots=True)
 class BatchStatistics:
-    """Executions of one batch size."""
+    """Durations of the executions with one batch size."""
 
     compute_input: Duration = field(default_factory=Duration)
     compute_infer: Duration = field(default_factory=Duration)
@@ -126,7 +126,7 @@ class BatchStatistics:
 
 
 class ModelStatistics:
-    """Counters of one version of one model; safe in any thread."""
+    """Counters of one version of one model; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -155,12 +155,12 @@ class ModelStatistics:
             batch.compute_output.add(times.output)
 
     def count_parts(self, rows: int) -> None:
-        """Count parts of an image, which is counted by `count_success` once all are there."""
+        """Count parts of an image as inferences; `count_success` counts the image later."""
         with self._lock:
             self.inference_count += rows
 
     def count_success(self, rows: int, total_ns: int, times: StageTimes) -> None:
-        """Count a request of `rows` that the engine answered."""
+        """Count a request of `rows` that the engine has completed."""
         with self._lock:
             self.last_inference_ms = time.time_ns() // 1_000_000
             self.inference_count += rows
@@ -171,13 +171,13 @@ class ModelStatistics:
             self.compute_output.add(times.output)
 
     def count_failure(self, total_ns: int, reason: FailureReason) -> None:
-        """Count a request that failed."""
+        """Count a failed request."""
         with self._lock:
             self.fail.add(total_ns)
             self.failures[reason] += 1
 
     def count_cache_hit(self, total_ns: int, queue_ns: int, lookup_ns: int) -> None:
-        """Count a request that the response cache answered."""
+        """Count a request whose response came from the cache."""
         with self._lock:
             self.last_inference_ms = time.time_ns() // 1_000_000
             self.success.add(total_ns)
@@ -185,7 +185,7 @@ class ModelStatistics:
             self.cache_hit.add(lookup_ns)
 
     def batch_sizes(self) -> dict[int, int]:
-        """Return how many executions there were of each number of rows."""
+        """Return the number of executions by batch size."""
         with self._lock:
             return {rows: batch.compute_infer.count for rows, batch in self.batches.items()}
 

@@ -1,4 +1,4 @@
-"""Traces for OpenTelemetry: chooses requests, makes their spans, and sends them over OTLP."""
+"""OpenTelemetry traces: samples requests, makes their spans, and sends them over OTLP."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ log = logging.getLogger(__name__)
 
 _EXPORTER = "opentelemetry.exporter"
 _REPORTING = tuple(map(logging.getLogger, (_EXPORTER, "opentelemetry.sdk")))
-# It would log each `tracestate` of a client that is not valid.
+# The library would log every invalid `tracestate` of a client.
 logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
-# Version 00; additions of a later version at the end are ignored, as W3C asks.
+# Format of `traceparent`, version 00. As W3C requires, fields that later versions append are
+# ignored.
 _PARENT = re.compile(
     r"(?!ff)(?P<version>[0-9a-f]{2})-(?!0{32})(?P<trace>[0-9a-f]{32})-(?!0{16})"
     r"(?P<span>[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})(?P<rest>-.*)?"
 )
-# The server's fault, as OpenTelemetry's conventions for gRPC have it.
+# gRPC statuses that mean a fault of the server, by OpenTelemetry's conventions.
 _FAULTS = {
     *("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"),
 }
@@ -49,14 +50,14 @@ _MAX_SECONDS_AT_EXIT = 5.0
 
 
 class OtelTracer:
-    """Makes a span for a request, and one below it for each stage.
+    """Makes a span for a request, and a child span for each stage.
 
-    A caller's decision to sample is followed. Spans are made once the request is answered, from
-    the times that were taken anyway, so a request that is not sampled costs its choice only.
+    The sampling decision of a caller is followed. Spans are made after the response from times that
+    were measured anyway, so a request that is not sampled costs only the decision.
 
     Args:
-        ratio: of the requests without a caller's span, 0 to 1.
-        exporter: takes the spans; default OTLP over HTTP, as the OTEL_... variables say.
+        ratio: share of the requests without a caller's span to trace, 0 to 1.
+        exporter: receives the spans; by default OTLP over HTTP, configured by OTEL_... variables.
     """
 
     def __init__(self, ratio: float, exporter: SpanExporter | None = None) -> None:
@@ -68,7 +69,7 @@ class OtelTracer:
         self._exporter = exporter or _OtlpExporter(self._failures)
         named = Resource({"service.name": "fovea", "service.version": version("fovea-serve")})
         self._provider = TracerProvider(
-            # `begin` has chosen already.
+            # `begin` has sampled already.
             sampler=ALWAYS_ON,
             resource=named.merge(OTELResourceDetector().detect()),
             shutdown_on_exit=False,
@@ -77,7 +78,7 @@ class OtelTracer:
         self._tracer = self._provider.get_tracer("fovea", version("fovea-serve"))
 
     def begin(self, traceparent: str | None, tracestate: str | None) -> RequestSpan | None:
-        """Choose a request; a `traceparent` that is not valid counts as none."""
+        """Decide whether to trace a request; an invalid `traceparent` is ignored."""
         found = None if traceparent is None else _PARENT.fullmatch(traceparent)
         if found is None or (found["version"] == "00" and found["rest"]):
             return RequestSpan(None) if random.random() < self._ratio else None
@@ -96,8 +97,8 @@ class OtelTracer:
         began: float,
         error: FoveaError | None,
     ) -> None:
-        """Make the spans of an answered request."""
-        # Stages are timed by the monotonic clock, and spans by the calendar.
+        """Make the spans of a finished request."""
+        # Stages are timed by the monotonic clock, and spans by wall-clock time.
         offset_ns = time.time_ns() - time.monotonic_ns()
 
         ended_ns = time.monotonic_ns()
@@ -123,13 +124,13 @@ class OtelTracer:
         server.end(offset_ns + ended_ns)
 
     def close(self) -> None:
-        """Send the rest, for a limited time; blocks."""
+        """Send the remaining spans, for a limited time; blocks."""
         sending = Thread(target=self._provider.shutdown, name="last-spans", daemon=True)
         sending.start()
         sending.join(0 if self._failures.down else _MAX_SECONDS_AT_EXIT)
         if sending.is_alive():
             self._failures.report("there was no time for the last spans")
-            # Ends its wait for another attempt.
+            # `shutdown` ends the exporter's wait before its next attempt.
             self._exporter.shutdown()
             sending.join(_MAX_SECONDS_AT_EXIT)
         for logger in _REPORTING:
@@ -138,10 +139,10 @@ class OtelTracer:
 
 
 class _Failures(logging.Handler):
-    """Says once that spans are lost, however often the library says it.
+    """Logs once that spans are lost, although the library logs it repeatedly.
 
     Attributes:
-        down: spans do not arrive.
+        down: True while spans do not arrive.
     """
 
     def __init__(self) -> None:
@@ -149,7 +150,7 @@ class _Failures(logging.Handler):
         self.down = self._slow = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Report the first warning of the exporter, or that the queue to it is full."""
+        """Report the first warning of the exporter, or that its queue is full."""
         if record.name.startswith(_EXPORTER):
             self.report(record.getMessage())
         elif not (self.down or self._slow):
@@ -157,7 +158,7 @@ class _Failures(logging.Handler):
             log.warning("spans are lost (%s): lower --otel-ratio", record.getMessage())
 
     def report(self, reason: str) -> None:
-        """Log that spans do not arrive, if that was not logged."""
+        """Log that spans do not arrive, unless that was logged already."""
         if not self.down:
             self.down = True
             log.warning(
@@ -167,21 +168,21 @@ class _Failures(logging.Handler):
             )
 
     def over(self) -> None:
-        """Log that spans arrive again, if they did not."""
+        """Log that spans arrive again, if they did not before."""
         if self.down:
             self.down = False
             log.info("spans reach the collector again")
 
 
 class _OtlpExporter(OTLPSpanExporter):
-    """OTLP over HTTP, which notes when it works again."""
+    """An OTLP exporter over HTTP that reports when it works again."""
 
     def __init__(self, failures: _Failures) -> None:
         super().__init__()
         self._failures = failures
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send spans, in the thread of the processor."""
+        """Send spans; the thread of the span processor calls this."""
         result = super().export(spans)
         if result is SpanExportResult.SUCCESS:
             self._failures.over()
@@ -191,7 +192,7 @@ class _OtlpExporter(OTLPSpanExporter):
 def _status_attributes(status: int | str) -> dict[str, str | int]:
     if isinstance(status, int):
         return {"http.response.status_code": status}
-    # It is loaded already, as gRPC has answered.
+    # `grpc` is loaded already, because the status came from a gRPC response.
     import grpc
 
     return {"rpc.system": "grpc", "rpc.grpc.status_code": grpc.StatusCode[status].value[0]}

@@ -1,6 +1,6 @@
-"""The record of a request that is traced, until its spans are made.
+"""The record of a traced request, until its spans are made.
 
-It needs no package of OpenTelemetry, so that a server which does not trace loads none.
+It needs no OpenTelemetry package, so that a server without tracing loads none.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Attributes = dict[str, str | int]
 
 
 class Stage(NamedTuple):
-    """A part of the work on a request; it began at this time of `time.monotonic_ns`."""
+    """A part of the work on a request; `began_ns` is a `time.monotonic_ns()`."""
 
     name: str
     began_ns: int
@@ -23,12 +23,14 @@ class Stage(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RequestSpan:
-    """The record of a request, filled in on its way.
+    """The record of a request, which the parts of the server fill in.
 
     Attributes:
-        caller: the span of the client, in the tracer's form; None if it sent none.
-        name: of the operation, without names that clients choose.
-        id: as in the log.
+        caller: the client's span, in the tracer's form; None if the client sent none.
+        name: name of the operation, without names that clients choose.
+        id: request id, as in the log.
+        attributes: attributes of the request's span.
+        stages: the stages so far, one child span each.
     """
 
     caller: object
@@ -39,4 +41,4 @@ class RequestSpan:
 
 
 SPAN: ContextVar[RequestSpan | None] = ContextVar("span", default=None)
-"""The record of the request that is being answered; None where it is not traced."""
+"""The record of the request that is being processed; None if it is not traced."""
