@@ -1,1 +1,1 @@
-"""Measures a running server: load in a process of its own, figures, charts."""
+"""Measures a running server: load from a separate process, figures, charts."""

@@ -1,4 +1,4 @@
-"""Draws curves and points as SVG."""
+"""Draws line and scatter charts as SVG."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fovea_server.svg import document, text
 
-# Colours that people who are colour-blind tell apart (Okabe and Ito, 2008).
+# Colours that colour-blind people can distinguish (Okabe and Ito, 2008).
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _WIDTH, _HEIGHT = 760, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 190, 48, 56
@@ -17,12 +17,12 @@ _STYLE = ".axis{stroke:#888;fill:none}.grid{stroke:#e4e4e4}"
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A direction of a chart.
+    """An axis of a chart.
 
     Attributes:
-        label: with the unit.
-        ticks: values with a line, ascending; the first and the last are the ends of the axis.
-        texts: of the ticks; None writes the values.
+        label: name of the axis, with the unit.
+        ticks: values with a grid line, ascending; the first and the last are the ends of the axis.
+        texts: texts of the ticks; by default their values.
     """
 
     label: str
@@ -35,13 +35,13 @@ class Axis:
         return zip(self.ticks, self.texts or map("{:g}".format, self.ticks), strict=True)
 
     def share(self, value: float) -> float:
-        """Return how far along the axis a value is, 0 to 1 inside it."""
+        """Return the position of a value on the axis; 0 and 1 are the ends."""
         return (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one kind, joined by a line or each by itself."""
+    """Points of one kind, joined by a line or separate."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -51,7 +51,14 @@ class Series:
 def chart(
     title: str, x: Axis, y: Axis, series: Sequence[Series], limit: float | None = None
 ) -> str:
-    """Draw series; `limit` is a value of x with an upright line.
+    """Draw a chart as SVG; `limit` is a value of x that gets a vertical line.
+
+    Args:
+        title: title of the chart.
+        x: horizontal axis.
+        y: vertical axis.
+        series: series in the order of the legend.
+        limit: value of x; None for no line.
 
     Returns:
         An SVG document.
@@ -73,7 +80,7 @@ def chart(
 
 
 def round_ticks(most: float) -> list[float]:
-    """Choose ticks 1, 2 or 5 times a power of ten apart, from 0 to `most` or more."""
+    """Return ticks from 0 to at least `most`, with a step of 1, 2 or 5 times a power of ten."""
     least = most / 6 or 1.0
     power = 10.0 ** math.floor(math.log10(least))
     step = next(each * power for each in (1, 2, 5, 10) if each * power >= least)

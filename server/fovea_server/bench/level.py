@@ -1,4 +1,4 @@
-"""The figures of one level of load, while it goes on and when it is over."""
+"""The figures of one level of load, during the measurement and after it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from fovea_server.offline.accuracy import answered_accuracy
 
 PERCENTILES = (50, 95, 99)
 
-# The rest of an image's total are stages of their own.
+# Key of the total time of an image, which is left out, because all other keys are stages.
 _TOTAL = "total"
 _OUTSIDE = "outside"
 
 
 class Generator(Closing):
-    """Sends requests to one server from a process of its own.
+    """Sends requests to one server from a separate process.
 
     Args:
-        address: of the server.
-        requests: heads with bodies, as they go over the wire; sent in turn.
+        address: address of the server.
+        requests: complete requests, heads with bodies, that are sent in turn.
     """
 
     def __init__(self, address: Endpoint, requests: Sequence[bytes]) -> None:
@@ -45,7 +45,8 @@ class Generator(Closing):
         self._process = context.Process(
             target=_generate, args=(theirs, address, requests), daemon=True
         )
-        # Ctrl-C is for the parent, which asks what was measured so far; the child inherits this.
+        # The child inherits a mask that blocks Ctrl-C: the parent handles it, and still needs
+        # samples.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
@@ -54,9 +55,10 @@ class Generator(Closing):
         theirs.close()
 
     def apply(self, burst: Burst) -> Iterator[LoadSample]:
-        """Put a load on the server; yield what it meets, a few times a second.
+        """Put a load on the server; yield a sample a few times per second.
 
-        A burst that is not read to its end leaves the generator of no more use: close it.
+        Read all samples of a burst. After a burst that was not read to its end, close the
+        generator.
         """
         try:
             self._pipe.send(burst)
@@ -69,16 +71,16 @@ class Generator(Closing):
             raise Unavailable("the load generator has died: run the command again") from error
 
     def close(self) -> None:
-        """End the process. Calling it again does nothing."""
+        """End the process; further calls do nothing."""
         self._process.kill()
         self._process.join()
         self._pipe.close()
 
 
 def _generate(pipe: Connection, address: Endpoint, requests: Sequence[bytes]) -> None:
-    # uvloop takes the signal mask back.
+    # uvloop resets the signal mask.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # In open loop there is a connection for each request that waits.
+    # An open loop has a connection for each request that waits.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     while True:
@@ -94,15 +96,15 @@ class Level:
     """The figures of a burst so far.
 
     Attributes:
-        load: of the burst.
-        sample: all that was met.
-        batch: mean rows of an execution; None where the server does not say.
-        stages: mean milliseconds in each stage of the server; "outside" are those of the network,
-            of reading and writing, and of the generator. Empty where the server does not say.
-        server_cpu: cores that the server used; None where it is not on this machine.
-        accuracy: of answers under this load; None where there were no labels.
-        accuracy_missing: labelled images that got no answer.
-        complete: it was not interrupted.
+        load: load of the burst.
+        sample: sum of all samples.
+        batch: mean batch size of the executions; None if the statistics cannot be read.
+        stages: mean milliseconds in each stage of the server. "outside" is the rest: the network,
+            reading and writing, and the generator. Empty if the server reports no stages.
+        server_cpu: number of cores that the server used; None if it runs on another machine.
+        accuracy: accuracy of the responses under this load; None without labels.
+        accuracy_missing: number of labelled images without a response.
+        complete: False if the measurement was interrupted.
     """
 
     load: Load
@@ -116,46 +118,56 @@ class Level:
 
     @property
     def title(self) -> str:
-        """Name the load: "4 clients", "50/s"."""
+        """Name of the load: "4 clients", "50/s"."""
         if isinstance(self.load, ClosedLoop):
             return f"{self.load.clients} client{'s' * (self.load.clients > 1)}"
         return f"{self.load.rate:g}/s"
 
     @property
     def rate(self) -> float:
-        """Answers a second."""
+        """Responses per second."""
         return self.sample.in_time / self.sample.seconds if self.sample.seconds else 0.0
 
     @property
     def generator_cpu(self) -> float:
-        """Cores that the generator used; at most 1."""
+        """Number of cores that the generator used; at most 1."""
         return self.sample.cpu_s / self.sample.seconds if self.sample.seconds else 0.0
 
     @property
     def failed(self) -> int:
-        """Number of requests without an answer, or with an error for one."""
+        """Number of requests that got no response or an error."""
         return sum(count for count, _ in self.sample.errors.values())
 
     def latency_ms(self, percentile: float) -> float | None:
-        """Latency that so many percent of the answers had at most; None without answers."""
+        """Return the latency that a percentage of the responses did not exceed.
+
+        None without responses.
+        """
         latencies = self.sample.latencies
-        # An observed value, not one between two.
+        # "higher" returns an observed value, and does not interpolate.
         found = np.percentile(latencies, percentile, method="higher") if latencies else None
         return None if found is None else 1e3 * float(found)
 
     def telling_ms(self, percentile: float) -> float | None:
-        """Latency as `latency_ms`; None of so few answers that it is the slowest (p99: of 99)."""
+        """Return the latency like `latency_ms`, or None if there are too few responses.
+
+        With too few responses the percentile would be the slowest response: for p99, fewer than
+        100.
+        """
         few = len(self.sample.latencies) * (100 - percentile) < 100
         return None if few else self.latency_ms(percentile)
 
     @property
     def late_p99_ms(self) -> float | None:
-        """Time after which 99 in 100 requests were sent from when they were due; None of fewer."""
+        """99th percentile of the delay from due to sent, in ms.
+
+        None with fewer than 100 requests.
+        """
         late = self.sample.late
         return 1e3 * float(np.percentile(late, 99)) if len(late) >= 100 else None
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types."""
+        """Return the figures as plain JSON types."""
         latencies = self.sample.latencies
         return {
             "load": {"kind": type(self.load).__name__, **asdict(self.load)},
@@ -185,10 +197,10 @@ class Level:
 def measure_levels(
     bursts: Iterable[Burst], payload: Payload, target: Target, server: ServerProcess | None = None
 ) -> Iterator[list[Level]]:
-    """Put one load after the other on a server.
+    """Put one load after another on a server.
 
-    Yields the levels so far a few times a second, always the same list. The last has its figures so
-    far, and its stages and its accuracy when it is `complete`.
+    Yields the list of levels a few times per second; it is always the same list. The last level has
+    its figures so far. Its stages and its accuracy follow when it is `complete`.
     """
     levels: list[Level] = []
     with ExitStack() as stack:
@@ -222,7 +234,7 @@ def _apply_timed(
             before = target.counters()
             cpu_s = 0.0 if server is None else server.cpu_s
         if server is not None and sample.seconds and not (sample.ended and level.server_cpu):
-            # Not of the time after the burst, in which the last answers come.
+            # The time after the burst does not count: then only the last responses arrive.
             level.server_cpu = (server.cpu_s - cpu_s) / sample.seconds
         level.sample.add(sample)
         yield
@@ -233,7 +245,7 @@ def _apply_timed(
 
 
 def _stages(level: Level, before: Counters | None, after: Counters | None) -> dict[str, float]:
-    """Compute the mean of each stage: as the answers say, or as the statistics do."""
+    """Return the mean time of each stage, from the responses or else from the statistics."""
     if not (count := len(level.sample.latencies)):
         return {}
     stages = {stage: ms / count for stage, ms in level.sample.stages.items() if stage != _TOTAL}

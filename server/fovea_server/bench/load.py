@@ -1,4 +1,4 @@
-"""Loads that are put on a server, and what their requests met."""
+"""Loads on a server, and the outcome of their requests."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """Clients that each send one request after the other, and wait where Retry-After says so."""
+    """Clients that send one request after another, and wait if the response has Retry-After."""
 
     clients: int
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Requests that are due at random times, so many a second (Poisson), whatever is answered."""
+    """Requests at random times with a mean rate per second (Poisson), regardless of responses."""
 
     rate: float
 
@@ -28,9 +28,10 @@ class Burst:
     """A load for some time.
 
     Attributes:
-        warmup_s: under the same load, before anything counts.
-        seconds: that count; None sends each request once and keeps the answers.
-        timeout_s: after which a request without an answer has failed, to a quarter of a second.
+        load: the load.
+        seconds: measured time in seconds. None sends each request once and keeps the responses.
+        warmup_s: seconds under the same load before the measurement.
+        timeout_s: seconds until a request without a response fails, checked every 0.25 s.
     """
 
     load: Load
@@ -41,7 +42,7 @@ class Burst:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a server listens."""
+    """The address of a server."""
 
     host: str
     port: int
@@ -50,19 +51,19 @@ class Endpoint:
 
 @dataclass(slots=True)
 class LoadSample:
-    """The requests that ended lately; samples of one burst add up.
+    """The requests that ended since the last sample; the samples of one burst add up.
 
     Attributes:
-        seconds: of the burst so far, without its warm-up.
-        in_time: answers that came while the burst counted: the rate is of these.
-        latencies: seconds from when an answered request was due (closed loop: sent).
+        seconds: length of the burst so far, without its warm-up.
+        in_time: number of responses that arrived in the measured time; the rate is based on it.
+        latencies: seconds from when a request was due (in a closed loop: sent) to its response.
         late: seconds from when a request was due until it was sent.
-        errors: (status, code) -> number and the first message; status 0 without an answer.
-        stages: milliseconds in the server, all answers together, by stage.
-        answers: body by the number of its request, where the burst keeps them.
-        cpu_s: of this process.
-        began: the warm-up is over.
-        ended: this is the last.
+        errors: (status, code) -> (count, first message); the status is 0 without a response.
+        stages: milliseconds in each stage of the server, summed over all responses.
+        answers: response body by number of the request, if the burst keeps them.
+        cpu_s: CPU time of this process, in seconds.
+        began: True if the warm-up is over.
+        ended: True for the last sample.
     """
 
     seconds: float = 0.0
@@ -90,6 +91,6 @@ class LoadSample:
         self.began, self.ended = self.began or more.began, more.ended
 
     def add_error(self, status: int, code: str, message: str, count: int = 1) -> None:
-        """Count requests that failed alike."""
+        """Count requests that failed with the same error."""
         before, first = self.errors.get((status, code), (0, message))
         self.errors[status, code] = before + count, first

@@ -1,4 +1,4 @@
-"""The requests of a measurement, checked with the server before any load."""
+"""The requests of a measurement, tried on the server before any load."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from fovea_server.offline.accuracy import check_answer, read_labels, request_opt
 
 MAX_IMAGES = 256
 
-# Statuses of /v1 for an image that is damaged, or too large: the next may be right.
+# Statuses of /v1 for a single damaged or too large image: the next image may succeed.
 _OF_ONE_IMAGE = (400, 413)
 
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The requests that are sent.
+    """The requests of a measurement.
 
     Attributes:
-        kind: of the answers that are counted.
-        timed: requests that are sent in turn.
-        version: of the model, that will answer.
-        judged: a request for each labelled image; none without labels.
-        labelled: the labels; None without.
+        kind: what the responses are counted as.
+        timed: requests that are sent in turn under load.
+        version: version of the model that responds.
+        judged: a request for each labelled image; empty without labels.
+        labelled: the labels; None without labels.
     """
 
     kind: Literal["images", "requests"]
@@ -41,29 +41,29 @@ class Payload:
 
     @property
     def split(self) -> str | None:
-        """The split of the labelled images, as val."""
+        """The split of the labelled images, for example "val"; None without labels."""
         return None if self.labelled is None else split_of(self.labelled)
 
     @property
     def judged_on(self) -> str:
-        """Say what the accuracy is measured on, as the end of a title; empty without labels."""
+        """The labelled images, as the end of a title; empty without labels."""
         return "" if self.labelled is None else f", accuracy on {images_text(self.labelled)}"
 
 
 def image_payload(target: Target, images: Path | None, data: Path | None = None) -> Payload:
-    """Read images and labels, and send one image.
+    """Read images and labels, and send images until the server has predicted one.
 
     Args:
         target: the model.
-        images: their folder; None where they lie with the labels.
-        data: labels, as `read_labels` takes them.
+        images: directory of the images; None if they are stored with the labels.
+        data: labels, see `read_labels`; None to measure no accuracy.
 
     Raises:
         InvalidOption: there are no images, or the labels cannot be read.
         NotFound: the server has no such model.
-        InvalidImage: it takes none of the images.
+        InvalidImage: the server rejects all images.
         UnsupportedModel: the model has another task than the labels.
-        Unavailable: it does not answer, or refuses.
+        Unavailable: the server does not respond, or rejects the requests.
     """
     if data is None:
         assert images is not None, "images or labels are given"
@@ -82,14 +82,14 @@ def image_payload(target: Target, images: Path | None, data: Path | None = None)
 
 
 def tensor_payload(target: Target, shapes: Mapping[str, tuple[int, ...]]) -> Payload:
-    """Make tensors that fit the model; raises as `tensor_request` and `Target.metadata`."""
+    """Make a request with random tensors; raise as `tensor_request` and `Target.metadata`."""
     metadata = target.metadata()
     version = target.version or max(map(int, metadata["versions"]))
     return Payload("requests", [tensor_request(target, metadata, shapes)], version)
 
 
 def _send_until_answered(target: Target, bodies: Sequence[bytes]) -> Prediction:
-    """Send images until one is answered, so that a mistake is an error and no measurement."""
+    """Send images until one is predicted, so that mistakes are found before the measurement."""
     failure = ""
     with Client(target.url) as client:
         for body in bodies:

@@ -1,4 +1,4 @@
-"""Copies of a model that are served in other ways, while its own folder stays as it is."""
+"""Copies of a model with another configuration; the model's own directory does not change."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fovea_preprocess.errors import NotFound
 
 @contextmanager
 def copy_model(folder: Path) -> Iterator[Path]:
-    """Yield the folder of a copy, alone in a repository, whose engines are links."""
+    """Yield the directory of a copy, alone in a repository, with links to the versions."""
     with temporary_folder("copy") as root:
         copy = root / folder.name
         copy.mkdir()
         for path in folder.iterdir():
             if path.name == "history.jsonl":
-                continue  # another version may have been promoted
+                continue  # the history may have promoted another version
             if path.is_file():
                 shutil.copyfile(path, copy / path.name)
             else:
@@ -35,7 +35,7 @@ def copy_model(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def serve_version(repository: ModelRepository, name: str, version: int) -> Iterator[Path]:
-    """Yield a repository that serves a version of a model: the given one, or a copy."""
+    """Yield a repository that serves a version of a model: the given repository, or a copy."""
     served = repository.served(name)
     if version in served:
         yield repository.root
@@ -43,7 +43,7 @@ def serve_version(repository: ModelRepository, name: str, version: int) -> Itera
     with copy_model(repository.root / name) as copy:
         path = copy / CONFIG_FILE
         config = replace(read_config(path), version_policy=serve_only(version))
-        with suppress(NotFound):  # an engine that was not built by Fovea has no card
+        with suppress(NotFound):  # an engine that Fovea has not built has no card
             before, after = (
                 EngineCard.read(copy / str(each) / CARD_FILE) for each in (served[-1], version)
             )
@@ -53,5 +53,5 @@ def serve_version(repository: ModelRepository, name: str, version: int) -> Itera
 
 
 def config_source(path: Path) -> str:
-    """Return the text of a config.pbtxt; empty where there is no file."""
+    """Return the text of a config.pbtxt; empty if the file is missing."""
     return path.read_text(encoding="utf-8-sig") if path.is_file() else ""

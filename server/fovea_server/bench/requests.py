@@ -1,4 +1,4 @@
-"""Requests with images or with tensors, as bytes that go over the wire."""
+"""Requests with images or tensors, as bytes for the connection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def image_requests(
 ) -> list[bytes]:
     """Build a predict request of /v1 for each encoded image.
 
-    `options` that are missing are the server's defaults.
+    `options` are query parameters; the server has defaults for missing ones.
     """
     path = f"/v1{target.path}/predict" + (f"?{urlencode(options)}" if options else "")
     kind = "Content-Type: application/octet-stream"
@@ -38,12 +38,13 @@ def tensor_request(
 
     Args:
         target: the model.
-        metadata: of the model, as v2 has it.
-        shapes: of inputs by name; the others have those of the metadata, with 1 for a batch.
+        metadata: metadata of the model from v2.
+        shapes: shapes of inputs by name. Other inputs have the shape of the metadata, with 1 for a
+            variable batch dimension.
 
     Raises:
         InvalidOption: a shape is missing, or does not fit the model.
-        UnsupportedModel: a type of element is not known.
+        UnsupportedModel: the datatype of an input is unknown.
     """
     if strangers := shapes.keys() - {each["name"] for each in metadata["inputs"]}:
         known = ", ".join(each["name"] for each in metadata["inputs"])
@@ -65,7 +66,7 @@ def tensor_request(
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Parse shapes such as "images:1,3,640,640"; InvalidOption where one is none."""
+    """Parse shapes such as "images:1,3,640,640"; raise InvalidOption for other forms."""
     shapes = {}
     for text in texts:
         match = _SHAPE.fullmatch(text)

@@ -17,14 +17,14 @@ import orjson
 from fovea_server.bench.load import Burst, ClosedLoop, Endpoint, LoadSample, OpenLoop
 
 _TICK_S = 0.25
-# No busy loop sends requests to a server that refuses connections.
+# Pause in seconds after a failed request, so that a server that refuses connections is not flooded.
 _PAUSE_S = 0.05
 _SEED = 1
 _TIMING = b'"timing_ms":'
 
 
 class Reply(NamedTuple):
-    """The status and the body of an answer, and the seconds after which it says to ask again."""
+    """The status and body of a response, and the seconds in its Retry-After."""
 
     status: int
     body: bytes
@@ -32,7 +32,7 @@ class Reply(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """A connection with one request at a time."""
+    """A connection that carries one request at a time."""
 
     def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
@@ -43,38 +43,38 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, host: str, port: int, tls: ssl.SSLContext | None = None) -> Self:
-        """Connect; OSError where nobody listens."""
+        """Connect to a server; raise OSError if it refuses."""
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(cls, host, port, ssl=tls)
         return connection
 
     async def ask(self, request: bytes) -> Reply:
-        """Send a request, head and body, and wait for its answer.
+        """Send a complete request, and return its response.
 
         Raises:
-            ConnectionResetError: the server hung up before its answer was whole.
+            ConnectionResetError: the server closed the connection before the response was complete.
         """
         self._waiting = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         return await self._waiting
 
     def give_up(self, reason: str) -> None:
-        """Hang up; who waits for an answer gets a TimeoutError."""
+        """Close the connection; a waiting `ask` raises TimeoutError."""
         self._end(TimeoutError(reason))
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.open = False
         self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        # uvloop's transports are not of asyncio's classes.
+        """Store the transport."""
+        # uvloop's transports do not derive from asyncio's classes.
         self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Read what has come."""
+        """Parse the received bytes."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -82,16 +82,16 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep Retry-After, in seconds; the parser calls this."""
+        """Store the seconds of Retry-After; the parser calls this."""
         if name.lower() == b"retry-after" and value.isdigit():
             self._retry_after_s = float(value)
 
     def on_body(self, part: bytes) -> None:
-        """Keep a part of the body; the parser calls this."""
+        """Store a part of the body; the parser calls this."""
         self._parts.append(part)
 
     def on_message_complete(self) -> None:
-        """Give the answer out; the parser calls this."""
+        """Pass the response to the waiting `ask`; the parser calls this."""
         body = b"".join(self._parts)
         answer = Reply(self._parser.get_status_code(), body, self._retry_after_s)
         self._parts.clear()
@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
             self._waiting.set_result(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell who still waits."""
+        """Raise an error in a waiting `ask`."""
         self.open = False
         self._end(error or ConnectionResetError("closed by the server"))
 
@@ -114,13 +114,13 @@ class Connection(asyncio.Protocol):
 async def apply(
     address: Endpoint, requests: Sequence[bytes], burst: Burst, report: Callable[[LoadSample], None]
 ) -> None:
-    """Put a load on a server, and tell what it meets, a few times a second.
+    """Put a load on a server, and report the outcome of its requests a few times per second.
 
     Args:
-        address: of the server.
-        requests: heads with bodies, as they go over the wire; sent in turn.
+        address: address of the server.
+        requests: complete requests, heads with bodies, that are sent in turn.
         burst: the load.
-        report: takes samples; the last has `ended`.
+        report: receives the samples; the last sample has `ended`.
     """
     await _Sender(address, requests, burst, report).run()
 
@@ -179,7 +179,7 @@ class _Sender:
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
             due += gaps.expovariate(load.rate)
-            # Tasks that wait for their turn have not counted themselves yet.
+            # The new task must start and increase `_sent`, which `_more` reads.
             await asyncio.sleep(0)
 
     def _more(self, due: float) -> bool:
@@ -197,7 +197,8 @@ class _Sender:
             connection = self._idle.pop() if self._idle else None
             if connection is None or not connection.open:
                 connection = await self._connect()
-            # The clock of all requests ticks in one place: a timer for each costs as much as it.
+            # `_tick` checks the timeouts of all requests: a timer would cost as much as the
+            # request.
             self._busy[connection] = sent
             try:
                 answer = await connection.ask(self._requests[number])
@@ -210,7 +211,8 @@ class _Sender:
                 self._idle.append(connection)
         answered = time.perf_counter()
         if answer is not None and answer.status == 200:
-            # Also what was sent in the warm-up: at the end, as much is still under way.
+            # Requests of the warm-up count too: they balance the requests still in flight at the
+            # end.
             self._sample.in_time += self._begin <= answered < self._end
         if due >= self._begin:
             self._count(number, answered - due, sent - due, answer, failure)
@@ -266,7 +268,7 @@ class _Sender:
 
 
 def error_of(body: bytes) -> tuple[str, str]:
-    """Read the code and the message of an error, as /v1 or /v2 write it."""
+    """Return the code and message in the body of an error of /v1 or /v2."""
     with suppress(orjson.JSONDecodeError, TypeError, KeyError):
         match orjson.loads(body)["error"]:
             case {"code": code, "message": message}:
@@ -277,7 +279,7 @@ def error_of(body: bytes) -> tuple[str, str]:
 
 
 def _timing(body: bytes) -> dict[str, float]:
-    """Read the stages that an answer of /v1 ends with; none of other answers."""
+    """Return the stage times at the end of a response of /v1; empty for other responses."""
     if (at := body.rfind(_TIMING)) < 0:
         return {}
     with suppress(orjson.JSONDecodeError):

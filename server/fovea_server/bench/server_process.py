@@ -1,4 +1,4 @@
-"""Starts `fovea serve` in a process of its own, on free ports, and stops it."""
+"""Starts `fovea serve` as a separate process on free ports, and stops it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from fovea_preprocess.errors import InvalidOption, Unavailable
 
 _PROGRAM = "from fovea_server.cli.main import main_of_child; main_of_child()"
 _LINES_SHOWN = 12
-# A command ends with such a line, and with this exit code where it was typed wrongly.
+# Prefix of the last line of a command that failed, and exit code of a command with wrong options.
 _ERROR, _WRONG = "error: ", 2
 
 
 class ServerProcess(Closing):
-    """A model of a repository, served by a process of its own; ready once this is made.
+    """A model of a repository, served by a separate process; it is ready after construction.
 
     Args:
-        repository: folder of models.
-        model: name of the one that is loaded.
-        flags: further ones of `fovea serve`; they win.
+        repository: directory of models.
+        model: name of the model to load.
+        flags: additional flags of `fovea serve`, which override the others.
 
     Raises:
-        InvalidOption: it does not take the flags.
-        Unavailable: it stopped; the message has its error, or what it logged.
+        InvalidOption: `fovea serve` rejects the flags.
+        Unavailable: the server stopped; the message has its error or the end of its log.
     """
 
     def __init__(self, repository: Path, model: str, flags: Sequence[str] = ()) -> None:
@@ -46,7 +46,8 @@ class ServerProcess(Closing):
             *(f"--http-port={port}", "--allow-metrics=false", "--allow-grpc=false"),
             *("--log-access=false", "--exit-timeout-secs=5", *flags),
         ]
-        # A group of its own, as Ctrl-C must not stop it before the figures are read.
+        # A separate process group, because Ctrl-C must not stop the server before the figures are
+        # read.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, process_group=0
         )
@@ -75,7 +76,7 @@ class ServerProcess(Closing):
 
     @property
     def cpu_s(self) -> float:
-        """CPU time that the server has used, seconds; 0 once it is gone."""
+        """CPU time that the server has used, in seconds; 0 after it has ended."""
         try:
             times = self._used.cpu_times()
         except psutil.NoSuchProcess:
@@ -83,7 +84,7 @@ class ServerProcess(Closing):
         return float(times.user + times.system)
 
     def close(self) -> None:
-        """Stop the server; kill it where it does not. Calling it again does nothing."""
+        """Stop the server, and kill it if it does not stop; further calls do nothing."""
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(30)
@@ -96,7 +97,7 @@ class ServerProcess(Closing):
 
 
 def free_port() -> int:
-    """Return a port of this machine on which nobody listens now."""
+    """Return a port of this machine that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
     return port

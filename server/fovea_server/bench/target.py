@@ -1,4 +1,4 @@
-"""The server that is measured: its address, and what it says of a model."""
+"""The server and model to measure: the address, and what the server reports of the model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The counts that a server has of a model; nanoseconds by stage, of all requests together."""
+    """The server's counts for a model.
+
+    `ns` has the nanoseconds by stage, summed over all requests.
+    """
 
     requests: int
     rows: int
@@ -37,14 +40,14 @@ class Target(Closing):
     """A model of a server.
 
     Raises:
-        InvalidOption: `url` is not an address.
+        InvalidOption: `url` is invalid.
 
     Attributes:
-        model: its name.
-        version: None for the newest.
-        address: where the server listens.
-        url: with its scheme, without a slash at the end.
-        path: of the model, below /v1 and /v2.
+        model: name of the model.
+        version: number of the version; None for the newest.
+        address: address of the server.
+        url: URL of the server, without a slash at the end.
+        path: path of the model, below /v1 and /v2.
     """
 
     def __init__(self, url: str, model: str, version: int | None) -> None:
@@ -63,11 +66,11 @@ class Target(Closing):
             self.path += f"/versions/{version}"
 
     def metadata(self) -> Mapping[str, Any]:
-        """Return what v2 says of the model: its inputs and outputs.
+        """Return the metadata of the model from v2: its inputs and outputs.
 
         Raises:
-            Unavailable: the server does not answer, or refuses.
-            NotFound: it has no such model.
+            Unavailable: the server does not respond, or rejects the request.
+            NotFound: the server has no such model.
         """
         try:
             answer = self._http.get(f"/v2{self.path}")
@@ -81,19 +84,19 @@ class Target(Closing):
         raise kind(f"{self.url} answers {answer.status_code}: {answer.text[:200]}")
 
     def engine(self) -> str | None:
-        """Describe backend and precision of the version; None where /v1 does not answer so."""
+        """Return backend and precision of the version; None if /v1 does not report them."""
         document = self._get_json(f"/v1{self.path}")
         if document is None or not document.get("backend"):
             return None
         return f"{document['backend']} {document['precision']}"
 
     def labels(self) -> Sequence[str] | None:
-        """Return the names of the classes; None where /v1 does not answer so, or without names."""
+        """Return the class names of the model; None if /v1 does not report them."""
         document = self._get_json(f"/v1{self.path}") or {}
         return document.get("labels") or None
 
     def counters(self) -> Counters | None:
-        """Read the statistics of the model; None where the server keeps them secret."""
+        """Return the statistics of the model; None if the server does not allow it."""
         document = self._get_json(f"/v2{self.path}/stats")
         if document is None:
             return None
@@ -116,5 +119,5 @@ class Target(Closing):
         return answer.json() if answer.status_code == httpx.codes.OK else None
 
     def close(self) -> None:
-        """Close the connection. Calling it again does nothing."""
+        """Close the connection; further calls do nothing."""
         self._http.close()

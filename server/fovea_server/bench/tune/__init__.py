@@ -1,1 +1,1 @@
-"""Finds the settings of a model with which it is served fastest."""
+"""Finds the fastest settings for serving a model."""

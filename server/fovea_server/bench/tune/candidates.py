@@ -1,4 +1,4 @@
-"""The versions of a model that may be served in place of the present one."""
+"""The versions of a model that may replace the served version."""
 
 from __future__ import annotations
 
@@ -15,50 +15,52 @@ from fovea_preprocess.spec import PreprocessSpec
 
 @dataclass(frozen=True, slots=True)
 class BuiltVersion:
-    """A version, with the card that says what was built and how it was checked."""
+    """A version with its card."""
 
     version: int
     card: EngineCard
 
     @property
     def title(self) -> str:
-        """Name what was built: "openvino int8"."""
+        """Backend, precision and shape of the build: "openvino int8"."""
         return " ".join(filter(None, _kind(self.card)[:3]))
 
     @property
     def agreement(self) -> float | None:
-        """Quality with the model it was built from as the truth, 0 to 1."""
+        """Agreement with the source model, 0 to 1; None if it was not measured."""
         return None if self.card.agreement is None else self.card.agreement.quality
 
     @property
     def accuracy(self) -> AnyAccuracy | None:
-        """Accuracy on the labelled images of its build; None without them."""
+        """Accuracy on the labelled images of the build; None without labels."""
         return self.card.accuracy.get(self.card.precision)
 
     @property
     def on_gpu(self) -> bool:
-        """True if it runs batches, and cores are not its business."""
+        """True if the engine runs on a GPU: batch sizes matter there, and CPU cores do not."""
         return get_backend(self.card.backend).on_gpu
 
     @property
     def max_batch(self) -> int:
-        """Most rows of a call."""
+        """Largest batch size of a call."""
         return max(1, self.card.max_batch)
 
 
 def find_candidates(repository: ModelRepository, name: str) -> tuple[list[BuiltVersion], list[str]]:
-    """Find the versions that may take the place of the one that is served.
+    """Find the versions that may replace the served version.
 
-    They were built from the same file for the same labels and preprocessing, but for `--rect`,
-    agreed with it according to their card, and run on this machine. Of two that are alike, the
-    newer counts.
+    A candidate was built from the same file, with the same labels and preprocessing (except
+    `--rect`). It agrees with its source model according to its card, and runs on this machine. If
+    two
+    versions are of the same kind, the newer one counts.
 
     Returns:
-        Candidates, of which the first is the one that is served now; and why others are none.
+        The candidates, with the served version first; and the reasons why other versions are not
+        candidates.
 
     Raises:
-        InvalidOption: the version that is served has no card, as `fovea build` writes it.
-        NotFound: there is no such model.
+        InvalidOption: the served version has no card of `fovea build`.
+        NotFound: the model does not exist.
     """
     repository.latest(name)
     versions = repository.versions(name)

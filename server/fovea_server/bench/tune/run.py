@@ -1,4 +1,4 @@
-"""Measurements of a setting, folded into one, and which of several are best."""
+"""Measurements of settings, their medians, and comparisons between them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from fovea_server.bench.tune.setting import Setting
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measurement, or several of the same setting and load in one.
+    """One measurement, or the median of several with the same setting and load.
 
     Attributes:
-        rate: answers a second; the median of several.
-        p99_ms: of their latencies, the median of several; infinite without answers.
-        failure: reason why it does not count: errors, or a model that does not load.
-        long: it was to decide which setting is best.
-        taken_cores: cores that other programs took meanwhile.
-        repeats: the measurements that it is of; empty of one.
+        setting: the setting.
+        clients: number of clients.
+        rate: responses per second.
+        p99_ms: 99th percentile of the latency; infinite without responses.
+        failure: the reason why the run does not count: errors, or a model that does not load.
+        long: True for a longer run that decides which setting is best.
+        taken_cores: number of cores that other programs used in the meantime.
+        repeats: the measurements of a median; empty for a single measurement.
     """
 
     setting: Setting
@@ -45,22 +47,25 @@ class Run:
         return min(latencies), max(latencies)
 
     def beats(self, other: Run) -> bool:
-        """Return True if this is as good in both rate and latency, and better in one."""
+        """Return True if this run is as good in rate and latency, and better in one of them."""
         own, its = (self.rate, -self.p99_ms), (other.rate, -other.p99_ms)
         return own != its and own[0] >= its[0] and own[1] >= its[1]
 
     def better(self, other: Run, limit_ms: float) -> bool:
-        """Return True if this is the better one; where both miss the limit, the nearer one is."""
+        """Return True if this run is better.
+
+        If both miss the limit, the lower latency is better.
+        """
         if (own := self.within(limit_ms)) != other.within(limit_ms):
             return own
         return self.rate > other.rate if own else self.p99_ms < other.p99_ms
 
     def within(self, limit_ms: float) -> bool:
-        """Return True if its latency is within a limit."""
+        """Return True if the run succeeded and its latency is within a limit."""
         return self.failure is None and self.p99_ms <= limit_ms
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types."""
+        """Return the run as plain JSON types."""
         return {
             "setting": asdict(self.setting),
             "clients": self.clients,
@@ -75,11 +80,11 @@ class Run:
 
 
 Measure = Callable[[Setting, int, bool], Run]
-"""Measures a setting with a number of clients; True for longer than usual."""
+"""Measures a setting with a number of clients; True for a longer run."""
 
 
 def fold(runs: Sequence[Run]) -> Run:
-    """Return the median of runs of one setting under one load."""
+    """Return the median of runs with one setting and load."""
     failure = next((run.failure for run in runs if run.failure is not None), None)
     rate, p99_ms = (median(getattr(run, name) for run in runs) for name in ("rate", "p99_ms"))
     taken = fmean(run.taken_cores for run in runs)
@@ -88,7 +93,7 @@ def fold(runs: Sequence[Run]) -> Run:
 
 
 def fold_all(runs: Sequence[Run]) -> list[Run]:
-    """Fold the runs of each setting and load; where there are long ones, only those."""
+    """Return the median for each setting and load; if there are long runs, only they count."""
     groups: dict[tuple[Setting, int], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.setting, run.clients), []).append(run)
@@ -96,7 +101,7 @@ def fold_all(runs: Sequence[Run]) -> list[Run]:
 
 
 def fold_compared(runs: Sequence[Run], best: Run, limit_ms: float) -> list[Run]:
-    """Fold the runs of each setting, under the load of the best one, or else under its own best."""
+    """Return one run per setting: under the best run's load, or else the setting's best run."""
     good = [run for run in fold_all(runs) if run.failure is None]
     same = {run.setting: run for run in good if run.clients == best.clients}
     others: dict[Setting, Run] = {}
@@ -108,7 +113,7 @@ def fold_compared(runs: Sequence[Run], best: Run, limit_ms: float) -> list[Run]:
 
 
 def frontier(runs: Sequence[Run]) -> Iterator[Run]:
-    """Yield the runs that no other beats in both rate and latency, by ascending latency."""
+    """Yield the runs that no other run beats in both rate and latency, by ascending latency."""
     good = [run for run in runs if run.failure is None]
     for run in sorted(good, key=lambda run: (run.p99_ms, -run.rate)):
         if not any(other.beats(run) for other in good):

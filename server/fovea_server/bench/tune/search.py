@@ -1,10 +1,10 @@
-"""Searches settings for the most answers a second within a limit on the latency.
+"""Searches for the settings with the highest rate within a limit on the latency.
 
-Two facts keep it short. In closed loop the mean latency is the number of clients over the rate
-(Little's law), so at one number of clients the fastest setting is also the one with the lowest
-latency, and settings can be compared at one load. And from one measured latency, the load that the
-limit allows is known nearly. So: find the load, change one setting at a time for the better, look
-again at the load, and in the end measure the best for longer.
+Two facts keep the search short. In a closed loop the mean latency is the number of clients divided
+by the rate (Little's law). So with a fixed number of clients, the fastest setting also has the
+lowest latency, and settings can be compared under one load. And one measured latency predicts
+roughly the load that the limit allows. So the search finds the load, improves one setting at a
+time, adjusts the load, and finally measures the best settings for longer.
 """
 
 from __future__ import annotations
@@ -18,21 +18,24 @@ from functools import partial
 from fovea_server.bench.tune.run import Measure, Run, fold
 from fovea_server.bench.tune.setting import Setting
 
-# A gain under the first is noise; one under the second counts only if each round shows it.
+# Smallest gain that is not noise, and smallest gain that need not show in each round.
 _GAIN, _CLEAR = 1.02, 1.1
-# A version that loses by this much is not tried again with other settings.
+# A version whose best rate is below this share is not tried again with other settings.
 _HOPELESS = 0.8
-# Settings so close to the best are measured again in the end, for longer, so many at most.
+# Settings whose rate is above this share of the best are measured again at the end, for longer, but
+# at most `_FINALISTS` settings.
 _CLOSE = 0.85
 _FINALISTS = 4
-# They run in turn, so often: what does not win each time may owe it to noise.
+# Number of rounds in which the finalists run in turn. A setting that does not win each round may
+# owe its win to noise.
 _ROUNDS = 3
-# How far over what Little's law allows a load is tried: what runs in parallel may not wait yet.
+# Factor by which a tried load may exceed the prediction of Little's law, because parallel requests
+# may not wait yet.
 _SLACK = 2.0
 _FEWEST_RUNS = 14
-# Two settings in turn, and again under less load.
+# Number of long runs at the end: two settings in each round, and both again under less load.
 _LAST_RUNS = 2 * _ROUNDS + 2
-# In the order of their usual effect.
+# Fields of a setting, in the order of their usual effect.
 _COORDINATES = ("version", "streams", "threads", "max_batch", "delay_us")
 
 
@@ -41,13 +44,13 @@ class Search:
     """A search over a grid.
 
     Attributes:
-        settings: of the grid.
-        clients: numbers of clients, ascending: the loads of the grid.
-        limit_ms: largest 99th percentile of the latency; infinite for none.
-        measure: does a run.
-        runs: all that were done.
-        lasts: estimates the seconds of a run, by whether it is a long one.
-        until: when it ends, on the monotonic clock.
+        settings: settings of the grid.
+        clients: loads of the grid: numbers of clients, ascending.
+        limit_ms: limit of the 99th percentile of the latency; infinite for none.
+        measure: measures a run.
+        runs: all runs so far.
+        lasts: estimates the seconds of a run, for a long or short run.
+        until: `time.monotonic()` at which the search must end.
     """
 
     settings: Sequence[Setting]
@@ -60,20 +63,22 @@ class Search:
 
     @property
     def most_runs(self) -> int:
-        """A fifth of what an exhaustive search takes; a few where that is less."""
+        """Largest number of runs: a fifth of an exhaustive search, but at least `_FEWEST_RUNS`."""
         return max(_FEWEST_RUNS, len(self.settings) * len(self.clients) // 5)
 
     @property
     def seconds(self) -> float:
-        """The time that most runs take, as far as is known now."""
+        """Estimated seconds for the largest number of runs."""
         short = self.most_runs - _LAST_RUNS
         return short * self.lasts(False) + _LAST_RUNS * self.lasts(True)
 
     def descend(self, start: Setting) -> tuple[Run, Run]:
-        """Change one setting at a time for the better, from a start.
+        """Improve one field of the setting at a time, beginning at `start`.
 
         Returns:
-            The best, and the start under the same load; the start itself where none is better.
+            The best run, and the run of `start` under the same load. Both are the same run if no
+                setting
+            is better.
         """
         at = -1 if self.limit_ms == float("inf") else (len(self.clients) - 1) // 2
         best = self._find_load(self._run(start, self.clients[at]))
@@ -82,7 +87,7 @@ class Search:
         return self._confirm(best, start)
 
     def _step(self, best: Run) -> Run:
-        """Make the first step for the better; return `best` where there is none."""
+        """Return the first run that is better than the best one; `best` if there is none."""
         for setting in self._neighbours(best):
             if self._left <= 0:
                 break
@@ -91,14 +96,14 @@ class Search:
                 best.setting.streams,
                 best.setting.max_batch,
             ):
-                # More at a time pays with more clients only.
+                # A higher parallelism pays only with more clients.
                 run = self._find_load(run)
             if self._wins(run, best):
                 return self._find_load(run)
         return best
 
     def _neighbours(self, best: Run) -> Iterator[Setting]:
-        """Yield the settings to try: other versions, and the next values of each coordinate."""
+        """Yield the settings to try: other versions, and the next values of each field."""
         for name in _COORDINATES:
             values = sorted({getattr(setting, name) for setting in self.settings})
             at = values.index(getattr(best.setting, name))
@@ -107,21 +112,21 @@ class Search:
                 near = [each for each in values if not self._is_hopeless(each, best)]
             for value in near:
                 wanted = replace(best.setting, **{name: value})
-                # Not all values go together: the setting that is nearest.
+                # The grid may lack the combination; then take the nearest setting.
                 key = (value, wanted.version)
                 fit = [s for s in self.settings if (getattr(s, name), s.version) == key]
                 yield from sorted(fit, key=partial(_gaps, wanted))[:1]
 
     def _is_hopeless(self, version: int, best: Run) -> bool:
-        """Return True if a version has lost clearly, under whatever load."""
+        """Return True if a version was clearly slower, under any load."""
         rates = [run.rate for run in self.runs if run.setting.version == version]
         others = [run.rate for run in self.runs if run.setting.version == best.setting.version]
         return bool(rates) and max(rates) < _HOPELESS * max(others)
 
     def _wins(self, run: Run, best: Run) -> bool:
-        """Return True if a run is better than the best one, and than the same measured now.
+        """Return True if a run is better than the best run, and also than a repetition of it.
 
-        A machine is not equally fast at all times: what won in a good moment must win again.
+        The speed of a machine varies, so a setting that won in a good moment must win again.
         """
         if not self._gains(run, best):
             return False
@@ -129,7 +134,7 @@ class Search:
         return self._gains(run, again)
 
     def _gains(self, run: Run, best: Run, by: float = _GAIN) -> bool:
-        """Return True if a run is better than the best one by more than noise."""
+        """Return True if a run is better than the best run by more than noise."""
         if best.within(self.limit_ms):
             beaten = replace(best, rate=best.rate * by)
         else:
@@ -137,7 +142,7 @@ class Search:
         return run.better(beaten, self.limit_ms)
 
     def _replaces(self, runs: Sequence[Run], present: Sequence[Run]) -> bool:
-        """Return True if a setting won against the present one in turn: each time, or clearly."""
+        """Return True if a setting beats the present one in every round, or by a clear gain."""
         won = sum(
             one.better(other, self.limit_ms) for one, other in zip(runs, present, strict=True)
         )
@@ -146,12 +151,12 @@ class Search:
 
     @property
     def _left(self) -> int:
-        """Runs that are left before the last ones."""
+        """Number of runs that are left before the long runs at the end."""
         runs = self.most_runs - _LAST_RUNS - len(self.runs)
         return min(runs, self._count_affordable(_LAST_RUNS * self.lasts(True), self.lasts(False)))
 
     def _count_affordable(self, kept: float, each: float) -> int:
-        """Count the runs of so many seconds for which there is time, if some is kept."""
+        """Return how many runs of `each` seconds fit into the time left, minus `kept` seconds."""
         spare = self.until - time.monotonic() - kept
         return int(spare // each) if each and spare < math.inf else self.most_runs
 
@@ -166,9 +171,9 @@ class Search:
         return run
 
     def _find_load(self, run: Run) -> Run:
-        """Find the most clients with which a setting keeps to the limit, by way of Little's law.
+        """Find the most clients for which a setting stays within the limit, by Little's law.
 
-        Where it keeps to none, settings are compared under the least load.
+        If no load is within the limit, the lowest load is returned.
         """
         low, high = 0, len(self.clients) - 1
         at = self.clients.index(run.clients)
@@ -176,7 +181,7 @@ class Search:
         while True:
             if run.within(self.limit_ms):
                 low = at + 1
-                # More clients with the same rate: more rows for a batch.
+                # More clients at the same rate only make larger batches.
                 if kept is None or run.rate * _GAIN > kept.rate:
                     kept = run
             else:
@@ -191,8 +196,8 @@ class Search:
             run = self._run(run.setting, self.clients[at])
 
     def _confirm(self, best: Run, start: Setting) -> tuple[Run, Run]:
-        """Measure the best settings for longer, in turn; the start stays where none is better."""
-        # Noise may have kept one of these from being the best.
+        """Measure the best settings for longer, in turn; return the best and the present run."""
+        # Noise may have hidden the best of these settings.
         close = [
             run.setting
             for run in sorted(self.runs, key=lambda run: -run.rate)
@@ -206,7 +211,7 @@ class Search:
         final, now = self._measure_in_turn(finalists, best.clients, _ROUNDS)
         fewer = [clients for clients in self.clients if clients < final.clients]
         if best.within(self.limit_ms) and not final.within(self.limit_ms) and fewer:
-            # A short run was lucky.
+            # The short run was within the limit only by chance.
             again = list(dict.fromkeys((start, final.setting)))
             final, now = self._measure_in_turn(again, fewer[-1], 1)
         return final, now
@@ -214,7 +219,7 @@ class Search:
     def _measure_in_turn(
         self, settings: Sequence[Setting], clients: int, rounds: int
     ) -> tuple[Run, Run]:
-        """Measure settings one after the other, some rounds; return the best, and the first."""
+        """Measure settings in turn for some rounds; return the best and the first as medians."""
         every: list[list[Run]] = []
         while not every or (
             len(every) < rounds and self._count_affordable(0, self.lasts(True)) >= len(settings)
@@ -230,6 +235,6 @@ class Search:
 
 
 def _gaps(one: Setting, other: Setting) -> tuple[int, int]:
-    """Count the values in which settings differ, and add up by how much."""
+    """Return the number of fields that differ, and the sum of their differences."""
     gaps = [abs(getattr(one, name) - getattr(other, name)) for name in _COORDINATES]
     return sum(gap > 0 for gap in gaps), sum(gaps)

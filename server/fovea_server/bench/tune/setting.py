@@ -1,4 +1,4 @@
-"""The settings that are tried, and how each stands in config.pbtxt."""
+"""The settings to try, and their form in config.pbtxt."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fovea_engines.repository.model_config import (
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_server.bench.tune.candidates import BuiltVersion
 
-# Microseconds that a batch may wait for more rows.
+# Values, in microseconds, of the time that a batch may wait for more rows.
 _DELAYS_US = (0, 1000, 2000, 5000)
-# Parallel batches on a GPU; 0 is the default.
+# Numbers of parallel batches on a GPU; 0 is the default.
 _GPU_STREAMS = (0, 1, 3, 4)
 
 
@@ -28,11 +28,12 @@ class Setting:
     """One way to serve a model.
 
     Attributes:
-        version: of the model, which stands for a backend and a precision.
-        threads: cores for all calls together; 0 on a GPU.
-        streams: parallel calls, on a CPU at most one a core; 0 for the default of a GPU.
-        max_batch: most rows of a call; 0 on a CPU, where each image is a call of its own and
-            config.pbtxt keeps what it says for tensors.
+        version: version of the model, which determines backend and precision.
+        threads: number of cores for all calls together; 0 on a GPU.
+        streams: number of parallel calls, on a CPU at most one per core; 0 for the default on a
+            GPU.
+        max_batch: largest batch size; 0 on a CPU, where each image is a separate call and the
+            value in config.pbtxt stays.
         delay_us: microseconds that a batch may wait for more rows; 0 on a CPU.
     """
 
@@ -44,10 +45,11 @@ class Setting:
 
 
 def grid(candidates: Sequence[BuiltVersion], cores: int) -> list[Setting]:
-    """Combine all values of all settings that go together.
+    """Return all valid combinations of settings.
 
-    On a CPU cores and streams are powers of two, and all cores. On a GPU batches are powers of two,
-    and the engine's largest, and a delay needs batches.
+    On a CPU, threads and streams are powers of two, and the number of cores. On a GPU, batch sizes
+    are
+    powers of two, and the engine's largest size; only batches of several rows have a delay.
     """
     return [setting for one in candidates for setting in _settings(one, cores)]
 
@@ -68,7 +70,7 @@ def _powers(most: int) -> list[int]:
 
 
 def present_setting(config: ModelConfig, candidate: BuiltVersion, cores: int) -> Setting:
-    """Return the setting that a configuration amounts to for a version."""
+    """Return the setting of a version under a configuration."""
     if not candidate.on_gpu:
         threads = min(config.threads or cores, cores)
         streams = min(config.streams or threads, threads)
@@ -88,15 +90,15 @@ def configure(
     *,
     pin: bool,
 ) -> ModelConfig:
-    """Return a configuration with a setting in it; what it does not concern stays.
+    """Return a configuration with a setting; other fields stay.
 
     Args:
-        config: as it was read.
-        setting: of the candidate; a value that is the default is left out.
+        config: the configuration as it was read.
+        setting: setting of the candidate; default values are left out.
         served: the version that the configuration serves now.
         candidate: the version to serve.
-        cores: of this machine.
-        pin: serve this version only; False leaves the policy.
+        cores: number of cores of this machine.
+        pin: serve only this version; False keeps the version policy.
     """
     parameters = {k: v for k, v in config.parameters.items() if k not in (NUM_THREADS, NUM_STREAMS)}
     if setting.threads not in (0, cores):

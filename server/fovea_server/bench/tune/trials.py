@@ -1,4 +1,4 @@
-"""Serves a model with one setting after the other, and measures each."""
+"""Serves a model with one setting after another, and measures each."""
 
 from __future__ import annotations
 
@@ -28,21 +28,23 @@ from fovea_server.bench.tune.run import Run
 from fovea_server.bench.tune.setting import Setting, configure
 
 _WARMUP_S = 0.7
-# Of fewer answers a 99th percentile says little; a run is lengthened for them, up to so much.
+# Number of responses for which a run is extended, because a p99 of fewer is unreliable, and the
+# longest extension, as a multiple of the usual length.
 _ANSWERS = 100
 _LONGEST = 4.0
-# A run that decides between settings is so much longer.
+# Length of a run that decides between settings, as a multiple of the usual length.
 _LONG = 3.0
-# Usual time in which a model is loaded with another setting.
+# Usual seconds until a model is loaded with another setting.
 _START_S = 0.7
 _LOAD_S = 600.0
 
 
 class ForeignCpu:
-    """CPU time since a moment that neither this process nor its children used.
+    """CPU time of other programs since construction, without this process and its children.
 
     Args:
-        cores: usable ones. Those of the machine beyond them are free for others.
+        cores: number of cores that this process may use. Other programs may use the remaining
+            cores of the machine.
     """
 
     def __init__(self, cores: int) -> None:
@@ -52,13 +54,13 @@ class ForeignCpu:
         self._busy_s, self._own_s = self._all(), _own_cpu_s()
 
     def mean_cores(self) -> float:
-        """Return how many cores were taken from this process in the mean."""
+        """Return the mean number of cores that other programs took from this process."""
         seconds = time.monotonic() - self._began
         foreign_s = (self._all() - self._busy_s) - (_own_cpu_s() - self._own_s)
         return max(0.0, foreign_s / seconds - self._spare)
 
     def _all(self) -> float:
-        """Return seconds of all programs on these cores, and those that a host has stolen."""
+        """Return the busy seconds of these cores, for all programs, plus time stolen by a host."""
         every = psutil.cpu_times(percpu=True)
         mine = [every[place] for place in self._places if place < len(every)]
         busy = (one.user + one.nice + one.system + getattr(one, "steal", 0.0) for one in mine)
@@ -76,19 +78,19 @@ def _own_cpu_s() -> float:
 
 
 class Trials(Closing):
-    """A server with one model, whose config.pbtxt is written anew for each setting.
+    """A server with one model, whose config.pbtxt is rewritten for each setting.
 
     Args:
-        folder: of the model; it is not written to.
-        candidates: the versions that may be served; the first is served now.
-        images: folder of the images that are sent.
-        cores: of this machine.
+        folder: directory of the model, which does not change.
+        candidates: versions that may be served; the first one is served now.
+        images: directory of the images to send.
+        cores: number of cores of this machine.
         seconds: length of a run.
-        flags: further ones of `fovea serve`.
+        flags: additional flags of `fovea serve`.
 
     Attributes:
-        config: of the model, as it is.
-        before: its text; empty where there is no file.
+        config: present configuration of the model.
+        before: text of its config.pbtxt; empty if the file is missing.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class Trials(Closing):
             self._open = stack.pop_all()
 
     def lasts(self, long: bool) -> float:
-        """Estimate the seconds of a run, by the slowest setting so far and the longest pauses."""
+        """Estimate the seconds of a run, from the slowest setting and the longest pauses so far."""
         return self._length(min(self._rates.values(), default=0.0), long) + self._beside_s
 
     def _length(self, rate: float, long: bool) -> float:
@@ -130,7 +132,7 @@ class Trials(Closing):
         return max(seconds, min(_ANSWERS / rate, _LONGEST * self._seconds)) if rate else seconds
 
     def measure(self, setting: Setting, clients: int, long: bool) -> Run:
-        """Serve the model with a setting, put a load on it, and measure."""
+        """Serve the model with a setting, put a load on it, and return the measurement."""
         began = time.monotonic()
         if setting != self._served and (failure := self._load(setting)) is not None:
             return Run(setting, clients, 0.0, float("inf"), failure=failure)
@@ -149,7 +151,7 @@ class Trials(Closing):
         return Run(setting, clients, level.rate, infinite, failure, taken_cores=taken)
 
     def _load(self, setting: Setting) -> str | None:
-        """Serve with another setting; return why that failed."""
+        """Serve the model with another setting; return the error if that failed."""
         (self._folder / CONFIG_FILE).write_text(self._text_with(setting, pin=True), "utf-8")
         answer = self._http.post(self._load_path)
         if answer.status_code != httpx.codes.OK:
@@ -161,7 +163,8 @@ class Trials(Closing):
     def text(self, setting: Setting) -> str:
         """Return the model's config.pbtxt with a setting.
 
-        A version is pinned only where another would be served, so that later builds are served.
+        A version is pinned only if another version would be served otherwise. So later builds are
+        served.
         """
         return self._text_with(setting, pin=setting.version != self._present.version)
 
@@ -171,5 +174,5 @@ class Trials(Closing):
         return edit_text(self.before, config)
 
     def close(self) -> None:
-        """Stop the server. Calling it again does nothing."""
+        """Stop the server; further calls do nothing."""
         self._open.close()
