@@ -1,1 +1,1 @@
-"""Compiles and executes engines, with one file or folder per runtime."""
+"""Compiles and runs engines. Each runtime has its own file or directory."""

@@ -1,4 +1,4 @@
-"""Defines the interface between Fovea and a runtime that executes engines."""
+"""The interface between Fovea and a runtime that runs engines."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from fovea_preprocess.spec import PreprocessSpec
 
 
 class Encoding(StrEnum):
-    """Integers that stand for activations in INT8; both are made from the same ranges.
+    """Integer type of quantised activations in INT8. Both types use the same calibrated ranges.
 
-    `SIGNED` is int8 with zero point 0, around it FP16: GPUs compute that fast. `UNSIGNED` is uint8
-    with a zero point anywhere, around it FP32: CPUs compute that fast, OpenVINO computes the signed
-    one wrongly, and after SiLU or ReLU it is twice as fine.
+    `SIGNED` is int8 with zero point 0; the other layers compute in FP16. GPUs compute it fast.
+    `UNSIGNED` is uint8 with any zero point; the other layers compute in FP32. CPUs compute it fast,
+    and after SiLU or ReLU its steps are half as large. OpenVINO computes the signed type
+    incorrectly.
     """
 
     SIGNED = "signed"
@@ -34,17 +35,20 @@ class Encoding(StrEnum):
 
     @property
     def weight_bits(self) -> WeightBits:
-        """Bits of the weights beside such activations: 7 where this CPU overflows with 8."""
+        """Number of bits of the weights: 7 if this CPU overflows with 8, otherwise 8."""
         return 7 if self is Encoding.UNSIGNED and int8_saturates() else 8
 
 
 @dataclass(frozen=True, slots=True)
 class CompilePlan:
-    """Everything beside the graph that an engine depends on; CPU backends need none of it.
+    """Everything except the graph that determines an engine. CPU backends use none of it.
 
     Attributes:
-        source: sha256 of the graph's source.
-        builder: options of a backend with `takes_builder`; None takes its defaults.
+        source: SHA-256 of the source model.
+        precision: precision of the graph.
+        preprocess: preprocessing of images; a GPU backend compiles it into a letterbox kernel.
+        builder: options of a backend with `takes_builder`; None means its defaults.
+        progress: receives the phases of the build.
     """
 
     source: str = ""
@@ -56,16 +60,17 @@ class CompilePlan:
 
 @dataclass(frozen=True, slots=True)
 class OpenPlan:
-    """The options with which an engine is opened.
+    """The options for opening an engine.
 
     Attributes:
-        max_batch: most rows of a call; 0 when the model has no batch dimension.
-        threads: CPU cores to use; None takes all this process may use, and there are never more. A
-            GPU ignores it.
-        streams: parallel calls. On a CPU they share those cores, and None is one a core; there are
-            never more.
-        plugins: libraries that a TensorRT engine needs.
-        precision: "bf16" computes a float32 graph in bfloat16; every other one is in the graph.
+        max_batch: largest batch size of a call; 0 if the model has no batch dimension.
+        threads: number of CPU cores; None means all cores of this process, which is also the limit.
+            A GPU ignores it.
+        streams: number of parallel calls. On a CPU they share the cores; None means one call per
+            core, which is also the limit.
+        plugins: plugin libraries that a TensorRT engine needs.
+        precision: "bf16" computes a float32 graph in bfloat16. The graph itself contains all other
+            precisions.
     """
 
     max_batch: int
@@ -88,7 +93,7 @@ class OpenPlan:
 
 @dataclass(frozen=True, slots=True)
 class BackendInfo:
-    """One backend on this machine: its runtime's version, or why it cannot be used."""
+    """One backend on this machine: the version of its runtime, or why it cannot be used."""
 
     name: str
     version: str | None
@@ -97,28 +102,31 @@ class BackendInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Backend(ABC):
-    """A runtime: what it can do, as data, and its operations. It is imported on first use.
+    """A runtime: its properties as data, and its operations. The runtime is imported on first use.
 
     Attributes:
-        name: in cards, in config.pbtxt and of --backend.
-        distributions: any of them contains the runtime, or brings it; the first that is installed
-            has its version.
-        extra: Fovea's extra with one of them; "" if Fovea requires the first.
-        suffixes: of the files that it opens.
-        any_suffix: it also recognises its files under a suffix that no backend has.
-        platform: Triton's name of the platform; "" where Triton has none.
-        precisions: arithmetic that it offers.
-        encoding: of the INT8 activations that it computes.
-        several_sizes: an engine may take images of several sizes.
-        fuses: image front and NMS tail belong into its graphs, if the plan does not say otherwise.
-        emulated: candidates are computed by the reference backend, because compiling takes minutes
-            or a GPU.
-        takes_builder: it compiles for the batches and with the plugins of `BuilderOptions`.
-        ahead_of_time: it compiles for GPUs that are not in this machine.
-        runs_code: opening a file runs code that is in it.
-        kept_file: file beside the engine with the graph to compile again for another machine; ""
-            where engines run on every machine.
-        cache_file: file that `open` writes beside the engine; "" for none.
+        name: name in cards, in config.pbtxt and for --backend.
+        distributions: Python distributions that contain or require the runtime. The first installed
+            one has its version.
+        extra: extra of Fovea that installs one of the distributions; "" if Fovea requires the
+            first.
+        suffixes: suffixes of the engine files.
+        any_suffix: the backend also recognises its files if no backend has their suffix.
+        platform: Triton's name of the platform; "" if Triton has none.
+        precisions: supported precisions.
+        encoding: integer type of INT8 activations.
+        on_gpu: the runtime computes on a GPU.
+        several_sizes: an engine may accept images of several sizes.
+        fuses: the build adds the image preprocessing and NMS to the graph, unless the plan disables
+            it.
+        emulated: the reference backend runs the candidates of a build, because compiling takes
+            minutes or needs a GPU.
+        takes_builder: the backend compiles for the batch sizes and plugins in `BuilderOptions`.
+        ahead_of_time: the backend compiles for GPUs that are not in this machine.
+        runs_code: opening an engine file runs code in it.
+        kept_file: file beside the engine that stores the graph, to compile it again for another
+            machine; "" if engines run on every machine.
+        cache_file: file that `open` writes beside the engine; "" if there is none.
     """
 
     name: str
@@ -141,40 +149,44 @@ class Backend(ABC):
 
     @abstractmethod
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
-        """Compile a graph, in its final precision, into a folder; return the path of the engine.
+        """Compile a graph, in its final precision, into a directory; return the path of the engine.
 
         Raises:
             InvalidModel: the runtime cannot read the model.
-            BuildError: it returns no engine.
+            BuildError: the runtime returns no engine.
             OSError: the engine cannot be written.
         """
 
     @abstractmethod
     def open(self, path: Path, plan: OpenPlan) -> Session:
-        """Load an engine; raises as `open_session`."""
+        """Load an engine. It raises the errors of `open_session`."""
 
     def mismatch(self, card: EngineCard) -> str | None:
-        """Return the reason why an engine cannot run here; None where its card shows none.
+        """Return the reason why an engine cannot run on this machine, or None if the card has none.
 
-        A missing runtime or GPU is no mismatch: opening the engine reports it.
+        A missing runtime or GPU does not count: opening the engine reports it.
         """
         return card.cpu_mismatch
 
     def check(self, plan: CompilePlan) -> None:
-        """Check, before work that takes minutes, that this machine can compile a plan.
+        """Check that this machine can compile a plan, before a build that takes minutes.
 
         Raises:
             BackendUnavailable: the runtime is not installed.
-            InvalidOption: it cannot compile for that GPU, or in that precision.
+            InvalidOption: the backend cannot compile for the GPU, or in the precision.
         """
         return
 
     def read_header(self, path: Path) -> tuple[str, dict[str, str]]:
-        """Return the backend that a file was made for, and its maker's metadata."""
+        """Return the name of the backend that built a file, and the metadata of the file."""
         return self.name, {}
 
     def open_gpu_memory(self) -> GpuMemory:
-        """Return what opens memory of other processes; BackendUnavailable where there is none."""
+        """Return an object that opens GPU memory of other processes.
+
+        Raises:
+            BackendUnavailable: the backend does not support this.
+        """
         raise BackendUnavailable(f"{self.name} opens no memory of GPUs")
 
     @property
@@ -192,25 +204,33 @@ class Backend(ABC):
 
 
 class GpuBuffer(Protocol):
-    """Memory of another process; safe in any thread, and closed with its last reference."""
+    """GPU memory of another process. It is thread-safe, and closed with its last reference."""
 
     def read(self, offset: int, byte_size: int) -> memoryview:
-        """Copy a part of it to the host's memory; `BackendError`: the GPU has failed."""
+        """Copy a part of the buffer to host memory.
+
+        Raises:
+            BackendError: the GPU failed.
+        """
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Write to a part of it, completely; `BackendError`: the GPU has failed."""
+        """Write all of `data` to a part of the buffer.
+
+        Raises:
+            BackendError: the GPU failed.
+        """
 
     def close(self) -> None:
-        """Close it, even if it is referenced. Calling it again does nothing."""
+        """Close the buffer, even if it is referenced. A second call has no effect."""
 
 
 class GpuMemory(Closing, Protocol):
-    """Opens buffers, and holds the GPUs that they are on until it is closed."""
+    """Opens buffers, and keeps their GPUs open until it is closed."""
 
     def open(self, device_id: int, handle: bytes, byte_size: int) -> GpuBuffer:
-        """Open the first `byte_size` bytes of a `cudaIpcMemHandle_t`, 64 bytes.
+        """Open the first `byte_size` bytes of a `cudaIpcMemHandle_t` (64 bytes).
 
         Raises:
-            BackendError: there is no such GPU, or it refuses the handle.
-            InvalidRequest: the memory is smaller.
+            BackendError: the GPU does not exist, or rejects the handle.
+            InvalidRequest: the memory has fewer bytes.
         """

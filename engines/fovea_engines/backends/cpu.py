@@ -1,4 +1,4 @@
-"""Runs a model on CPU cores, loaded in two thread layouts."""
+"""Runs a model on CPU cores. The model is loaded in two thread layouts."""
 
 from __future__ import annotations
 
@@ -14,37 +14,39 @@ from fovea_engines.backends.feeds import check_feeds
 from fovea_engines.session import Array, Closing, TensorSpec
 from fovea_preprocess.errors import InferenceFailed
 
-# Weight of a call in the smoothed time of its layout.
+# Weight of the latest call in the smoothed time of a layout.
 _SMOOTHING = 0.25
-# Wide has become slow when it takes so many times what it took at its fastest.
+# Factor over its fastest time from which the wide layout counts as slow.
 _SLOW = 1.2
-# Seconds from a trial of the other layout to the next one: so many that trials cost a fiftieth of
-# the time, but not over .8 s unless they would then cost more than a twenty-fifth.
+# Seconds between two trials of the other layout. The wait is chosen so that trials cost at most
+# 1/50 of the time. It is at least 0.25 s, and at most 0.8 s unless the trials would then cost more
+# than 1/25 of the time.
 _SOONEST_S, _SOON_S = 0.25, 0.8
 _COST, _MAX_COST = 0.02, 0.04
-# The first call after a change finds cold caches and memory that was released: it shows nothing.
-# But a wide call that takes so many times what a narrow one does, and so many seconds more, is
-# slower when it is warm, too: beside no neighbour it takes about half as long as a narrow one.
+# Number of calls of a trial. The first call after a change is not representative: caches are cold,
+# and memory must be allocated. But a first wide call that is slower than a narrow call by this
+# factor and by these seconds would also be slower when warm: on idle cores a wide call takes about
+# half the time of a narrow one.
 _TRIAL_CALLS = 2
 _CLEAR, _CLEAR_S = 1.25, 0.02
 
-# After this many calls in a row in one layout, the other releases its working memory.
+# Number of calls in a row in one layout after which the other layout releases its memory.
 _REST_AFTER = 16
-# Shapes of inputs of which the faster layout is remembered.
+# Largest number of input shapes for which the faster layout is remembered.
 _MAX_SHAPES = 64
 
 
 @dataclass(slots=True)
 class LatencyLayout:
-    """The layout of lone calls on inputs of the same shapes: wide, or narrow where that is faster.
+    """Chooses the thread layout of single calls for one set of input shapes: wide or narrow.
 
-    The threads of a wide call wait for each other at the end of each layer, so a core that somebody
-    else needs slows all of it. After one first trial, narrow is tried only once wide has become
-    slow; until then its memory stays released. While narrow is the faster one, wide has a trial
-    every .8 s or sooner, and later only where calls are so long that the trial would cost a
-    twenty-fifth of the time.
+    The threads of a wide call wait for each other at the end of each layer, so one core that
+    another process uses slows all of them. Narrow has one trial at the beginning, and later only
+    after wide has become slow. Until then narrow keeps its memory released. While narrow is the
+    faster one, wide has a trial every 0.8 s or sooner, or later if calls are so long that trials
+    would cost more than 1/25 of the time.
 
-    Threads may overwrite each other's measurements; the next call corrects that.
+    Threads may overwrite each other's measurements; the next call corrects this.
     """
 
     wide: bool = True
@@ -54,7 +56,7 @@ class LatencyLayout:
     _calls_left: int = 0
 
     def next(self, now: float) -> bool:
-        """Return True if the next call is to be wide; `now` is in seconds of a monotonic clock."""
+        """Return True if the next call should be wide; `now` is monotonic time in seconds."""
         if not self._calls_left and now >= self._trial_at and self._is_doubtful():
             self._calls_left = _TRIAL_CALLS
         return self.wide != bool(self._calls_left)
@@ -64,7 +66,7 @@ class LatencyLayout:
         return not self.wide or narrow_s == inf or self._seconds[True] > _SLOW * self._fastest_s
 
     def learn(self, wide: bool, seconds: float, now: float) -> None:
-        """Record what a call took."""
+        """Record the duration of a call; `seconds` and `now` are in seconds."""
         if self._trial_at == inf:
             self._trial_at = now + _SOONEST_S
         if wide != self.wide:
@@ -89,20 +91,23 @@ class LatencyLayout:
 
 
 class Layout(Protocol):
-    """A loaded model with a fixed number of threads per call; calls may overlap."""
+    """A loaded model with a fixed number of threads per call. Calls may run in parallel."""
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Run one batch."""
         ...
 
     def rest(self) -> None:
-        """Release working memory unless a call is in progress; the next call allocates it."""
+        """Release working memory, unless a call is in progress.
+
+        The next call allocates it again.
+        """
         ...
 
 
 L = TypeVar("L", bound=Layout)
 
-# <malloc.h> of glibc
+# Parameters of `mallopt`, from <malloc.h> of glibc.
 M_MMAP_THRESHOLD = -3
 M_TRIM_THRESHOLD = -1
 M_ARENA_MAX = -8
@@ -111,10 +116,12 @@ M_ARENA_MAX = -8
 class CpuSession(Closing):
     """A `Session` that holds a *wide* and a *narrow* layout of its model.
 
-    Wide gives one call every core: lowest latency for a single call. Narrow gives each of several
-    calls its own cores, usually one: highest throughput under load, because no core waits for
-    another at the end of a layer. A lone call is narrow, too, while a neighbour of this process
-    makes wide the slower one. `optional_inputs` have a default in the model, and may be fed.
+    The wide layout gives all cores to one call, for the lowest latency of a single call. The narrow
+    layout gives each of several parallel calls its own cores, usually one. It has the highest
+    throughput under load, because no core waits for another at the end of a layer. A single call is
+    also narrow if other processes on the machine make the wide layout slower.
+
+    `optional_inputs` have defaults in the model, and a call may contain them.
     """
 
     offloads = False
@@ -145,7 +152,7 @@ class CpuSession(Closing):
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
         """Run one batch; see `Session.infer`."""
-        # A call in progress references its layout, so `close` frees it only afterwards.
+        # A call in progress references its layout, so `close` frees the layout only afterwards.
         layouts = self._layouts
         if layouts is None:
             raise InferenceFailed("the session is closed; open the engine again")
@@ -161,7 +168,7 @@ class CpuSession(Closing):
         return outputs
 
     def _lone_call(self, feeds: Mapping[str, Array]) -> LatencyLayout:
-        # Nothing is known of other shapes.
+        # Each combination of input shapes is measured separately.
         shapes = tuple(array.shape for array in feeds.values())
         lone = self._lone.get(shapes)
         if lone is None:
@@ -178,8 +185,8 @@ class CpuSession(Closing):
         return chosen(feeds)
 
     def _rest_if_unused(self, other: Layout, wide: bool) -> None:
-        # Positive for wide calls in a row, negative for narrow ones. Threads may miss a count; the
-        # next call corrects it.
+        # Positive values count wide calls in a row, negative values narrow calls. Threads may miss
+        # a count, which the next call corrects.
         streak = self._wide_streak
         if wide:
             self._wide_streak = max(streak, 0) + 1
@@ -189,27 +196,31 @@ class CpuSession(Closing):
             other.rest()
 
     def close(self) -> None:
-        """Release everything once the calls in progress are done. Calling it again does nothing."""
+        """Release everything after the calls in progress have ended.
+
+        A second call has no effect.
+        """
         self._layouts = None
 
 
 def fixed_rows(inputs: tuple[TensorSpec, ...], max_batch: int) -> int:
-    """Return the fixed batch of the model; without one, `max_batch`."""
+    """Return the fixed batch size of the model, or `max_batch` if it has none."""
     first = {spec.shape[0] for spec in inputs if spec.shape}
     return first.pop() if max_batch and len(first) == 1 and -1 not in first else max_batch
 
 
 def load_layouts(load: Callable[[int], L], cores: int, streams: int) -> tuple[L, L]:
-    """Load the wide layout, with `cores` threads a call, and the narrow one at the same time.
+    """Load the wide layout with `cores` threads per call, and at the same time the narrow layout.
 
-    The narrow one shares the cores out to `streams` parallel calls.
+    The narrow layout divides the cores among `streams` parallel calls.
     """
     libc = ctypes.CDLL(None)
-    # After the first free of a large block, glibc would raise the size from which blocks are
-    # returned to the system, and keep the memory used for loading: 30 MB of yolov8n's 220 in
-    # OpenVINO.
+    # After the first free of a large block, glibc would raise the size from which it returns blocks
+    # to the system. It would then keep memory that was used for loading: 30 of 220 MB for yolov8n
+    # in OpenVINO.
     libc.mallopt(M_MMAP_THRESHOLD, 2 << 20)
-    # It would also create a heap for nearly every thread, up to 8 per core: 5 MB here.
+    # glibc would also create a heap for nearly every thread, up to 8 per core. That takes 5 MB
+    # here.
     libc.mallopt(M_ARENA_MAX, cores)
     width = cores // streams
     try:
@@ -219,9 +230,9 @@ def load_layouts(load: Callable[[int], L], cores: int, streams: int) -> tuple[L,
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="load-layout") as pool:
             wide, narrow = pool.map(load, (cores, width))
     finally:
-        # Calls need blocks of the same sizes again and again. Returned to the system each time,
-        # tensors of 5 MB would cost 4 ms of page faults. Larger blocks are returned, so that a
-        # burst of large bodies does not stay.
+        # Calls need blocks of the same sizes again and again. If tensors of 5 MB were returned to
+        # the system each time, page faults would cost 4 ms. Larger blocks are returned, so that a
+        # burst of large requests does not keep its memory.
         libc.mallopt(M_MMAP_THRESHOLD, 8 << 20)
         libc.mallopt(M_TRIM_THRESHOLD, 32 << 20)
     return wide, narrow

@@ -1,4 +1,4 @@
-"""Checks a batch before it reaches a runtime, so that errors are readable."""
+"""Checks the inputs of a call before they reach a runtime, for readable error messages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ def check_feeds(
     feeds: Mapping[str, Array],
     optional: Iterable[TensorSpec] = (),
 ) -> None:
-    """Compare the arrays of one call with the model's inputs; takes about a microsecond.
+    """Compare the arrays of one call with the inputs of the model; it takes about a microsecond.
 
-    `max_batch` is 0 when the model has no batch dimension. Optional inputs may be left out.
+    Args:
+        inputs: required inputs of the model.
+        max_batch: largest batch size; 0 if the model has no batch dimension.
+        feeds: name of each input -> its array.
+        optional: inputs that may be left out.
 
     Raises:
-        InferenceFailed: an array is wrong; the message says which, and what the model takes.
+        InferenceFailed: an array is wrong; the message has the input and its required form.
     """
     if len(feeds) == len(inputs) and _plainly_right(inputs, max_batch, feeds):
         return
@@ -40,7 +44,7 @@ def check_feeds(
 def _plainly_right(
     inputs: Sequence[TensorSpec], max_batch: int, feeds: Mapping[str, Array]
 ) -> bool:
-    """Check quickly, without error messages."""
+    """Return True if the arrays are valid. This is the fast path without error messages."""
     rows = -1
     for spec in inputs:
         array = feeds.get(spec.name)
@@ -53,7 +57,8 @@ def _plainly_right(
             if not shape or not 1 <= shape[0] <= max_batch or rows not in (-1, shape[0]):
                 return False
             rows = shape[0]
-        # Most differ in the first dimension only.
+        # Most mismatches can only be in the first dimension, so the other dimensions are compared
+        # at once.
         if shape[1:] != wanted[1:] or wanted[:1] not in ((-1,), shape[:1]):
             for want, have in zip(wanted, shape, strict=True):
                 if want not in (-1, have):

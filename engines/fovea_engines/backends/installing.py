@@ -1,7 +1,7 @@
-"""Commands that install what is missing, for the interpreter that runs and the source it came from.
+"""Commands that install missing packages into this Python environment.
 
-Fovea is on no package index: a command that named it alone would install whatever somebody else
-registers there.
+Fovea is not on a package index. A command with only its name would install a package that somebody
+else registered under this name. So commands use the source from which Fovea was installed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAME = "fovea-serve"
 def install(*arguments: str) -> str:
     """Return the command that installs packages into the environment of this interpreter."""
     python = sys.executable
-    # Environments that uv makes have no pip.
+    # Environments that uv creates have no pip.
     command = [python, "-m", "pip", "install"]
     if find_spec("pip") is None:
         command = ["uv", "pip", "install", "--python", python]
@@ -31,10 +31,10 @@ def install(*arguments: str) -> str:
 
 
 def install_extra(extra: str) -> str:
-    """Return the command that installs an extra of Fovea, from where Fovea was installed.
+    """Return the command that installs an extra of Fovea, from the source of this installation.
 
-    Where that is not known, as in a container, it names what the extra requires. Where the extra
-    has nothing for this system, it says so instead.
+    If the source is unknown, as in a container, the command lists the requirements of the extra. If
+    the extra has no requirements for this system, the text says so instead.
     """
     fovea = distribution(NAME)
     requirements = _requirements(fovea, extra)
@@ -44,7 +44,7 @@ def install_extra(extra: str) -> str:
 
 
 def _find_source(fovea: Distribution, extra: str) -> list[str] | None:
-    """Return the source to install again, from PEP 610's record; None where there is none."""
+    """Return the source to install again from the PEP 610 record; None if there is no record."""
     try:
         source = json.loads(fovea.read_text("direct_url.json") or "{}")
         return _read_source(source, extra) if source else None
@@ -55,7 +55,7 @@ def _find_source(fovea: Distribution, extra: str) -> list[str] | None:
 def _read_source(source: dict[str, Any], extra: str) -> list[str] | None:
     below: str = source.get("subdirectory", "")
     url = urlsplit(source["url"])
-    # The user before the host may be a secret, unless it is "git".
+    # The user name in the URL may be a secret, unless it is "git".
     user, _, host = url.netloc.rpartition("@")
     url = url._replace(
         netloc=f"git@{host}" if user == "git" else host,

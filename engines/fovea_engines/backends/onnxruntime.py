@@ -1,4 +1,4 @@
-"""Runs every ONNX model unchanged with ONNX Runtime on CPU cores."""
+"""Runs ONNX models unchanged with ONNX Runtime on CPU cores."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fovea_preprocess.errors import InferenceFailed, InvalidModel, UnsupportedMo
 
 _ENGINE_FILE = "model.onnx"
 
-# `TensorProto.BFLOAT16` of onnx.proto.
+# Value of `TensorProto.BFLOAT16` in onnx.proto.
 _BFLOAT16 = 16
 
-# Operators that run a subgraph depending on values.
+# Operators that run a subgraph, so the work of a call depends on values.
 _BRANCHING = ("If", "Loop", "Scan", "SequenceMap")
 
 
 class OnnxRuntimeBackend(Backend):
-    """Runs ONNX files as they are."""
+    """Runs ONNX files unchanged."""
 
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
-        """Write the engine file, which is the unchanged model, and return its path."""
+        """Write the unchanged model as the engine file, and return its path."""
         engine = folder / _ENGINE_FILE
         if isinstance(model, bytes):
             write_file(engine, model)
@@ -41,7 +41,7 @@ class OnnxRuntimeBackend(Backend):
         return engine
 
     def open(self, path: Path, plan: OpenPlan) -> CpuSession:
-        """Load an ONNX file whose inputs and outputs are all tensors; see `open_session`."""
+        """Load an ONNX file. All its inputs and outputs must be tensors; see `open_session`."""
         wide, narrow = load_layouts(lambda width: _Layout(path, width), plan.cores, plan.parallel)
         return CpuSession(
             wide.inputs,
@@ -65,33 +65,40 @@ ONNXRUNTIME = OnnxRuntimeBackend(
 
 
 def _branches(path: Path) -> bool:
-    """Return True if a node's work depends on values; without the onnx package, to save memory.
+    """Return True if the work of a call depends on values.
 
-    Searches the file for the field `op_type` of a `NodeProto`; such bytes in weights match too.
+    The onnx package would use too much memory.
+
+    The function searches the file for the field `op_type` of a `NodeProto`. Equal bytes in weights
+    also match.
     """
     with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as model:
         return any(model.find(bytes([0x22, len(kind)]) + kind.encode()) >= 0 for kind in _BRANCHING)
 
 
 class _Layout:
-    """One ONNX Runtime session with a fixed number of threads per call; calls may overlap."""
+    """One ONNX Runtime session with a fixed number of threads per call.
+
+    Calls may run in parallel.
+    """
 
     def __init__(self, path: Path, threads: int) -> None:
         import onnxruntime as ort
 
         options = ort.SessionOptions()
-        # Only fatal errors: all others are raised, and reported by the code that catches them.
+        # Log only fatal errors. All other errors are raised, and the caller reports them.
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        # The pattern keeps a peak-sized block for every caller: 30 MB more on yolov8n.
+        # The memory pattern keeps a block of peak size for every caller: 30 MB more for yolov8n.
         options.enable_mem_pattern = False
-        # The arena would keep the peak of all outputs for ever; without it a call of yolov8n takes
-        # .99 of the time, and one of yolox_nano 1.00 (medians of interleaved pairs, one thread).
+        # The arena would keep the peak memory of all outputs forever. Without the arena a call of
+        # yolov8n takes 0.99 of the time, and a call of yolox_nano 1.00 (medians of interleaved
+        # pairs, one thread).
         options.enable_cpu_mem_arena = False
-        # The pool spins for the next layer inside a call, and stops with the call: waking it for
-        # each layer slows a lone call, and spinning between calls takes cores from neighbours
-        # (benchmarks/neighbours.py).
+        # The thread pool spins between layers of a call, and stops at its end. Waking the pool for
+        # each layer would slow a single call. Spinning between calls would take cores from other
+        # processes (benchmarks/neighbours.py).
         options.add_session_config_entry("session.force_spinning_stop", "1")
         errors = ort.capi.onnxruntime_pybind11_state
         self._failures = (
@@ -99,7 +106,7 @@ class _Layout:
             errors.InvalidArgument,
             errors.NotImplemented,
             errors.RuntimeException,
-            # For output strings that are not UTF-8.
+            # Raised for output strings that are not UTF-8.
             UnicodeDecodeError,
         )
         try:
@@ -141,7 +148,7 @@ class _Layout:
         return dict(zip(self._names, results, strict=True))
 
     def rest(self) -> None:
-        """Do nothing: a call keeps no memory."""
+        """Do nothing: no memory is kept between calls."""
 
 
 def _spec(node: Any) -> TensorSpec:
@@ -160,11 +167,10 @@ def _spec(node: Any) -> TensorSpec:
 
 
 def _run_strings(session: Any, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-    """Run a batch with strings: `bytes` outside, text inside, because the binding needs `str`.
+    """Run a batch with strings. Callers pass and receive `bytes`; the Python API needs `str`.
 
-    Normally it takes and returns UTF-8. If a call has other bytes, all its strings are passed and
-    returned as Latin-1, one character per byte, so that moving, joining and comparing them still
-    works.
+    Strings are passed as UTF-8. If a call has other bytes, all its strings are passed and returned
+    as Latin-1, with one character per byte. Moving, joining and comparing strings then still works.
     """
     try:
         return _run_encoded(session, names, feeds, "utf-8")
@@ -190,7 +196,7 @@ def _run_encoded(
 
 
 def _convert_strings(convert: Any, array: Array) -> Array:
-    """Convert strings; other arrays stay as they are."""
+    """Convert the strings of an object array; return other arrays unchanged."""
     if array.dtype != object:
         return array
     converted = np.empty(array.size, dtype=object)
@@ -201,7 +207,10 @@ def _convert_strings(convert: Any, array: Array) -> Array:
 def _run_bfloat16(
     session: Any, outputs: Sequence[TensorSpec], feeds: Mapping[str, Array]
 ) -> list[Array]:
-    """Run a batch with bfloat16, which numpy lacks, with ml_dtypes; nothing is converted."""
+    """Run a batch with bfloat16 in the dtype of ml_dtypes, without conversion.
+
+    NumPy has no bfloat16.
+    """
     values = {name: _value(array) for name, array in feeds.items()}
     found = session.run_with_ort_values([spec.name for spec in outputs], values)
     return [_array(spec, value) for spec, value in zip(outputs, found, strict=True)]
@@ -223,5 +232,5 @@ def _array(spec: TensorSpec, value: Any) -> Array:
     if not size:
         return np.empty(value.shape(), spec.numpy_dtype)
     memory = (ctypes.c_char * size).from_address(value.data_ptr())
-    # Copied, because the memory is freed with the value.
+    # The copy is needed because the memory is freed together with `value`.
     return np.frombuffer(memory, spec.numpy_dtype).reshape(value.shape()).copy()

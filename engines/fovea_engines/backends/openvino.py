@@ -25,22 +25,22 @@ from fovea_preprocess.errors import (
 
 _ENGINE_FILE = "model.xml"
 
-# Operators that run a subgraph depending on values.
+# Operators that run a subgraph, so the work of a call depends on values.
 _BRANCHING = frozenset({"If", "Loop", "TensorIterator"})
 
-# Size of model.xml per operator: real models have 470 to 500 bytes.
+# Estimated bytes of model.xml per operator. Real models have 470 to 500.
 _XML_BYTES = 600
 
 _FIRST_USE = Lock()
 
 
 class OpenVinoBackend(Backend):
-    """Compiles and runs OpenVINO IR (model.xml beside model.bin)."""
+    """Compiles and runs OpenVINO IR (model.xml and model.bin)."""
 
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
         """Convert an ONNX model to OpenVINO IR; return the path of model.xml.
 
-        Weights stay float32: an engine's precision is decided in the graph, never by the backend.
+        The weights stay float32: the graph decides the precision of an engine, never the backend.
         """
         ov = _runtime()
         engine = folder / _ENGINE_FILE
@@ -53,7 +53,8 @@ class OpenVinoBackend(Backend):
         try:
             ov.save_model(converted, engine, compress_to_fp16=False)
         except RuntimeError as error:
-            # OpenVINO gives no reason; the system does, when a file of the same size is written.
+            # OpenVINO gives no reason. Writing a file of the same size raises the system's error,
+            # e.g. for a full disk.
             size = len(model) if isinstance(model, bytes) else model.stat().st_size
             size += _XML_BYTES * len(converted.get_ops())
             with writing(engine, size), engine.open("ab") as file:
@@ -62,7 +63,7 @@ class OpenVinoBackend(Backend):
         return engine
 
     def open(self, path: Path, plan: OpenPlan) -> CpuSession:
-        """Load OpenVINO IR, or an ONNX file, that has no strings; see `open_session`."""
+        """Load OpenVINO IR or an ONNX file, both without string tensors; see `open_session`."""
         ov = _runtime()
         cores = plan.cores
         core = ov.Core()
@@ -102,9 +103,9 @@ OPENVINO = OpenVinoBackend(
 def _runtime() -> Any:
     """Return the openvino package, prepared for use from several threads.
 
-    Its binding builds a table of element types on first use, and releases the GIL inside the guard
-    of a C++ static: two threads that come first together deadlock (seen with 2026.4.1). So the
-    tables are built here, in one thread at a time.
+    Its Python binding builds a table of element types on first use. Meanwhile it releases the GIL
+    inside the guard of a C++ static variable, so two threads that come first at the same time
+    deadlock (seen with 2026.4.1). This function builds the table in one thread at a time.
     """
     with _FIRST_USE:
         import openvino as ov
@@ -114,12 +115,12 @@ def _runtime() -> Any:
 
 
 class _Layout:
-    """One compiled model and a pool of infer requests, one for each parallel call."""
+    """One compiled model with a pool of infer requests, one for each parallel call."""
 
     def __init__(
         self, core: Any, model: Any, threads: int, cores: int, precision: Precision
     ) -> None:
-        # By default newer CPUs compute in bfloat16, and results differ between machines.
+        # By default newer CPUs compute in bfloat16, so results would differ between machines.
         hint = "bf16" if precision == "bf16" else "f32"
         self._compiled = compiled = core.compile_model(
             model,
@@ -128,17 +129,18 @@ class _Layout:
                 "NUM_STREAMS": cores // threads,
                 "INFERENCE_NUM_THREADS": cores,
                 "INFERENCE_PRECISION_HINT": hint,
-                # A thread that is bound to a core waits for all that runs there: beside three busy
-                # processes up to 2.4 s for 20 ms of work, and a free one .6 s.
+                # A thread that is pinned to a core waits for everything else that runs there.
+                # Beside three busy processes, 20 ms of work took up to 2.4 s pinned, and up to 0.6
+                # s without pinning.
                 "ENABLE_CPU_PINNING": False,
             },
         )
-        # A hint that the CPU cannot follow is dropped without a word.
+        # OpenVINO silently ignores a precision hint that the CPU does not support.
         used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         if used != hint:
             raise BackendUnavailable(f"OpenVINO computes in {used} on this CPU, not in {hint}")
         self._inputs = [_name(port) for port in model.inputs]
-        # Compiling may add names of fused nodes to an output, so names are read from the model.
+        # Compilation may add names of fused nodes to an output, so the names come from the model.
         self._outputs = [_spec(port) for port in model.outputs]
         self._requests: SimpleQueue[Any] = SimpleQueue()
         self._streams = cores // threads
@@ -148,13 +150,13 @@ class _Layout:
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         request = self._requests.get()
         try:
-            # Inputs are read without a copy; outputs are copied, as the next call overwrites the
-            # request's buffers.
+            # Inputs are shared without a copy. Outputs are copied, because the next call overwrites
+            # the buffers of the request.
             results = request.infer(
                 [feeds[name] for name in self._inputs], share_inputs=True, share_outputs=False
             )
             return {
-                # The binding returns bfloat16 as if it were float16.
+                # The binding returns bfloat16 arrays with the dtype float16.
                 spec.name: array.view(spec.numpy_dtype) if spec.dtype == "bfloat16" else array
                 for spec, array in zip(self._outputs, results.values(), strict=True)
             }
@@ -164,12 +166,12 @@ class _Layout:
             self._requests.put(request)
 
     def rest(self) -> None:
-        """Release intermediate tensors: 28 MB wide and 57 MB narrow of yolov8n on two cores."""
+        """Release intermediate tensors: for yolov8n on two cores, 28 MB wide and 57 MB narrow."""
         idle: list[Any] = []
         with suppress(Empty):
             while True:
                 idle.append(self._requests.get_nowait())
-        # OpenVINO refuses while any request is running.
+        # OpenVINO cannot release memory while any request is running.
         if len(idle) == self._streams:
             self._compiled.release_memory()
         for request in idle:
@@ -177,7 +179,7 @@ class _Layout:
 
 
 def _shorten_error(error: RuntimeError) -> str:
-    """Return OpenVINO's message without the places in its source, on one line."""
+    """Return OpenVINO's message on one line, without positions in its source code."""
     lines = map(str.strip, str(error).splitlines())
     return " ".join(line for line in lines if line and not line.startswith("Exception from "))
 
@@ -192,10 +194,11 @@ def _refuse_strings(model: Any) -> None:
 
 
 def _fix_rows(model: Any, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """Make the batch dimension of every input 1: a static graph is faster and smaller.
+    """Set the batch dimension of every input to 1: a static graph is faster and smaller.
 
-    Returns the `specs` of inputs and outputs with the sizes that are now known. A batch dimension
-    stays one: clients see the same shapes whichever backend serves the model.
+    Returns:
+        `specs` with the sizes that are now known. A dynamic batch dimension stays -1, so clients
+        see the same shapes with every backend.
     """
     shapes = {}
     for port in model.inputs:
@@ -220,6 +223,6 @@ def _spec(port: Any) -> TensorSpec:
 
 
 def _name(port: Any) -> str:
-    """Return the ONNX name of a port, which may also have the names of folded nodes."""
+    """Return the ONNX name of a port. The port may have further names, of folded nodes."""
     own: str = port.get_node().get_friendly_name().removesuffix("/sink_port_0")
     return own if own in port.get_names() else port.get_any_name()

@@ -1,4 +1,4 @@
-"""Lists the backends and opens engines with them."""
+"""Lists the backends, and opens engines with them."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _OWN: Mapping[str, Backend] = {
 
 
 class _Backends(Mapping[str, Backend]):
-    """The backends by name; the first that opens a file is its default.
+    """The backends by name. The first backend that supports a file's suffix is the default for it.
 
-    Other packages are imported at the first look, and not before: they may import this module.
+    Backends of other packages are imported at the first access and not before, because those
+    packages may import this module.
     """
 
     @cached_property
@@ -65,19 +66,19 @@ class _Backends(Mapping[str, Backend]):
 BACKENDS = _Backends()
 DEFAULT_CPU_BACKEND = OPENVINO.name
 REFERENCE_BACKEND = ONNXRUNTIME.name
-"""The backend that computes every graph as it is written."""
+"""Name of the backend that runs every graph exactly as written."""
 CPU_BACKENDS = (ONNXRUNTIME.name, OPENVINO.name)
-"""The backends that `auto` chooses from."""
+"""Names of the backends that `auto` chooses from."""
 BACKEND_NAMES = tuple(dict.fromkeys((*_OWN, *entry_points(Group.BACKENDS))))
-"""The names of all backends; no package that adds one is imported for them."""
+"""Names of all backends. Reading them imports no package that adds a backend."""
 
 
 def get_backend(name: str) -> Backend:
-    """Return the backend of that name.
+    """Return the backend with a name.
 
     Raises:
-        BackendUnavailable: there is none.
-        Unavailable: the package that adds it cannot be imported.
+        BackendUnavailable: there is no backend with this name.
+        Unavailable: the package that adds the backend cannot be imported.
     """
     if name in BACKENDS:
         return BACKENDS[name]
@@ -103,17 +104,17 @@ def open_session(
 
     Args:
         backend: name of the backend.
-        path: the engine file.
-        max_batch: this and the others as in `OpenPlan`.
-        threads: cores.
-        streams: parallel calls.
-        plugins: of TensorRT.
-        precision: of the computation.
+        path: engine file.
+        max_batch: largest batch size; 0 if the model has no batch dimension.
+        threads: number of CPU cores; see `OpenPlan`.
+        streams: number of parallel calls; see `OpenPlan`.
+        plugins: plugin libraries of a TensorRT engine.
+        precision: precision of the computation; see `OpenPlan`.
 
     Raises:
-        BackendUnavailable: there is no such backend, its runtime is not installed, or it does not
-            compute in that precision here.
-        InvalidModel: the file is missing, or not an engine of this backend.
+        BackendUnavailable: the backend does not exist, its runtime is not installed, or it does not
+            support the precision on this machine.
+        InvalidModel: the file is missing, or is not an engine of this backend.
     """
     chosen = get_backend(backend)
     if not path.is_file():
@@ -127,19 +128,23 @@ def open_session(
 
 
 def mismatch(card: EngineCard) -> str | None:
-    """Return the reason why the engine of a card cannot run here; None where there is none."""
+    """Return the reason why the engine of a card cannot run on this machine, or None if it can."""
     return get_backend(card.backend).mismatch(card)
 
 
 def backends_for(file: str) -> tuple[Backend, ...]:
-    """Return the backends that open an engine file, by its suffix."""
+    """Return the backends that can open an engine file, by its suffix."""
     suffix = Path(file).suffix
     found = tuple(one for one in BACKENDS.values() if suffix in one.suffixes)
     return found or tuple(one for one in BACKENDS.values() if one.any_suffix)
 
 
 def open_gpu_memory() -> GpuMemory:
-    """Return what opens memory of GPUs; BackendUnavailable if no backend does."""
+    """Return an object that opens GPU memory of other processes.
+
+    Raises:
+        BackendUnavailable: no backend supports this here.
+    """
     for backend in BACKENDS.values():
         if backend.on_gpu:
             with suppress(BackendUnavailable):

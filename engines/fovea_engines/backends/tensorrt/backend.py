@@ -1,4 +1,4 @@
-"""Describes the backends TensorRT and TensorRT for RTX, without importing them."""
+"""Describes the backends TensorRT and TensorRT for RTX, without importing their runtimes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fovea_preprocess.errors import InvalidOption
 
 ENGINE_FILE = "model.plan"
 KEPT_FILE = "prepared.onnx"
-"""Source of the plan: another TensorRT or another GPU rebuilds the plan from it."""
+"""Source of the plan. Another TensorRT or GPU rebuilds the plan from this file."""
 CACHE_FILE = "model.cache"
 _TURING = "75"
 
@@ -35,10 +35,11 @@ class TensorRTBackend(Backend):
     kept_file: str = KEPT_FILE
     cache_file: str = CACHE_FILE
 
-    # The operations import the runtime's modules, which no other backend needs.
+    # The methods import TensorRT's modules themselves, because no other backend needs these
+    # modules.
 
     def check(self, plan: CompilePlan) -> None:
-        """Check the compute capabilities; see `Backend.check`."""
+        """Check the compute capabilities and the precision; see `Backend.check`."""
         from fovea_engines.backends.tensorrt.runtime import load_runtime
 
         capabilities = (plan.builder or BuilderOptions()).capabilities
@@ -51,25 +52,26 @@ class TensorRTBackend(Backend):
             )
 
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
-        """Build a plan, with its letterbox kernel and its source; see `Backend.compile`."""
+        """Build a plan, its letterbox kernel and a copy of its source; see `Backend.compile`."""
         from fovea_engines.backends.tensorrt.engine_file import write_engine
 
         content = model if isinstance(model, bytes) else model.read_bytes()
         return write_engine(self.name, content, folder, plan or CompilePlan())
 
     def open(self, path: Path, plan: OpenPlan) -> Session:
-        """Load a plan, or an .engine file of Ultralytics; a GPU ignores `threads`."""
+        """Load a plan or an .engine file of Ultralytics. A GPU ignores `threads`."""
         from fovea_engines.backends.tensorrt.engine_file import open_engine
 
         return open_engine(self.name, path, plan.max_batch, plan.plugins, plan.streams)
 
     def mismatch(self, card: EngineCard) -> str | None:
-        """Compare the release and the GPU of a plan with this machine's; see `Backend.mismatch`.
+        """Compare the release and the GPU of a plan with this machine; see `Backend.mismatch`.
 
-        A plan runs with the release that built it: NVIDIA promises more only for version-compatible
-        plans (docs.nvidia.com/deeplearning/tensorrt and tensorrt-rtx, "Engine Compatibility"). A
-        plan of TensorRT holds kernels for one model of GPU; one of TensorRT for RTX has none until
-        it is loaded, on any GPU of the capabilities that it names.
+        A plan runs only with the release that built it. NVIDIA promises more only for
+        version-compatible plans (docs.nvidia.com/deeplearning/tensorrt and tensorrt-rtx, "Engine
+        Compatibility"). A plan of TensorRT contains kernels for one GPU model. A plan of TensorRT
+        for RTX contains no kernels. It loads on every GPU with one of its compute capabilities, and
+        compiles them there.
         """
         version = self.info.version or card.backend_version
         gpu = gpu_here()
@@ -89,13 +91,13 @@ class TensorRTBackend(Backend):
         return gpu.capability == card.gpu.capability if self.ahead_of_time else gpu == card.gpu
 
     def open_gpu_memory(self) -> GpuMemory:
-        """Open memory of other processes with CUDA; see `Backend.open_gpu_memory`."""
+        """Open GPU memory of other processes with CUDA; see `Backend.open_gpu_memory`."""
         from fovea_engines.backends.tensorrt.cuda.shared import CudaMemory
 
         return CudaMemory()
 
     def read_header(self, path: Path) -> tuple[str, dict[str, str]]:
-        """Read the start of a plan, and the header that Ultralytics writes before it."""
+        """Read the start of a plan, and the header that Ultralytics writes before the plan."""
         from fovea_engines.backends.tensorrt.plan_file import read_plan_file
 
         file = read_plan_file(path)
@@ -103,7 +105,7 @@ class TensorRTBackend(Backend):
 
 
 def _release(version: str) -> list[str]:
-    """Return major, minor and patch, without the build number."""
+    """Return major, minor and patch version, without the build number."""
     return version.split(".")[:3]
 
 
@@ -115,7 +117,8 @@ def _target(card: EngineCard) -> str:
 
 TENSORRT = TensorRTBackend(
     name="tensorrt",
-    # "tensorrt" requires one of the others, which has the module, or is NVIDIA's own wheel with it.
+    # "tensorrt" requires one of the others, which have the module; or it is NVIDIA's own wheel,
+    # which has the module itself.
     distributions=("tensorrt-cu13", "tensorrt-cu12", "tensorrt"),
     extra="tensorrt",
 )

@@ -1,4 +1,4 @@
-"""Runs an engine at a few batch sizes, each in an execution context of its own."""
+"""Runs an engine at several batch sizes. Each batch size has its own execution context."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ _TRIES = 2
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A batch size that the engine is run at, and the index of the profile that suits it best."""
+    """A batch size at which the engine runs, and the index of its best optimization profile."""
 
     rows: int
     profile: int
 
 
 def read_profiles(engine: Any, inputs: Sequence[Tensor]) -> dict[int, Profile]:
-    """Return the optimization profiles of an `ICudaEngine` that take these inputs, by index."""
+    """Return the optimization profiles of an `ICudaEngine` that accept these inputs, by index.
+
+    Raises:
+        UnsupportedModel: no profile has a batch size that all inputs accept.
+    """
     profiles = {}
     for index in range(engine.num_optimization_profiles):
         shapes = [_shapes(engine, tensor, index) for tensor in inputs]
@@ -48,7 +52,10 @@ def read_profiles(engine: Any, inputs: Sequence[Tensor]) -> dict[int, Profile]:
 
 
 def _shapes(engine: Any, tensor: Tensor, profile: int) -> list[tuple[int, ...]]:
-    """Return the minimum, optimum and maximum shape, rows first: 1 without a batch dimension."""
+    """Return the minimum, optimum and maximum shape with the batch dimension first.
+
+    An input without a batch dimension gets a first dimension of 1.
+    """
     shape = engine.get_tensor_shape(tensor.name)
     dynamic = -1 in tuple(shape)
     shapes = engine.get_tensor_profile_shape(tensor.name, profile) if dynamic else [shape] * 3
@@ -56,7 +63,7 @@ def _shapes(engine: Any, tensor: Tensor, profile: int) -> list[tuple[int, ...]]:
 
 
 def _takes(shapes: Sequence[tuple[int, ...]], tensor: Tensor) -> bool:
-    """Return True if the row of a tensor is between a profile's minimum and maximum shape."""
+    """Return True if the shape of a row is within the minimum and maximum of a profile."""
     least, _, greatest = shapes
     return all(
         low <= size <= high
@@ -65,10 +72,10 @@ def _takes(shapes: Sequence[tuple[int, ...]], tensor: Tensor) -> bool:
 
 
 def choose_buckets(profiles: Mapping[int, Profile], max_batch: int) -> tuple[Bucket, ...]:
-    """Return powers of two, and the sizes that profiles name, up to the largest batch, in order.
+    """Return powers of two and the batch sizes of profiles, up to the largest batch, ascending.
 
-    So padding less than doubles a batch, and there are few sizes: each needs a context. Larger
-    batches than every bucket are split.
+    With these sizes, padding less than doubles a batch, and the number of contexts stays small. The
+    session splits batches that exceed the largest bucket.
     """
     sizes = {size for p in profiles.values() for size in (p.min, p.opt, p.max)} | {max_batch}
     sizes |= {1 << power for power in range(max_batch.bit_length())}
@@ -83,9 +90,9 @@ def choose_buckets(profiles: Mapping[int, Profile], max_batch: int) -> tuple[Buc
 
 
 class Contexts:
-    """Creates execution contexts that compute in memory of the caller, so that they can share it.
+    """Creates execution contexts that use memory of the caller, so several contexts can share it.
 
-    Without an `IRuntimeConfig` of the engine, it uses the defaults.
+    Without a `runtime_config`, an engine's default `IRuntimeConfig` is used.
     """
 
     def __init__(
@@ -97,11 +104,16 @@ class Contexts:
         self._engine = engine
         self._inputs = inputs
         self._runtime_config = runtime_config
-        # TensorRT does not promise that two threads may create contexts of an engine at once.
+        # TensorRT does not guarantee that two threads may create contexts of one engine at the same
+        # time.
         self._creating = Lock()
 
     def make(self, bucket: Bucket, stream: Stream) -> Any:
-        """Create an `IExecutionContext` that will run in a stream; without addresses and memory."""
+        """Create an `IExecutionContext` for a batch size and stream, without addresses and memory.
+
+        Raises:
+            InferenceFailed: TensorRT rejected the batch size, or has too little memory.
+        """
         with self._creating:
             context = self._engine.create_execution_context(self._runtime_config)
         try:
@@ -110,7 +122,7 @@ class Contexts:
                 and context.set_optimization_profile_async(bucket.profile, stream.handle)
                 and all(context.set_input_shape(t.name, t.shape(bucket.rows)) for t in self._inputs)
             )
-        except RuntimeError:  # so the bindings say that a profile cannot be set
+        except RuntimeError:  # the Python bindings raise this if a profile cannot be set
             made = False
         if not made:
             raise InferenceFailed(
@@ -120,14 +132,14 @@ class Contexts:
         return context
 
     def close(self) -> None:
-        """Let go of the engine, even if this is referenced."""
+        """Release the engine, even if this object is still referenced."""
         self._engine = self._runtime_config = None
 
 
 class Recorder:
-    """Records CUDA graphs; once the same one was refused twice, never again.
+    """Records CUDA graphs, until recording has failed twice in a row for one batch size.
 
-    A graph saves the launch of every single kernel, which matters for small models on fast GPUs.
+    A graph saves the launch of each single kernel, which matters for small models on fast GPUs.
     """
 
     def __init__(self, device: Device, *, wanted: bool) -> None:
@@ -135,10 +147,13 @@ class Recorder:
         self._wanted = wanted
 
     def record(self, stream: Stream, enqueue: Callable[[], None]) -> Graph | None:
-        """Record the work of `enqueue` in a stream; None where that fails, or cannot be done now.
+        """Record the work that `enqueue` adds to a stream.
+
+        Returns:
+            The graph; None if recording failed, or is not possible at the moment.
 
         Raises:
-            InferenceFailed: after a refusal the work cannot be run either.
+            InferenceFailed: recording failed, and afterwards the work itself failed too.
         """
         reason = ""
         for _ in range(_TRIES if self._wanted else 0):
@@ -150,7 +165,7 @@ class Recorder:
                         enqueue()
                     return capture.graph()
                 except InferenceFailed as error:
-                    # The text is kept: the error itself references the context.
+                    # Only the text is kept, because the exception references the context.
                     reason = str(error)
             _run_after_refusal(stream, enqueue)
         if reason:
@@ -160,9 +175,10 @@ class Recorder:
 
 
 def _run_after_refusal(stream: Stream, enqueue: Callable[[], None]) -> None:
-    """Run work whose recording was refused, so that TensorRT's CUDA runtime reports it no more.
+    """Run work whose recording failed, to clear the error in TensorRT's CUDA runtime.
 
-    That keeps the error for whichever of its calls comes next, and cannot be reached from here.
+    The CUDA runtime keeps the error and reports it at its next call. This code cannot reset it
+    directly.
     """
     with QUIET.synchronising():
         with suppress(InferenceFailed):
@@ -174,12 +190,12 @@ def _run_after_refusal(stream: Stream, enqueue: Callable[[], None]) -> None:
 
 
 class BatchContext:
-    """Runs batches of one size from fixed addresses to fixed addresses.
+    """Runs batches of one size, with fixed addresses of inputs and outputs.
 
-    A graph is bound to the state of the context it was recorded from, so there is one context per
-    size, and none is switched between sizes and profiles. The context comes with profile, shapes,
-    addresses and memory set, and runs once to begin with. Its graph is recorded by `record`, or by
-    `enqueue` where that was not possible yet.
+    A graph is bound to the state of the context from which it was recorded. So each batch size has
+    its own context, which never switches its size or profile. Pass a context with its profile,
+    shapes, addresses and memory set. The constructor runs it once. `record` records its graph, or
+    else `enqueue` does so later.
     """
 
     def __init__(self, context: Any, stream: Stream, recorder: Recorder) -> None:
@@ -187,17 +203,17 @@ class BatchContext:
         self._stream = stream
         self._recorder = recorder
         self._graph: Graph | None = None
-        # The first run loads kernels and sizes scratch memory, which cannot be recorded.
+        # The first run loads kernels and sizes scratch memory. These steps cannot be recorded.
         self._execute()
         stream.synchronize()
 
     def record(self) -> None:
-        """Record the graph, unless it is there; see `Recorder.record`."""
+        """Record the graph, unless it exists already; see `Recorder.record`."""
         if self._graph is None:
             self._graph = self._recorder.record(self._stream, self._execute)
 
     def enqueue(self) -> None:
-        """Enqueue one batch."""
+        """Enqueue one batch on the stream."""
         self.record()
         if self._graph is None:
             self._execute()
@@ -209,8 +225,9 @@ class BatchContext:
             raise InferenceFailed("TensorRT could not run this batch; see the log")
 
     def close(self) -> None:
-        """Release graph and context; the stream must have finished with them."""
-        # The context is released while the device is current: an error may still reference this.
+        """Release graph and context. The stream must have finished its work with them."""
+        # The context is released here, while the device is current: an exception may still
+        # reference this object.
         self._context = None
         if self._graph is not None:
             self._graph.close()

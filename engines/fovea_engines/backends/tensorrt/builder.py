@@ -1,4 +1,4 @@
-"""Builds a plan, which is a serialized engine, from an ONNX model in its final precision."""
+"""Builds a plan (a serialized engine) from an ONNX model in its final precision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fovea_engines.progress import Progress
 from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_preprocess.errors import BuildError, InvalidModel, InvalidOption, UnsupportedModel
 
-# Text in a parser's message -> advice. The first match is used.
+# Pattern in a message of the parser -> advice. The first match is used.
 _ADVICE = (
     (
         r"Plugin not found|plugin creator .* not found",
@@ -59,7 +59,7 @@ _LONGEST = 300
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A serialized engine, and its layers."""
+    """A serialized engine and the list of its layers."""
 
     data: bytes = field(repr=False)
     layers: PlanLayers = field(repr=False)
@@ -72,14 +72,19 @@ def build_plan(
     progress: Progress | None = None,
     timings: Path | None = None,
 ) -> Plan:
-    """Build a plan from ONNX bytes that include their weights.
+    """Build a plan from ONNX bytes that include their weights. Ctrl-C stops the build.
 
-    `timings` is from `timing_cache_file`; TensorRT-RTX has none. Ctrl-C stops the build.
+    Args:
+        model: ONNX file with its weights.
+        options: options of the build.
+        runtime: TensorRT or TensorRT for RTX.
+        progress: receives the phases of the build.
+        timings: file from `timing_cache_file`. TensorRT for RTX does not use it.
 
     Raises:
         InvalidOption: an option does not fit the model or this TensorRT.
-        UnsupportedModel: TensorRT does not support the model; the message says which part.
-        InvalidModel: the bytes are no model.
+        UnsupportedModel: TensorRT does not support the model; the message has the unsupported part.
+        InvalidModel: the bytes are not an ONNX model.
         BuildError: TensorRT returns no plan.
         BackendUnavailable: TensorRT cannot build on this machine.
     """
@@ -93,7 +98,7 @@ def build_plan(
         config = _configure(runtime, builder, network, options)
         monitor = progress_monitor(runtime.trt, phases)
         config.progress_monitor = monitor
-        # A TensorRT that compiles for absent GPUs times nothing.
+        # An ahead-of-time build measures no kernel times.
         file = None if runtime.ahead_of_time else timings
         with nullcontext() if file is None else timing_cache(config, file):
             with QUIET.synchronising():
@@ -112,7 +117,7 @@ def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOpt
     config = builder.create_builder_config()
     config.builder_optimization_level = options.level
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-    # Otherwise float32 would be multiplied as TF32, with 10 bits; FP32 must equal the source.
+    # TF32 has only 10 bits of mantissa, and an FP32 engine must equal its source.
     config.clear_flag(trt.BuilderFlag.TF32)
     runtime.allow_capture(config)
     if options.workspace is not None:
@@ -124,7 +129,8 @@ def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOpt
 
 def _failure(messages: Sequence[str]) -> BuildError:
     texts = [text for text in map(strip_noise, messages) if text]
-    # Each kernel that did not fit is a message of its own, and the last is that none is left.
+    # TensorRT logs a message for each kernel that did not fit. The last message only says that no
+    # kernel is left.
     if (short := next(filter(out_of_memory, texts), None)) is not None:
         return BuildError(
             f"the GPU has too little free memory for this build ({short}): free some, or give "
@@ -142,14 +148,16 @@ def _failure(messages: Sequence[str]) -> BuildError:
 def parse_network(runtime: Runtime, builder: Any, model: bytes) -> Any:
     """Parse ONNX bytes into a strongly typed `INetworkDefinition`.
 
-    The message of `UnsupportedModel` names the node, its operator, and what to do.
+    Raises:
+        InvalidModel: the bytes are not an ONNX model.
+        UnsupportedModel: the message has the unsupported node, its operator, and advice.
     """
     trt = runtime.trt
     network = runtime.network(builder)
     parser = trt.OnnxParser(network, runtime.logger)
     taken = parser.parse(model)
     errors = [parser.get_error(position) for position in range(parser.num_errors)]
-    # The parser takes some bytes that are no ONNX for an empty model.
+    # The parser accepts some bytes that are not ONNX as an empty model.
     broken = any(error.code().name == "MODEL_DESERIALIZE_FAILED" for error in errors)
     if broken or (taken and network.num_outputs == 0):
         raise InvalidModel("TensorRT finds no model in it: is it a whole ONNX file?")
@@ -165,7 +173,7 @@ def _refusal(errors: list[Any]) -> str:
     operator, text = first.node_operator(), strip_noise(first.desc())
     node = first.node_name() or f"number {first.node()}"
     where = f"node {node!r} ({operator})" if operator else "the model"
-    # The check that refuses an operator without an importer only says "false".
+    # The check that rejects an operator without an importer only logs "false".
     reason = "" if text == "false" else f": {_shorten(text)}"
     more = sorted({error.node_operator() for error in others} - {operator, ""})
     also = f"; nor does it take {', '.join(more)}" if more else ""
@@ -184,9 +192,11 @@ def _shorten(text: str) -> str:
 
 
 def add_profiles(builder: Any, config: Any, network: Any, profiles: Sequence[Profile]) -> None:
-    """Add profiles to a build; a network with a fixed batch gets none.
+    """Add optimization profiles to a build. A network with a fixed batch size gets none.
 
-    `InvalidOption` if that batch is another; `UnsupportedModel` if more than a batch is dynamic.
+    Raises:
+        InvalidOption: the fixed batch size differs from the profiles.
+        UnsupportedModel: another dimension than the batch is dynamic.
     """
     inputs = [network.get_input(position) for position in range(network.num_inputs)]
     shapes = {tensor.name: tuple(tensor.shape) for tensor in inputs}

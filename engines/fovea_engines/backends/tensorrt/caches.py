@@ -1,7 +1,7 @@
-"""Keeps what a build or a start has measured or compiled, so that the next one is faster.
+"""Caches measurements and compiled kernels of a build or start, to speed up the next one.
 
-Each file may be read and written by several processes at once, and may be missing, damaged or
-read-only: none of that fails a build or a start.
+Several processes may read and write a file at the same time. A file that is missing, damaged or
+read-only never fails a build or start.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ _DURATIONS: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 
 
 def cache_folder() -> Path:
-    """Return the user's folder for timings and durations, which hold for all repositories.
+    """Return the user's directory for kernel timings and build durations.
 
-    A user without a home, as in pods of OpenShift, gets a new one.
+    All repositories share it.
+
+    A user without a home directory, as in pods of OpenShift, gets a new temporary directory.
     """
     try:
         return Path.home() / ".cache" / "fovea" / "tensorrt"
@@ -40,10 +42,10 @@ def cache_folder() -> Path:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file atomically; creates its folder.
+    """Write a file atomically; create its directory if needed.
 
     Raises:
-        OSError: the file cannot be written; its previous content is kept.
+        OSError: the file cannot be written; its previous content stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as file:
@@ -51,7 +53,7 @@ def write_whole(path: Path, content: bytes) -> None:
         try:
             file.write(content)
             file.flush()
-            new.chmod(0o644)  # readable for other users' processes
+            new.chmod(0o644)  # readable for processes of other users
             os.fsync(file.fileno())
             new.replace(path)
         except BaseException:
@@ -60,19 +62,19 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def timing_cache_file(folder: Path, runtime: Runtime, device: str) -> Path:
-    """Return the file for a GPU's timings, which are valid for one version of TensorRT."""
+    """Return the file with a GPU's kernel timings. They are valid for one version of TensorRT."""
     gpu = re.sub(r"[^\w.]+", "-", device).strip("-") or "gpu"
     return folder / f"{runtime.backend}-{runtime.version}-{gpu}.timing"
 
 
 @contextmanager
 def timing_cache(config: Any, file: Path) -> Iterator[None]:
-    """Load kernel timings from a file into a build, and save new ones when the block succeeds.
+    """Load kernel timings from a file into a build, and save new timings if the block succeeds.
 
-    The next build then only times new kernels. A file of another GPU is an empty cache.
+    The next build then measures only new kernels. The file of another GPU counts as an empty cache.
     """
     known = file.read_bytes() if file.is_file() else b""
-    # This reference keeps it alive while the build runs; TensorRT holds none.
+    # This reference keeps the cache alive while the build runs; TensorRT holds none.
     timing_cache = config.create_timing_cache(known)
     if timing_cache is None or not config.set_timing_cache(timing_cache, ignore_mismatch=False):
         timing_cache = config.create_timing_cache(b"")
@@ -84,7 +86,7 @@ def timing_cache(config: Any, file: Path) -> Iterator[None]:
 
 
 def read_kernels(engine: Path) -> bytes:
-    """Return the kernels that TensorRT-RTX has compiled for an engine file; empty without any."""
+    """Return the kernels that TensorRT for RTX compiled for an engine file, or b""."""
     found = [file for file in _kernel_files(engine) if file.is_file()]
     try:
         return max(found, key=lambda file: file.stat().st_mtime).read_bytes() if found else b""
@@ -93,10 +95,10 @@ def read_kernels(engine: Path) -> bytes:
 
 
 def keep_kernels(runtime_cache: Any, engine: Path, known: bytes) -> None:
-    """Write a session's compiled kernels beside its engine file, unless they are `known`.
+    """Write the compiled kernels of a session beside its engine file, unless they equal `known`.
 
-    Where that cannot be written, as in a container whose repository is read-only, they go to the
-    user's folder.
+    If that directory is read-only, as in some containers, the kernels go to the user's cache
+    directory.
     """
     found = runtime_cache.serialize()
     if found is None or (kernels := bytes(memoryview(found))) == known:
@@ -117,12 +119,12 @@ def _kernel_files(engine: Path) -> tuple[Path, Path]:
 
 
 def last_duration(builds: Path, key: str) -> float | None:
-    """Return the seconds of the latest build with that key; None without one."""
+    """Return the duration of the latest build with a key in seconds, or None."""
     return _durations(builds).get(key)
 
 
 def record_duration(builds: Path, key: str, seconds: float) -> None:
-    """Add a build to the file; its oldest are dropped."""
+    """Add the duration of a build to the file, and drop the oldest entries."""
     newest = {key: round(seconds, 1)}
     others = [(other, took) for other, took in _durations(builds).items() if other != key]
     with suppress(OSError):
@@ -130,7 +132,7 @@ def record_duration(builds: Path, key: str, seconds: float) -> None:
 
 
 def _durations(builds: Path) -> dict[str, float]:
-    """Return the seconds of each build, newest first."""
+    """Return the durations of all builds in seconds, newest first."""
     try:
         return _DURATIONS.validate_json(builds.read_bytes())
     except (OSError, ValidationError):
@@ -138,7 +140,7 @@ def _durations(builds: Path) -> dict[str, float]:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds as "3 min 12 s"."""
+    """Format seconds, e.g. "3 min 12 s"."""
     minutes, rest = divmod(round(seconds), 60)
     if not minutes:
         return f"{rest} s"

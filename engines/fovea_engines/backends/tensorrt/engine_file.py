@@ -1,4 +1,4 @@
-"""Writes and opens TensorRT engines: the plan, its layers, and its source ONNX."""
+"""Writes and opens TensorRT engines: the plan, its list of layers, and its source ONNX."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from fovea_engines.repository.files import write_file
 from fovea_engines.repository.options import BuilderOptions, Plugin, target
 from fovea_preprocess.errors import BackendUnavailable, OutOfMemory
 
-# OLD_CUDA_DRIVER, as TensorRT for RTX names it.
+# Text of the reason OLD_CUDA_DRIVER of TensorRT for RTX.
 _OLD_DRIVER = "old cuda driver"
 
 
 def write_engine(backend: str, model: bytes, folder: Path, plan: CompilePlan) -> Path:
-    """Build a plan into a folder, with its letterbox kernel, and keep its source.
+    """Build a plan into a directory, with its letterbox kernel and a copy of its source.
 
-    The plan's progress reports TensorRT's phases, and the duration of the previous such build. For
-    errors see `build_plan`.
+    The progress of `plan` reports TensorRT's phases, and the duration of the previous build with
+    the same key. It raises the errors of `build_plan`.
     """
     options, progress = plan.builder or BuilderOptions(), plan.progress
     runtime, device = load_runtime(backend), target(options)
-    # Builds of about equal duration have equal keys.
+    # Builds with equal keys take about the same time.
     key = f"{plan.source} {plan.precision} {device} {backend} {runtime.version} {options}"
     cache = cache_folder()
     builds = cache / "builds.json"
@@ -73,12 +73,12 @@ def open_engine(
     plugins: tuple[Plugin, ...],
     streams: int | None = None,
 ) -> TensorRTSession:
-    """Load a plan, or a file in Ultralytics' format with one; see `open_session`.
+    """Load a plan, or an Ultralytics file that contains a plan; see `open_session`.
 
     Raises:
-        InvalidModel: the file is no plan.
-        BackendUnavailable: the plan is for another TensorRT or another GPU; or there is no GPU.
-        OutOfMemory: the GPU has not enough memory.
+        InvalidModel: the file does not contain a plan.
+        BackendUnavailable: the plan is for another TensorRT or GPU, or there is no GPU.
+        OutOfMemory: the GPU has too little free memory.
     """
     runtime = load_runtime(backend)
     file = read_plan_file(path)
@@ -116,7 +116,7 @@ def _open(
         letterbox=letterbox,
     )
     if runtime_cache is not None:
-        # By now every batch size has run once.
+        # Every batch size has run once now, so all kernels are compiled.
         keep_kernels(runtime_cache, file.path, known)
     return session
 

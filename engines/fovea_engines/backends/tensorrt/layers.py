@@ -1,8 +1,8 @@
-"""Lists the layers of a TensorRT plan, for a file beside it.
+"""Lists the layers of a TensorRT plan, for a file beside the plan.
 
-TensorRT lists the layers of a loaded engine, including kernels. A plan of TensorRT-RTX has no
-kernels until a GPU compiles it at load, so its list is of the network that was built: layers of the
-ONNX file, before they are fused.
+TensorRT lists the layers of a loaded engine, including kernels. A plan of TensorRT for RTX has no
+kernels until a GPU compiles them at load. So its list has the layers of the network: those of the
+ONNX file, before fusion.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from fovea_engines.progress import Progress
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import BackendUnavailable
 
-# The inspector's name of an element type, in all its forms, e.g. "Half", "Row major linear FP16
-# format" -> numpy's name.
+# Pattern of the inspector's type, e.g. "Half" or "Row major linear FP16 format" -> NumPy's name.
 _FORMATS = (
     (r"FP16|Half", "float16"),
     (r"BF16|BFloat", "bfloat16"),
@@ -35,14 +34,15 @@ _FORMATS = (
 
 
 def engine_layers(runtime: Runtime, plan: bytes, progress: Progress) -> PlanLayers | None:
-    """Return the layers of a plan, fused as they run, at the best batch of its first profile.
+    """Return the fused layers of a plan, at the optimum batch size of its first profile.
 
-    None if TensorRT does not list them: a plan that took minutes to build is not lost for that.
+    Returns:
+        The layers; None if TensorRT does not list them. That must not fail a build of minutes.
     """
     try:
         with QUIET.synchronising():
             return _engine_layers(runtime, plan)
-    # TensorRT 8.6 wrote JSON that was none, and text that is no UTF-8 (NVIDIA/TensorRT#2779).
+    # TensorRT 8.6 wrote invalid JSON, and text that is not UTF-8 (NVIDIA/TensorRT#2779).
     except (BackendUnavailable, ValueError, TypeError, AttributeError, RuntimeError) as error:
         progress.note(f"the layers are those of the network, as the engine lists none: {error}")
         return None
@@ -55,7 +55,7 @@ def _engine_layers(runtime: Runtime, plan: bytes) -> PlanLayers | None:
     if engine is None:
         return None
     inspector = engine.create_engine_inspector()
-    # Without one, TensorRT 10 does not know the formats of tensors with a dynamic batch.
+    # Without a context, TensorRT 10 reports no formats of tensors with a dynamic batch.
     context = _context(engine, trt)
     if context is not None:
         inspector.execution_context = context
@@ -63,9 +63,10 @@ def _engine_layers(runtime: Runtime, plan: bytes) -> PlanLayers | None:
 
 
 def _context(engine: Any, trt: Any) -> Any:
-    """Return a context with the best shapes of the first profile; None where TensorRT makes none.
+    """Return a context with the optimum shapes of the first profile, or None.
 
-    It has no memory to compute in; the first context of an engine takes that profile by itself.
+    The context gets no memory, so it cannot run. The first context of an engine uses the first
+    profile by default.
     """
     runtime_config = engine.create_runtime_config()
     strategy = trt.ExecutionContextAllocationStrategy.USER_MANAGED
@@ -83,11 +84,11 @@ def _context(engine: Any, trt: Any) -> Any:
 
 
 def parse_layers(text: str) -> PlanLayers | None:
-    """Parse the inspector's JSON; None for a plan that was built without such detail.
+    """Parse the inspector's JSON; return None for a plan that was built without layer details.
 
-    TensorRT 11 has "DataType" and "Format" where 10 has "Format/Datatype".
+    TensorRT 11 writes "DataType" and "Format"; TensorRT 10 writes "Format/Datatype".
     """
-    # Names of layers may have control characters in them.
+    # The names of layers may contain control characters.
     layers = json.loads(text, strict=False).get("Layers", [])
     if not all(isinstance(layer, dict) for layer in layers) or not layers:
         return None
@@ -97,7 +98,7 @@ def parse_layers(text: str) -> PlanLayers | None:
 def _parse_layer(layer: Mapping[str, Any]) -> PlanLayer:
     inputs = tuple(map(_parse_tensor, layer.get("Inputs", [])))
     outputs = tuple(map(_parse_tensor, layer.get("Outputs", [])))
-    # A layer's precision is that of its inputs, or without inputs that of its outputs.
+    # The precision of a layer is the type of its first input, or of its first output.
     precision = next((tensor.dtype for tensor in (*inputs, *outputs)), "")
     if not precision:
         precision = _dtype(layer.get("Weights", {}).get("Type", ""))
@@ -106,14 +107,14 @@ def _parse_layer(layer: Mapping[str, Any]) -> PlanLayer:
 
 
 def _parse_tensor(tensor: Mapping[str, Any]) -> TensorSpec:
-    # TensorRT's own documentation writes both "Datatype" and "DataType".
+    # TensorRT's documentation has both spellings, "Datatype" and "DataType".
     fields = {key.lower(): value for key, value in tensor.items()}
     text = fields.get("datatype") or fields.get("format/datatype", "")
     return TensorSpec(fields.get("name", ""), _dtype(text), tuple(fields.get("dimensions", ())))
 
 
 def _dtype(text: str) -> str:
-    """Return numpy's name of an inspector's type; empty for "N/A due to dynamic shapes"."""
+    """Return NumPy's name of an inspector's type; empty for "N/A due to dynamic shapes"."""
     if text.startswith("N/A"):
         return ""
     return next((name for pattern, name in _FORMATS if re.search(pattern, text, re.I)), text)
@@ -124,9 +125,10 @@ _OF_SHAPES = ("int64", "int32", "bool")
 
 
 def network_layers(network: Any) -> PlanLayers:
-    """Return the layers of an `INetworkDefinition` that is strongly typed.
+    """Return the layers of a strongly typed `INetworkDefinition`.
 
-    Layers that only prepare weights or compute shapes are left out: an engine has none of them.
+    Layers that only prepare weights or compute shapes are left out, because the engine does not
+    contain them.
     """
     layers = [network.get_layer(position) for position in range(network.num_layers)]
     makers = {tensor.name: layer for layer in layers for tensor in _outputs(layer)}
@@ -136,7 +138,7 @@ def network_layers(network: Any) -> PlanLayers:
 
 def _network_layer(layer: Any, makers: Mapping[str, Any]) -> PlanLayer:
     inputs = [layer.get_input(position) for position in range(layer.num_inputs)]
-    # An omitted input is None.
+    # An omitted optional input is None.
     taken = [tensor for tensor in inputs if tensor is not None]
     made = [(tensor, makers.get(tensor.name)) for tensor in taken]
     fed = [tensor for tensor, maker in made if maker is None or not _prepares(maker, makers)]
@@ -148,7 +150,7 @@ def _network_layer(layer: Any, makers: Mapping[str, Any]) -> PlanLayer:
 
 
 def _quantised(taken: Iterable[Any], makers: Mapping[str, Any]) -> str:
-    """Return the type that both operands are dequantised from; empty where one is not."""
+    """Return the type from which both operands are dequantised, or "" if one operand is not."""
     kinds = set()
     for tensor in list(taken)[:2]:
         maker = makers.get(tensor.name)
@@ -160,14 +162,14 @@ def _quantised(taken: Iterable[Any], makers: Mapping[str, Any]) -> str:
 
 def _prepares(layer: Any, makers: Mapping[str, Any]) -> bool:
     outputs = list(_outputs(layer))
-    # The parser's names of layers that it adds: arithmetic of shapes, in int64, and some of data.
+    # Prefix of layers that the parser adds. They mostly compute shapes (in int64), sometimes data.
     added = layer.name.startswith("ONNXTRT_")
     shapes = added and all(dtype_name(tensor.dtype) in _OF_SHAPES for tensor in outputs)
     return shapes or all(_is_weight(tensor, makers) for tensor in outputs)
 
 
 def _is_weight(tensor: Any, makers: Mapping[str, Any]) -> bool:
-    """Return True if a tensor is constant, quantised or not."""
+    """Return True if a tensor is a constant, quantised or not."""
     maker = makers.get(tensor.name)
     while maker is not None and _type(maker) in ("quantize", "dequantize", "cast"):
         maker = makers.get(maker.get_input(0).name)

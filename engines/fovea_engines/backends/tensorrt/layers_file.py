@@ -18,12 +18,14 @@ LAYERS_FILE = "layers.json"
 
 @dataclass(frozen=True, slots=True)
 class PlanLayer:
-    """A layer, by the name of its ONNX node or of the kernel into which several were fused.
+    """A layer, named after its ONNX node, or after the kernel into which several nodes were fused.
 
     Attributes:
+        name: name of the node or kernel.
         type: e.g. "convolution".
-        precision: element type of its computation, e.g. "int8".
-        inputs: for a network, without weights and shapes.
+        precision: element type of the computation, e.g. "int8".
+        inputs: input tensors; for a network without weights and shapes.
+        outputs: output tensors.
     """
 
     name: str
@@ -35,7 +37,12 @@ class PlanLayer:
 
 @dataclass(frozen=True, slots=True)
 class PlanLayers:
-    """The layers of a plan, in order: of the "engine", fused as they run, or of its "network"."""
+    """The layers of a plan in order.
+
+    Attributes:
+        source: "engine" for fused layers as they run; "network" for layers before fusion.
+        layers: the layers.
+    """
 
     source: Literal["engine", "network"]
     layers: tuple[PlanLayer, ...]
@@ -45,13 +52,18 @@ class PlanLayers:
         write_file(path, json.dumps(self.to_json()).encode() + b"\n")
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types."""
+        """Convert the layers to plain JSON types."""
         value: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
         return value
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file that `write` has written; else `NotFound` or `InvalidModel`."""
+        """Read a file that `write` has written.
+
+        Raises:
+            NotFound: the file does not exist.
+            InvalidModel: the file is damaged.
+        """
         try:
             layers: Self = _ADAPTER.validate_json(path.read_bytes(), strict=True)
         except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Collects TensorRT's messages in one log per process."""
+"""Receives TensorRT's messages in one log per process."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from threading import Lock
 from typing import Any
 
 log = logging.getLogger(__name__)
-# Collected messages also go to a server's log, but not to a terminal without one.
+# Collected messages also go to the log of a server, but not to a terminal without logging.
 collected = logging.getLogger(f"{__name__}.collected")
 collected.addHandler(logging.NullHandler())
 
-# Repeated for every failure where there is no driver, without further information.
+# TensorRT repeats this message for every failure without a driver. It has no information.
 _NO_DRIVER = "checkMacros.cpp::catchCudaError"
-# As in " In validate at /_src/optimizer/api/network.cpp:4023".
+# Position in TensorRT's source, e.g. " In validate at /_src/optimizer/api/network.cpp:4023".
 _SOURCE = re.compile(r" In \S+ at /_src/[^\s)]+")
 _OUT_OF_MEMORY = re.compile(
     r"out ?of ?memory|insufficient (gpu )?memory|memory is insufficient", re.IGNORECASE
@@ -26,8 +26,8 @@ _OUT_OF_MEMORY = re.compile(
 class Log:
     """Passes errors and warnings to Python's logging, and to collectors.
 
-    TensorRT writes to it from its own threads. A collector may also receive messages of another
-    engine; the log always has all of them.
+    TensorRT calls it from its own threads. A collector may also receive messages of another engine;
+    the log receives all messages.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Log:
         self._lock = Lock()
 
     def write(self, text: str, level: int = logging.WARNING) -> None:
-        """Accept a message, with its level as in `logging`."""
+        """Receive a message, with its level from `logging`."""
         with self._lock:
             for messages in self._collecting:
                 messages.append(text)
@@ -44,7 +44,7 @@ class Log:
 
     @contextmanager
     def collect(self) -> Iterator[list[str]]:
-        """Collect the messages during a block into the list that is yielded."""
+        """Collect the messages that arrive during the block into the yielded list."""
         messages: list[str] = []
         with self._lock:
             self._collecting.append(messages)
@@ -52,7 +52,7 @@ class Log:
             yield messages
         finally:
             with self._lock:
-                # By identity: another list may hold the same messages.
+                # Lists are compared by identity, because another list may have equal messages.
                 self._collecting = [one for one in self._collecting if one is not messages]
 
 
@@ -72,11 +72,11 @@ def logger(trt: Any, to: Log) -> Any:
 
 
 def out_of_memory(text: str) -> bool:
-    """Return True if a message of TensorRT says that memory is short."""
+    """Return True if a message of TensorRT reports too little memory."""
     return _OUT_OF_MEMORY.search(text) is not None
 
 
 def strip_noise(text: str) -> str:
-    """Return a message of TensorRT on one line, without its source files and the missing driver."""
+    """Return a message on one line, without source positions and missing-driver lines."""
     lines = (line.strip() for line in text.splitlines() if _NO_DRIVER not in line)
     return _SOURCE.sub("", " ".join(line for line in lines if line))

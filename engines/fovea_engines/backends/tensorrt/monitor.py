@@ -1,4 +1,4 @@
-"""Reports the phases of a TensorRT build, and cancels it."""
+"""Reports the phases of a TensorRT build, and cancels the build."""
 
 from __future__ import annotations
 
@@ -24,12 +24,16 @@ class _Phase:
     done: int = 0
 
     def __str__(self) -> str:
-        # Steps are TensorRT's, and take unequal times, so a count is shown and no percentage.
+        # Steps are defined by TensorRT and take unequal times, so the text has a count instead of a
+        # percentage.
         return f"{self.name} {self.done}/{self.steps}" if self.steps > 1 else self.name
 
 
 class Phases:
-    """Shows the phase of a build that began last; TensorRT reports them from its own threads."""
+    """Shows the phase of a build that started last.
+
+    TensorRT reports phases from its own threads.
+    """
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -39,13 +43,13 @@ class Phases:
         self._lock = Lock()
 
     def start(self, name: str, parent: str | None, steps: int) -> None:
-        """Begin a phase; its name is unique among the open ones. It may be a part of another."""
+        """Start a phase, possibly as a part of another phase. Names of open phases are unique."""
         with self._lock:
             self._open[name] = _Phase(name, parent, steps)
             self._report()
 
     def step(self, name: str, step: int) -> bool:
-        """Record that a step, counted from 0, is done; return False if the build should stop."""
+        """Record that a step (counted from 0) is done; return False if the build should stop."""
         with self._lock:
             if (phase := self._open.get(name)) is not None:
                 phase.done = step + 1
@@ -59,7 +63,7 @@ class Phases:
             self._report()
 
     def cancel(self) -> None:
-        """Stop the build after the current step."""
+        """Stop the build after its current step."""
         with self._lock:
             self._cancelled = True
             self._report()
@@ -67,10 +71,10 @@ class Phases:
     def _report(self) -> None:
         if not self._shown:
             return
-        # TensorRT takes an exception of its monitor for the wish to stop the build.
+        # TensorRT interprets an exception in its monitor as a request to stop the build.
         try:
             self._progress.now(self._text())
-        except Exception as error:  # noqa: BLE001  whatever it is, the build goes on
+        except Exception as error:  # noqa: BLE001  any error may happen; the build continues
             log.warning("the phases of the build are not shown any more: %s", str(error))
             self._shown = False
 
@@ -80,14 +84,14 @@ class Phases:
         if self._cancelled:
             return "stopping after this step"
         *_, last = self._open.values()
-        # The root is the build itself, which the caller's own phase already names.
+        # The root phase is the build itself, and the caller's phase already has this name.
         parent = self._open.get(last.parent or "")
         inner = parent is not None and parent.parent is not None
         return f"{parent}: {last}" if inner else str(last)
 
 
 def progress_monitor(trt: Any, phases: Phases) -> Any:
-    """Create an `IProgressMonitor` that reports phases; keep it alive while the build runs."""
+    """Create an `IProgressMonitor` that reports phases. Keep it alive while the build runs."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -106,9 +110,12 @@ def progress_monitor(trt: Any, phases: Phases) -> Any:
 
 
 def run_cancellable(work: Callable[[], T], phases: Phases) -> T:
-    """Run a build in another thread, so that Ctrl-C stops it; raised after it has stopped.
+    """Run a build in another thread, so that Ctrl-C can stop it.
 
-    TensorRT calls its monitor in the building thread, where Ctrl-C raises nothing.
+    TensorRT calls its monitor in the building thread, which never receives KeyboardInterrupt.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C, when the build has stopped.
     """
     done: Future[T] = Future()
 
@@ -121,11 +128,12 @@ def run_cancellable(work: Callable[[], T], phases: Phases) -> T:
     builder = Thread(target=run, name="tensorrt-build")
     try:
         builder.start()
-        # `join` is no use: an interrupted one takes the thread for ended (CPython before 3.13).
+        # `join` cannot be used: after an interrupt it considers the thread ended (CPython before
+        # 3.13).
         return done.result()
     except KeyboardInterrupt:
         phases.cancel()
-        # If the build has not started yet, it stops at its first step.
+        # A build that has not started yet stops at its first step.
         if builder.is_alive():
             wait([done])
         raise

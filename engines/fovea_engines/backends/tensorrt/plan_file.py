@@ -1,12 +1,12 @@
 """Finds the plan in an engine file: a plain TensorRT plan, or an engine of Ultralytics.
 
-A plan of TensorRT begins with "ftrt", a serialization version (0), and at byte 24 the version of
-the TensorRT that built it, one byte per part (printPlanVersion in samples/common/sampleEngines.cpp
-of github.com/NVIDIA/TensorRT, which is `trtexec --getPlanVersionOnly`). One of TensorRT for RTX
-begins with "vtrt", with its version at the same place (seen in the output of 1.7.1).
+A plan of TensorRT begins with "ftrt" and a serialization version (0). At byte 24 it has the version
+of TensorRT that built it, one byte per part (printPlanVersion in samples/common/sampleEngines.cpp
+of github.com/NVIDIA/TensorRT, used by `trtexec --getPlanVersionOnly`). A plan of TensorRT for RTX
+begins with "vtrt", and has its version at the same position (seen in the output of 1.7.1).
 
-Ultralytics puts in front of the plan a header: its length as a signed 32-bit little-endian number,
-then that many bytes of JSON (github.com/ultralytics/ultralytics/issues/21513).
+Ultralytics writes a header before the plan: its length as a signed 32-bit little-endian integer,
+then that number of bytes of JSON (github.com/ultralytics/ultralytics/issues/21513).
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ _Side = Annotated[int, Field(ge=1, le=1 << 16)]
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """A file with a TensorRT plan, of which only the beginning was read.
+    """A file with a TensorRT plan. Only its beginning was read.
 
     Attributes:
-        offset: bytes before the plan.
+        path: path of the file.
+        offset: position of the plan in bytes.
         backend: "tensorrt" or "tensorrt-rtx".
-        version: (major, minor, patch, build) of its builder; None for an unknown form of plan.
-        metadata: of the header, in the form of an ONNX file's `metadata_props`.
+        version: (major, minor, patch, build) of its builder; None for an unknown serialization
+            version.
+        metadata: metadata in the header, in the form of `metadata_props` of an ONNX file.
     """
 
     path: Path
@@ -52,7 +54,10 @@ class PlanFile:
 
     @contextmanager
     def plan(self) -> Iterator[memoryview]:
-        """Yield the plan's bytes, mapped and not copied; valid only inside the block."""
+        """Yield the bytes of the plan, memory-mapped without a copy.
+
+        They are valid only inside the block.
+        """
         with (
             self.path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
@@ -62,11 +67,11 @@ class PlanFile:
             yield plan
 
     def rejection(self, backend: str, version: str) -> str | None:
-        """Return the reason why a runtime of that version cannot load the plan; None where it may.
+        """Return the reason why a runtime of this version cannot load the plan, or None if it may.
 
-        A plan runs in the release that built it. A version-compatible plan would run in later ones,
-        but contains host code, which is not allowed. (docs.nvidia.com/deeplearning/tensorrt and
-        tensorrt-rtx, "Engine Compatibility")
+        A plan runs only in the release that built it. A version-compatible plan would run in later
+        releases, but it contains host code, which Fovea does not allow.
+        (docs.nvidia.com/deeplearning/tensorrt and tensorrt-rtx, "Engine Compatibility")
         """
         found = ".".join(map(str, self.version or ()))
         maker, here = f"{_NAMES[self.backend]} {found}".rstrip(), f"{_NAMES[backend]} {version}"
@@ -88,11 +93,11 @@ class PlanFile:
 
 
 def read_plan_file(path: Path) -> PlanFile:
-    """Find the plan in an engine file, and read the header in front of it.
+    """Find the plan in an engine file, and read the header before it.
 
     Raises:
-        NotFound: there is no such file.
-        InvalidModel: the file is no engine, or its header is damaged.
+        NotFound: the file does not exist.
+        InvalidModel: the file is not an engine, or its header is damaged.
     """
     try:
         with path.open("rb") as file:
@@ -137,7 +142,7 @@ def _read(path: Path, file: BinaryIO, size: int) -> PlanFile:
 
 
 class _Header(BaseModel):
-    """The fields of a header that are used; others are kept unchanged."""
+    """The fields of a header that Fovea uses. Other fields are kept unchanged."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 

@@ -1,7 +1,7 @@
-"""Loads libraries of TensorRT plugins that the user named.
+"""Loads libraries of TensorRT plugins that the user chose.
 
-Loading a library runs its code. So it is only loaded from the given path, and at run time only if
-its bytes are those that the engine was built with.
+Loading a library runs its code. So a library is loaded only from the given path. At run time its
+bytes must also be equal to those at the build.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.options import Plugin
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, InvalidOption
 
-# Symbols of a library that TensorRT can register by itself (IPluginRegistry::loadLibrary of
-# NvInferRuntime.h); others register when they are loaded (REGISTER_TENSORRT_PLUGIN).
+# Symbols of a library that TensorRT can register (IPluginRegistry::loadLibrary of
+# NvInferRuntime.h). Other libraries register themselves when they are loaded
+# (REGISTER_TENSORRT_PLUGIN).
 _ENTRIES = ("getCreators", "getPluginCreators")
 
 _loaded: set[tuple[str, Plugin]] = set()
@@ -24,13 +25,13 @@ _loading = Lock()
 
 
 def load_plugins(runtime: Runtime, plugins: Iterable[Plugin]) -> None:
-    """Register TensorRT's own plugins and those of libraries, for the life of the process.
+    """Register TensorRT's own plugins and the plugins of libraries, for the life of the process.
 
     Raises:
         NotFound: a library is missing.
-        InvalidModel: it is not the one that the engine was built with.
-        BackendUnavailable: it cannot be loaded; the message is the loader's.
-        InvalidOption: it has no plugin that TensorRT does not have already.
+        InvalidModel: a library differs from the one at the build of the engine.
+        BackendUnavailable: a library cannot be loaded; the message comes from the loader.
+        InvalidOption: a library has no plugin that is new to TensorRT.
     """
     with _loading:
         runtime.trt.init_libnvinfer_plugins(runtime.logger, "")
@@ -50,7 +51,7 @@ def _load(runtime: Runtime, plugin: Plugin) -> None:
     registry = trt.get_plugin_registry()
     before = len(registry.all_creators)
     try:
-        # A plugin may consist of several libraries, which need each other's symbols.
+        # A plugin may consist of several libraries that need each other's symbols.
         library = ctypes.CDLL(str(plugin.path), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise BackendUnavailable(

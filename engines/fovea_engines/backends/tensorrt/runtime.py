@@ -1,16 +1,16 @@
-"""Loads TensorRT 10.13 and newer, 11, or TensorRT-RTX, and hides their differences.
+"""Loads TensorRT 10.13 or newer, 11, or TensorRT for RTX, and hides their differences.
 
-Differences are found by looking for attributes, never by comparing versions, and only in this file;
-the others of this package use what all three have. A test looks up every name in the real bindings
-(tests/engines/backends/tensorrt/api_surface), which needs these conventions:
+The code detects differences by attributes, never by version numbers, and only in this file. Other
+files of this package use only names that all three have. A test looks up every name in the real
+bindings (tests/engines/backends/tensorrt/api_surface). It requires these conventions:
 
 - the module is always called `trt`, and names that all three have are written ``trt.Builder``;
-- names that only some have are looked for first in the same function, as in
-  ``hasattr(trt, "ComputeCapability")``;
-- objects are called by their class: `builder` Builder, `config` IBuilderConfig, `network`
-  INetworkDefinition, `parser` OnnxParser, `layer` ILayer, `tensor` ITensor, `engine` ICudaEngine,
-  `context` IExecutionContext, `inspector` EngineInspector, `timing_cache` ITimingCache,
-  `deserializer` Runtime.
+- names that only some have are checked first in the same function, e.g. by ``hasattr(trt,
+"ComputeCapability")``;
+- variables have the name of their class: `builder` Builder, `config` IBuilderConfig, `network`
+INetworkDefinition, `parser` OnnxParser, `layer` ILayer, `tensor` ITensor, `engine` ICudaEngine,
+`context` IExecutionContext, `inspector` EngineInspector, `timing_cache` ITimingCache,
+`deserializer` Runtime.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 TENSORRT = "tensorrt"
 RTX = "tensorrt-rtx"
 
-# Backend -> its modules; the first one that is installed is used.
+# Backend -> names of its modules; the first installed one is used.
 _MODULES = {TENSORRT: ("tensorrt",), RTX: ("tensorrt_rtx", "tensorrt_rtx_bindings")}
 
 _H100 = {"90": "; for an H100 or H200 take --backend tensorrt on a machine that has one"}
 
-# TensorRT's names of element types -> numpy's.
+# TensorRT's name of an element type -> NumPy's name.
 _DTYPES = {
     "FLOAT": "float32",
     "HALF": "float16",
@@ -62,26 +62,26 @@ class Runtime:
 
     @property
     def version(self) -> str:
-        """Return the version, as in "11.4.0.106"."""
+        """Return the version, e.g. "11.4.0.106"."""
         return str(self.trt.__version__)
 
     @property
     def ahead_of_time(self) -> bool:
-        """Return True if it builds for absent GPUs, whose kernels it compiles at load."""
+        """Return True if it builds for absent GPUs. Their kernels are compiled at load."""
         return hasattr(self.trt, "ComputeCapability")
 
     @property
     def compute_capabilities(self) -> tuple[str, ...]:
-        """Return the targets of ahead-of-time builds, e.g. "89"; empty for builds on this GPU."""
+        """Return the targets of ahead-of-time builds, e.g. "89"; otherwise empty."""
         kinds = getattr(self.trt, "ComputeCapability", None)
         names = [] if kinds is None else list(kinds.__members__)
         return tuple(name.removeprefix("SM") for name in names if name.startswith("SM"))
 
     def check_capabilities(self, capabilities: Sequence[str]) -> None:
-        """Check that it can build for these; for this machine's GPU if there are none.
+        """Check that it can build for compute capabilities, or without any for this machine's GPU.
 
         Raises:
-            InvalidOption: it cannot; the message lists the supported ones.
+            InvalidOption: it cannot; the message lists the supported capabilities.
         """
         known = self.compute_capabilities
         if not known:
@@ -99,8 +99,8 @@ class Runtime:
                     "this machine has no GPU: name the GPUs with --compute-capability "
                     f"({', '.join(known)}), e.g. 80,89"
                 )
-            # A GPU newer than all of the list compiles its kernels itself. For an older one RTX
-            # builds a plan without complaint, which no GPU then loads (1.7 on an H200).
+            # A GPU newer than the whole list compiles its kernels itself. For an older GPU, RTX
+            # builds a plan without an error, but no GPU can load it (1.7 on an H200).
             newer = int(here.capability) > max(map(int, known))
             wanted = () if newer else (here.capability,)
         for capability in wanted:
@@ -111,12 +111,16 @@ class Runtime:
                 )
 
     def builder(self) -> Any:
-        """Create a `Builder`; `BackendUnavailable` if that needs a GPU, and there is none."""
+        """Create a `Builder`.
+
+        Raises:
+            BackendUnavailable: a GPU is needed, and there is none.
+        """
         trt = self.trt
         with self.log.collect() as messages:
             try:
                 return trt.Builder(self.logger)
-            except TypeError as error:  # pybind11's error for a factory that returned nothing
+            except TypeError as error:  # pybind11 raises this if a factory returned nothing
                 raise BackendUnavailable(
                     f"TensorRT {self.version} cannot build here ({' '.join(messages) or error}): "
                     "it needs an NVIDIA GPU and its driver; --backend tensorrt-rtx builds without "
@@ -124,7 +128,11 @@ class Runtime:
                 ) from error
 
     def deserializer(self) -> Any:
-        """Create a `trt.Runtime`; `BackendUnavailable` if CUDA does not start."""
+        """Create a `trt.Runtime`.
+
+        Raises:
+            BackendUnavailable: CUDA does not start.
+        """
         trt = self.trt
         with self.log.collect() as messages:
             try:
@@ -137,14 +145,14 @@ class Runtime:
                 ) from error
 
     def network(self, builder: Any) -> Any:
-        """Create a strongly typed `INetworkDefinition`: every tensor has the model's type."""
+        """Create a strongly typed `INetworkDefinition`: every tensor has the type of the model."""
         trt = self.trt
-        # A TensorRT without weak typing may drop this flag.
+        # A TensorRT without weak typing may lack this flag.
         flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
         return builder.create_network(0 if flag is None else 1 << int(flag))
 
     def set_target(self, config: Any, capabilities: Sequence[str]) -> None:
-        """Set the compute capabilities to build for; this machine's GPU if there are none."""
+        """Set the compute capabilities to build for; without any, build for this machine's GPU."""
         if (kinds := getattr(self.trt, "ComputeCapability", None)) is None:
             return
         names = [f"SM{capability}" for capability in capabilities] or ["CURRENT"]
@@ -153,14 +161,14 @@ class Runtime:
             config.set_compute_capability(getattr(kinds, name), position)
 
     def allow_capture(self, config: Any) -> None:
-        """Forbid an engine to allocate while it runs, so that a CUDA graph can record it."""
+        """Forbid the engine to allocate memory during runs, so that a CUDA graph can record it."""
         trt = self.trt
         flag = getattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION", None)
         if flag is not None:
             config.set_flag(flag)
 
     def rejection(self, plan: bytes | memoryview) -> str | None:
-        """Return TensorRT's reason why a plan cannot be loaded, if it can check beforehand."""
+        """Return TensorRT's reason why a plan cannot be loaded, if it can check before loading."""
         trt = self.trt
         deserializer = self.deserializer()
         validity_of = getattr(deserializer, "get_engine_validity", None)
@@ -175,19 +183,19 @@ class Runtime:
         return ", ".join(reasons) or " ".join(map(strip_noise, messages)) or "no reason given"
 
     def runtime_config(self, engine: Any, known: bytes = b"") -> tuple[Any, Any]:
-        """Configure an engine's execution contexts.
+        """Configure the execution contexts of an engine.
 
-        Kernels that RTX compiles for a shape are complete at its first batch, so that a CUDA graph
-        can record them; RTX records none itself.
+        RTX compiles kernels for a shape completely at the first batch, so that a CUDA graph can
+        record them. RTX itself records no graphs.
 
         Args:
-            engine: `ICudaEngine`.
-            known: kernels that an earlier process has compiled; those of another GPU or another
-                version are ignored.
+            engine: an `ICudaEngine`.
+            known: kernels that an earlier process compiled. Kernels of another GPU or version are
+                ignored.
 
         Returns:
-            `IRuntimeConfig`; and RTX's `IRuntimeCache` of compiled kernels, None where they were
-            compiled at build.
+            An `IRuntimeConfig`, and RTX's `IRuntimeCache` of compiled kernels. The cache is None if
+            the build compiled the kernels.
         """
         runtime_config = engine.create_runtime_config()
         if not hasattr(runtime_config, "create_runtime_cache"):
@@ -204,13 +212,13 @@ class Runtime:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return numpy's name of a `trt.DataType`, e.g. "float16"."""
+    """Return NumPy's name of a `trt.DataType`, e.g. "float16"."""
     name = str(dtype.name)
     return _DTYPES.get(name, name.lower())
 
 
 def tensor_spec(tensor: Any) -> TensorSpec:
-    """Describe an `ITensor` of a network."""
+    """Return the name, element type and shape of an `ITensor`."""
     return TensorSpec(tensor.name, dtype_name(tensor.dtype), tuple(tensor.shape))
 
 
@@ -219,7 +227,11 @@ _LOADING = Lock()
 
 
 def load_runtime(backend: str) -> Runtime:
-    """Load a TensorRT; the same object every time, or `BackendUnavailable` with what to do."""
+    """Load a TensorRT, and return the same object for each call.
+
+    Raises:
+        BackendUnavailable: it cannot be imported; the message has the remedy.
+    """
     with _LOADING:
         if backend not in _LOADED:
             trt, log = _import(backend), Log()

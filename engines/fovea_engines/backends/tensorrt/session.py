@@ -1,4 +1,4 @@
-"""Runs a loaded TensorRT engine: batches in, arrays out, several in parallel."""
+"""Runs a loaded TensorRT engine. Several batches run in parallel."""
 
 from __future__ import annotations
 
@@ -35,30 +35,31 @@ from fovea_preprocess.errors import DeviceLost, InferenceFailed
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.preprocessor import PlacedImage, Placer
 
-# One copies while the other computes; more would only wait for the GPU.
+# Number of parallel batches. One copies while the other computes; further batches would only wait
+# for the GPU.
 SLOTS = 2
 
 
 class TensorRTSession(Closing):
-    """A `Session` over a pool of slots, each of which holds one batch at a time.
+    """A `Session` with a pool of slots. Each slot runs one batch at a time.
 
-    A batch is padded up to the nearest bucket, and split if it exceeds the largest. All GPU memory
-    is allocated at construction; nothing stays allocated when that fails.
+    A batch is padded up to the next bucket, and split if it exceeds the largest bucket. The
+    constructor allocates all GPU memory, and frees it again if it fails.
 
     Args:
-        engine: an `ICudaEngine`; released with the session.
-        device: the GPU that it was deserialised on; closed with the session.
-        trt: the module of the engine.
-        max_batch: most rows of a call; 0 when the model has no batch dimension.
+        engine: an `ICudaEngine`, which is released with the session.
+        device: the GPU on which the engine was deserialised; closed with the session.
+        trt: the TensorRT module of the engine.
+        max_batch: largest batch size of a call; 0 if the model has no batch dimension.
         slots: number of parallel batches.
-        runtime_config: an `IRuntimeConfig` of the engine; None uses the defaults.
-        runtime_cache: the `IRuntimeCache` in it; released with the session.
-        graphs: record a CUDA graph per bucket. Not together with a `runtime_config` with which
-            TensorRT-RTX records graphs itself.
-        letterbox: for `TensorRTImageSession`.
+        runtime_config: an `IRuntimeConfig` of the engine; None means the defaults.
+        runtime_cache: the `IRuntimeCache` of the config; released with the session.
+        graphs: record a CUDA graph for each bucket. Do not use it with a `runtime_config` that
+            makes TensorRT for RTX record graphs itself.
+        letterbox: kernel for `TensorRTImageSession`.
     """
 
-    # A call waits for a slot, and for the GPU.
+    # The duration of a call varies: it waits for a slot and for the GPU.
     steady = False
     offloads = True
 
@@ -119,7 +120,7 @@ class TensorRTSession(Closing):
         self.outputs = tuple(tensor.spec for tensor in outputs)
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
-        """Run one batch; see `Session.infer`. `alone` makes no difference on a GPU."""
+        """Run one batch; see `Session.infer`. `alone` has no effect on a GPU."""
         if self._closed:
             raise _closed_error()
         check_feeds(self.inputs, self.max_batch, feeds)
@@ -131,7 +132,7 @@ class TensorRTSession(Closing):
 
     @contextmanager
     def _slot(self) -> Iterator[Slot]:
-        """Wait for a free slot, and hold it while the device is current."""
+        """Wait for a free slot, and make the device current while the slot is in use."""
         slot = self._free.get()
         try:
             if slot is None:
@@ -148,7 +149,7 @@ class TensorRTSession(Closing):
             self._free.put(slot)
 
     def _check_device(self, cause: InferenceFailed) -> None:
-        """Check if a kernel has crashed: then every call of CUDA fails."""
+        """Raise `DeviceLost` if the GPU has crashed: then every CUDA call fails."""
         try:
             self._device.memory()
         except InferenceFailed:
@@ -165,7 +166,7 @@ class TensorRTSession(Closing):
     def _run_parts(
         self, rows: int, run: Callable[[slice, Mapping[str, Array]], None]
     ) -> dict[str, Array]:
-        """Return the outputs of a batch; `run` computes parts that fit the largest bucket."""
+        """Return the outputs of a batch; `run` computes each part that fits the largest bucket."""
         outputs = {t.name: np.empty((rows, *t.row), t.dtype) for t in self._outputs}
         for start in range(0, rows, self._largest):
             part = slice(start, start + self._largest)
@@ -173,14 +174,17 @@ class TensorRTSession(Closing):
         return outputs
 
     def close(self) -> None:
-        """Release everything once the calls in progress are done. Calling it again does nothing."""
+        """Release everything after the calls in progress have ended.
+
+        A second call has no effect.
+        """
         with self._closing:
             if self._closed:
                 return
             self._closed = True
             for _ in range(self.concurrency):
                 self._free.get()
-            # Callers that still wait for a slot receive None, and pass it on to the next.
+            # Callers that still wait for a slot receive None, and put it back for the next caller.
             self._free.put(None)
             with closing(self._device), self._device.current(), QUIET.synchronising():
                 self._made.close()
@@ -190,7 +194,7 @@ class TensorRTSession(Closing):
 def _outputs(
     engine: Any, device: Device, contexts: Contexts, bucket: Bucket, *, batched: bool
 ) -> tuple[Tensor, ...]:
-    """Return the outputs: a context knows their shapes once those of the inputs are set."""
+    """Return the outputs. A context reports their shapes after the shapes of the inputs are set."""
     with closing(device.stream()) as stream:
         context = contexts.make(bucket, stream)
         stream.synchronize()
@@ -202,9 +206,9 @@ def _closed_error() -> InferenceFailed:
 
 
 class TensorRTImageSession(TensorRTSession):
-    """An `ImageSession`: images are copied unchanged, and letterboxed on the GPU.
+    """An `ImageSession` that copies images unchanged to the GPU, and letterboxes them there.
 
-    The letterbox is closed with the session, and when its creation fails.
+    The letterbox kernel is closed with the session, or if the constructor fails.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Runs one batch on the GPU: a stream, its memory, and a context for each batch size."""
+"""Runs one batch at a time on the GPU, with a stream, memory, and a context for each batch size."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from fovea_preprocess.spec import PreprocessSpec
 from fovea_preprocess.text import counted
 
 _FULL_HD = 1920 * 1080 * 3
-# Enough for 43 images of full HD; those of larger batches must be smaller.
+# Largest size of a batch's images in bytes. It fits 43 images of full HD; larger batches need
+# smaller images.
 _MAX_IMAGE_BYTES = 256 << 20
 
 
 class _Staging:
-    """Memory on the GPU and as much page-locked memory of the host."""
+    """GPU memory, and page-locked host memory of the same size."""
 
     def __init__(self, device: Device, size: int) -> None:
         self._device = device
@@ -35,12 +36,12 @@ class _Staging:
             self._made = made.pop_all()
 
     def close(self) -> None:
-        """Release both sides."""
+        """Release the memory on both sides."""
         self._made.close()
 
 
 class Buffer(_Staging):
-    """Memory of one tensor, for a number of rows; `memory` is on the GPU."""
+    """Memory of one tensor for a number of rows; `memory` is on the GPU."""
 
     def __init__(self, device: Device, tensor: Tensor, rows: int) -> None:
         super().__init__(device, rows * tensor.row_bytes)
@@ -48,12 +49,12 @@ class Buffer(_Staging):
         self._rows: Array = self._pinned.array.view(tensor.dtype).reshape(rows, *tensor.row)
 
     def clear(self, stream: Stream) -> None:
-        """Enqueue zeros for all of it: the engine also computes rows beyond a batch."""
+        """Enqueue zeros for the whole buffer: the engine also computes rows beyond a batch."""
         self._rows[...] = 0
         self._device.copy_in(self.memory, self._pinned, self._rows.nbytes, stream)
 
     def send(self, rows: Array, stream: Stream) -> None:
-        """Copy rows to the host's side, and enqueue their copy to the GPU."""
+        """Copy rows into host memory, and enqueue their copy to the GPU."""
         np.copyto(self._rows[: len(rows)], rows)
         self._device.copy_in(self.memory, self._pinned, rows.nbytes, stream)
 
@@ -66,16 +67,18 @@ class Buffer(_Staging):
         np.copyto(rows, self._rows[: len(rows)])
 
     def close(self) -> None:
-        """Release both sides."""
+        """Release the memory on both sides."""
         del self._rows
         super().close()
 
 
 class ImageBuffer(_Staging):
-    """Memory of images of any sizes, which a kernel letterboxes into the rows of the one input.
+    """Memory of images of any size. A kernel letterboxes them into the rows of the only input.
 
-    The kernel is not closed with it. If its output is not the engine's one input, that is
-    `InvalidModel`.
+    The kernel is not closed with the buffer.
+
+    Raises:
+        InvalidModel: the rows of the kernel differ from the only input of the engine.
     """
 
     def __init__(
@@ -87,9 +90,9 @@ class ImageBuffer(_Staging):
         self._batch = inputs[0].memory
 
     def send(self, images: Sequence[PlacedImage], rows: int, stream: Stream) -> None:
-        """Copy images to the host's side; enqueue their copy to the GPU, and their letterbox.
+        """Copy images into host memory; enqueue their copy to the GPU and the letterbox kernel.
 
-        No image is larger than `most_image_bytes`. Rows past the last image become padding.
+        No image may exceed `most_image_bytes`. Rows after the last image become padding.
         """
         size = self._letterbox.pack(images, rows, self._pinned)
         self._device.copy_in(self.memory, self._pinned, size, stream)
@@ -97,18 +100,18 @@ class ImageBuffer(_Staging):
 
 
 def most_image_bytes(spec: PreprocessSpec, rows: int) -> int:
-    """Return the size in bytes of the largest image that fits into each row of the batch."""
+    """Return the size in bytes of the largest image that fits into each row of a batch."""
     own = spec.height * spec.width * 3
     return max(own, min(_FULL_HD, _MAX_IMAGE_BYTES // rows))
 
 
 def staging_bytes(spec: PreprocessSpec, rows: int) -> int:
-    """Return the memory of an `ImageBuffer` in bytes, on either side."""
+    """Return the memory of an `ImageBuffer` in bytes, on each side."""
     return packed_size(rows, rows * most_image_bytes(spec, rows))
 
 
 def _check_rows(spec: PreprocessSpec, inputs: Sequence[Tensor]) -> None:
-    # On the GPU, nothing else would prevent the kernel from writing beyond the end.
+    # Nothing else would prevent the kernel from writing beyond the end of the buffer on the GPU.
     if [(i.row, i.dtype.name) for i in inputs] != [(spec.row_shape, spec.dtype)]:
         raise InvalidModel(
             f"the letterbox kernel writes rows of {spec.dtype} {list(spec.row_shape)}, and the "
@@ -117,10 +120,17 @@ def _check_rows(spec: PreprocessSpec, inputs: Sequence[Tensor]) -> None:
 
 
 def check_memory(device: Device, slots: int, activations: int, buffers: int, rows: int) -> None:
-    """Compare the memory of all slots with the free memory; the device is current.
+    """Check that the free memory is enough for all slots. The device must be current.
 
-    `activations` are bytes of a slot to compute in, `buffers` those for inputs and outputs, and for
-    images that become inputs; `rows` are those of the largest batch.
+    Args:
+        device: the GPU.
+        slots: number of slots.
+        activations: bytes of working memory per slot.
+        buffers: bytes per slot for inputs, outputs, and images that become inputs.
+        rows: largest batch size.
+
+    Raises:
+        OutOfMemory: the free memory is too small.
     """
     needed = slots * (activations + buffers)
     free, total = device.memory()
@@ -137,11 +147,11 @@ def check_memory(device: Device, slots: int, activations: int, buffers: int, row
 
 
 class Slot:
-    """Runs one batch at a time; the batches of different slots overlap.
+    """Runs one batch at a time. Batches of different slots overlap.
 
-    Its lanes, one for each bucket (smallest first), share all memory, as only one of them runs at
-    any time. The device is current in the thread of every call. `activations` are the bytes that
-    the engine computes in. The letterbox is not closed with the slot.
+    The contexts of all buckets (smallest first) share all memory, because only one of them runs at
+    a time. The device must be current in every call. `activations` is the size of the working
+    memory in bytes. The letterbox kernel is not closed with the slot.
     """
 
     def __init__(
@@ -163,7 +173,7 @@ class Slot:
         with ExitStack() as made:
             self._stream = made.enter_context(closing(device.stream()))
             self._done = made.enter_context(closing(device.event()))
-            # A small engine may need none, but CUDA cannot allocate 0 bytes.
+            # A small engine may need no memory, but CUDA cannot allocate 0 bytes.
             self._activations = made.enter_context(closing(device.alloc(max(1, activations))))
             self._inputs, self._outputs = (
                 [made.enter_context(closing(Buffer(device, t, rows))) for t in tensors]
@@ -181,7 +191,7 @@ class Slot:
             self._made = made.pop_all()
 
     def record(self) -> None:
-        """Record the graphs of all batch sizes, where that is possible now."""
+        """Record the CUDA graphs of all batch sizes, if possible at the moment."""
         for batch in self._batches.values():
             batch.record()
 
@@ -195,7 +205,7 @@ class Slot:
         self._run(len(next(iter(feeds.values()))), send, outputs)
 
     def run_images(self, images: Sequence[PlacedImage], outputs: Mapping[str, Array]) -> None:
-        """Letterbox and compute a batch, with one image per row; as `run` in all else."""
+        """Letterbox and compute a batch with one image per row; otherwise like `run`."""
         staging = self._images
         assert staging is not None, "only sessions with a letterbox take images"
 
@@ -209,7 +219,7 @@ class Slot:
         done = False
         try:
             self._enqueue(bucket, rows, send)
-            # Waiting for an event leaves the core to others; CUDA would spin for a stream.
+            # Waiting for an event leaves the core to others; for a stream CUDA would spin.
             self._done.record(self._stream)
             self._done.synchronize()
             done = True
@@ -239,8 +249,11 @@ class Slot:
         return BatchContext(context, self._stream, self._recorder)
 
     def _drain(self, *buckets: Bucket) -> None:
-        """Wait for enqueued work, and drop lanes: the next batch of that size creates another."""
-        # The failure was already reported, or its caller is gone.
+        """Wait for enqueued work, and drop contexts.
+
+        The next batch of their size creates new ones.
+        """
+        # The error was already reported, or its caller has gone.
         with suppress(BackendError):
             self._stream.synchronize()
         for bucket in buckets:

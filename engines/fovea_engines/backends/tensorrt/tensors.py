@@ -1,4 +1,4 @@
-"""Describes the tensors of an engine for numpy and for the GPU's memory."""
+"""Describes the tensors of an engine: NumPy dtypes, and sizes in GPU memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fovea_engines.backends.tensorrt.runtime import dtype_name
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
-# Types that numpy has; TensorRT's others only occur inside a network.
+# Types that NumPy has. TensorRT's other types occur only inside a network.
 _SERVED = ("float32", "float16", "uint8", "int8", "int32", "int64", "bool")
 
 
@@ -21,7 +21,11 @@ _SERVED = ("float32", "float16", "uint8", "int8", "int32", "int64", "bool")
 class Tensor:
     """An input or output of an engine.
 
-    `row` is the shape of one row of a batch; the whole shape if the engine is not `batched`.
+    Attributes:
+        name: name of the tensor.
+        dtype: element type.
+        row: shape of one row of a batch, or the whole shape if not `batched`.
+        batched: True if the first dimension is the batch.
     """
 
     name: str
@@ -35,20 +39,26 @@ class Tensor:
         return prod(self.row) * self.dtype.itemsize
 
     def shape(self, rows: int) -> tuple[int, ...]:
-        """Return TensorRT's shape for a number of rows; -1 for any number."""
+        """Return TensorRT's shape for a batch size; -1 means any batch size."""
         return (rows, *self.row) if self.batched else self.row
 
     @property
     def spec(self) -> TensorSpec:
-        """Describe it for callers: with any number of rows, as batches are padded and split."""
+        """Describe the tensor for callers.
+
+        The batch dimension is -1, as batches are padded and split.
+        """
         return TensorSpec(self.name, self.dtype.name, self.shape(-1))
 
 
 def read_inputs(engine: Any, *, batched: bool) -> tuple[Tensor, ...]:
-    """Return the inputs of an `ICudaEngine`, in its order.
+    """Return the inputs of an `ICudaEngine` in order.
 
-    Dynamic dimensions besides the batch, such as the size of an image, are fixed to the optimum of
-    the first profile, which the engine was tuned for.
+    Dynamic dimensions other than the batch, e.g. the image size, get the optimum of the first
+    profile, for which the engine was tuned.
+
+    Raises:
+        UnsupportedModel: the engine has no input.
     """
     inputs = tuple(
         _tensor(engine, name, _best_shape(engine, name), batched)
@@ -60,7 +70,12 @@ def read_inputs(engine: Any, *, batched: bool) -> tuple[Tensor, ...]:
 
 
 def read_outputs(engine: Any, context: Any, rows: int, *, batched: bool) -> tuple[Tensor, ...]:
-    """Return the outputs; the context has the shapes of inputs of that many rows set."""
+    """Return the outputs. The input shapes of `context` must be set to the batch size `rows`.
+
+    Raises:
+        UnsupportedModel: the shape of an output is unknown before it runs, or has no batch
+            dimension.
+    """
     outputs = []
     for name in _names(engine, "OUTPUT"):
         shape = tuple(context.get_tensor_shape(name))

@@ -1,6 +1,6 @@
-"""Opens a GPU with pycuda, in the primary context, which TensorRT uses.
+"""Opens a GPU with pycuda in the primary context, which TensorRT also uses.
 
-Tests have a stand-in for `Device`; tests/device_contract.py tests both.
+Tests have a mock of `Device`; tests/device_contract.py tests both.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _ADVICE = "nvidia-smi must list it, also in a container (docker run --gpus all)"
 
 
 def open_device(index: int = 0) -> Device:
-    """Open the GPU of an index in the driver's order, which CUDA_VISIBLE_DEVICES changes.
+    """Open a GPU by its index in the driver's order, which CUDA_VISIBLE_DEVICES changes.
 
     Raises:
-        BackendUnavailable: pycuda, the driver or the GPU is missing; the message says what to do.
+        BackendUnavailable: pycuda, the driver or the GPU is missing; the message has the remedy.
     """
     if gpu_here() is None:
         raise BackendUnavailable(f"no NVIDIA GPU or no driver was found: {_ADVICE}")
@@ -57,10 +57,10 @@ _retaining = Lock()
 
 
 def _retain(index: int) -> None:
-    """Keep a GPU's primary context for the life of the process.
+    """Keep the primary context of a GPU for the life of the process.
 
-    With its last user it would end under the kernels that TensorRT has cached in it, and under
-    whatever an error still references (NVIDIA/TensorRT#1632).
+    Otherwise it would end with its last user. Kernels that TensorRT caches in it, and objects that
+    an exception still references, would then be invalid (NVIDIA/TensorRT#1632).
     """
     with _retaining:
         if index not in _retained:
@@ -69,14 +69,14 @@ def _retain(index: int) -> None:
 
 
 class Device(Closing):
-    """One GPU; everything created from it must be closed before it.
+    """One GPU. Close everything that was created from it before it.
 
-    Any thread may call it inside `current()`. If the device does not respond any more, every
-    method raises `InferenceFailed`.
+    Any thread may use it inside `current()`. If the GPU does not respond any more, every method
+    raises `InferenceFailed`.
 
     Attributes:
-        name: from the driver, e.g. "NVIDIA H200".
-        capability: (major, minor) of its compute capability.
+        name: name in the driver, e.g. "NVIDIA H200".
+        capability: compute capability, (major, minor).
     """
 
     def __init__(self, driver: Any, device: Any) -> None:
@@ -87,7 +87,7 @@ class Device(Closing):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make this the device of the calling thread, and restore the previous one afterwards."""
+        """Make this the current device of the calling thread; later restore the previous one."""
         with failures(self._driver):
             self._context.push()
         try:
@@ -96,21 +96,25 @@ class Device(Closing):
             self._context.pop()
 
     def memory(self) -> tuple[int, int]:
-        """Return free and total bytes."""
+        """Return the free and the total memory, bytes."""
         with failures(self._driver):
             free, total = self._driver.mem_get_info()
         return free, total
 
     def stream(self) -> Stream:
-        """Create a stream that does not wait for the default one."""
+        """Create a stream that does not wait for the default stream."""
         return Stream(self._driver)
 
     def event(self) -> Event:
-        """Create an event that records time."""
+        """Create an event that measures time."""
         return Event(self._driver)
 
     def alloc(self, size: int) -> DeviceMemory:
-        """Allocate bytes on the GPU; `OutOfMemory` has the figures."""
+        """Allocate `size` bytes on the GPU.
+
+        Raises:
+            OutOfMemory: the message has the free and the total memory.
+        """
         try:
             return AllocatedMemory(self._driver, size)
         except OutOfMemory as error:
@@ -121,11 +125,18 @@ class Device(Closing):
             ) from error
 
     def open_shared(self, handle: bytes) -> DeviceMemory:
-        """Open memory of another process from its `CUipcMemHandle`, 64 bytes; that one keeps it."""
+        """Open memory of another process by its `CUipcMemHandle` (64 bytes).
+
+        That process still owns it.
+        """
         return ForeignMemory(handle)
 
     def pinned(self, size: int) -> PinnedMemory:
-        """Allocate page-locked bytes of the host."""
+        """Allocate `size` page-locked bytes on the host.
+
+        Raises:
+            OutOfMemory: the host has too little free memory.
+        """
         try:
             return PinnedMemory(self._driver, size)
         except OutOfMemory as error:
@@ -145,20 +156,24 @@ class Device(Closing):
             self._driver.memcpy_dtoh_async(to.array[:size], source.address, stream.native)
 
     def capture(self, stream: Stream) -> AbstractContextManager[Capture]:
-        """Record the work enqueued inside the block instead of running it; see `capture`."""
+        """Record the work that the block enqueues instead of running it; see `capture`."""
         return capture(stream)
 
     def kernel(self, image: bytes, name: str) -> Kernel:
-        """Load a kernel of a PTX or cubin image; `InferenceFailed` if the driver rejects it."""
+        """Load a kernel from a PTX or cubin image.
+
+        Raises:
+            InferenceFailed: the driver rejects the kernel.
+        """
         return Kernel(self._driver, image, name)
 
     def close(self) -> None:
-        """Release the device; its context stays. Calling it again does nothing."""
+        """Release the device; the primary context stays. A second call has no effect."""
         if self._context is None:
             return
         context, self._context = self._context, None
-        # pycuda releases a context only if it believes it to be current, and CUDA does not remove a
-        # primary context from the thread's stack by itself.
+        # pycuda releases only a context that it considers current. CUDA does not remove a primary
+        # context from the thread's stack by itself.
         context.push()
         driver_call("cuCtxPopCurrent")
         context.detach()
@@ -182,5 +197,5 @@ def _pycuda() -> Any:
 
 
 def megabytes(size: int) -> str:
-    """Format bytes as "1,234.5 MB"."""
+    """Format bytes in megabytes, e.g. "1,234.5 MB"."""
     return f"{size / 1e6:,.1f} MB"

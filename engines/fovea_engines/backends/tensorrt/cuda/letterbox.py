@@ -1,6 +1,6 @@
-"""Letterboxes images on the GPU, with a kernel that is kept as a file beside an engine.
+"""Letterboxes images on the GPU. The kernel is stored as a file beside the engine.
 
-The file is PTX, after a line that describes the rows that the kernel makes.
+The file is PTX. Its first line describes the rows that the kernel writes.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from fovea_preprocess.spec import PreprocessSpec
 
 LETTERBOX_FILE = "letterbox.ptx"
 
-# Starts a comment in PTX.
+# Start of a comment in PTX.
 _MARK = b"// "
 _SPEC: Final = TypeAdapter(PreprocessSpec)
 
 log = logging.getLogger(__name__)
 
-# The same layout as `struct Image` in letterbox.cu.
+# Layout of `struct Image` in letterbox.cu.
 IMAGE = np.dtype(
     [
         ("pixels", np.int64),
@@ -51,10 +51,10 @@ def compile_cuda(source: str, name: str, target: str, options: Sequence[str] = (
     """Compile one source file without includes to PTX or cubin.
 
     Args:
-        source: CUDA C++.
+        source: CUDA C++ source code.
         name: file name in the compiler's messages.
-        target: as in nvcc: "compute_75" gives PTX, for GPUs of that compute capability or a newer
-            one; "sm_90" gives a cubin, for exactly that one.
+        target: target in the notation of nvcc. "compute_75" gives PTX for GPUs of this compute
+            capability and newer ones; "sm_90" gives a cubin for exactly this one.
         options: further compiler options.
 
     Raises:
@@ -85,7 +85,7 @@ def compile_cuda(source: str, name: str, target: str, options: Sequence[str] = (
 def _nvrtc() -> Any:
     try:
         nvrtc = import_module("cuda.bindings.nvrtc")
-        # The library itself is only loaded at the first call.
+        # This call loads the library itself.
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
         raise BackendUnavailable(
@@ -109,16 +109,22 @@ def _check_answer(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
 
 
 class LetterboxKernel:
-    """Fills a batch like `Preprocessor`, within one grey level; the device is current."""
+    """Fills a batch like `Preprocessor`, with a difference of at most one grey level.
+
+    The device must be current in every call.
+    """
 
     def __init__(self, device: Device, compiled: bytes, spec: PreprocessSpec) -> None:
         self.spec = spec
         self._kernel = device.kernel(compiled, "letterbox")
 
     def pack(self, images: Sequence[PlacedImage], rows: int, staging: PinnedMemory) -> int:
-        """Write images, and their positions in the rows, for one copy to the GPU.
+        """Write images and their positions in the rows into one block for a single copy.
 
-        Returns the number of bytes of `staging` to copy. Rows past the last image become padding.
+        Rows after the last image become padding.
+
+        Returns:
+            The number of bytes in `staging` to copy.
 
         Raises:
             ValueError: there are more images than rows, or they do not fit into `staging`.
@@ -143,23 +149,26 @@ class LetterboxKernel:
     def __call__(
         self, stream: Stream, staged: DeviceMemory, rows: int, batch: DeviceMemory
     ) -> None:
-        """Enqueue the kernel; suitable for a recorded graph, as all that varies is in `staged`."""
+        """Enqueue the kernel.
+
+        A CUDA graph may record this, because all variable data is in `staged`.
+        """
         grid = (-(-self.spec.width // _BLOCK[0]), -(-self.spec.height // _BLOCK[1]), rows)
         addresses = np.uint64(staged.address), np.uint64(batch.address)
         self._kernel(stream, grid, _BLOCK, *addresses)
 
     def close(self) -> None:
-        """Release it. Calling it again does nothing."""
+        """Release the kernel. A second call has no effect."""
         self._kernel.close()
 
 
 def packed_size(rows: int, pixel_bytes: int) -> int:
-    """Return the size in bytes of the packed data, from the total size of all its images."""
+    """Return the size of the packed block in bytes, from the total size of all images."""
     return rows * IMAGE.itemsize + pixel_bytes
 
 
 def compile_letterbox(spec: PreprocessSpec, target: str = "compute_75") -> bytes:
-    """Compile the kernel for one spec, by default to PTX for every supported GPU; needs no GPU.
+    """Compile the kernel for a spec, by default to PTX for every supported GPU. It needs no GPU.
 
     Raises:
         BackendUnavailable: NVRTC is not installed.
@@ -169,7 +178,7 @@ def compile_letterbox(spec: PreprocessSpec, target: str = "compute_75") -> bytes
 
 
 def source() -> str:
-    """Return the kernel's CUDA C++."""
+    """Return the CUDA C++ source code of the kernel."""
     return (resources.files("fovea_engines.backends.tensorrt.cuda") / "letterbox.cu").read_text(
         encoding="utf-8"
     )
@@ -204,7 +213,7 @@ def _describe(entry: np.void, pixels: int, box: LetterboxMap, antialias: bool) -
     entry["width"], entry["height"] = box.source_width, box.source_height
     entry["left"], entry["right"] = columns.start, columns.stop
     entry["top"], entry["bottom"] = rows.start, rows.stop
-    # Crops are resampled by Pillow on the host.
+    # The host resamples crops with Pillow's filter, so the kernel also filters them.
     entry["filtered"] = antialias or (_length(columns), _length(rows)) != (
         box.scaled_width,
         box.scaled_height,
@@ -212,7 +221,7 @@ def _describe(entry: np.void, pixels: int, box: LetterboxMap, antialias: bool) -
 
 
 def _edges(source: int, scaled: int, offset: int, visible: slice) -> tuple[float, float]:
-    """Return start and end of the visible part of the image, in pixels of the image."""
+    """Return start and end of the visible part, in pixels of the image."""
     if _length(visible) == scaled:
         return 0.0, float(source)
     scale = scaled / source
@@ -223,7 +232,7 @@ def _edges(source: int, scaled: int, offset: int, visible: slice) -> tuple[float
 
 
 def _positions(begin: float, end: float, visible: slice) -> tuple[int, int]:
-    """Return the position of the input's pixel 0 in the image, and the step; in 2^-40 pixels."""
+    """Return the image position of the input's pixel 0, and the step per pixel, in 2^-40 pixels."""
     step = round((end - begin) * _ONE / _length(visible))
     return round(begin * _ONE) + (step * (1 - 2 * visible.start) - _ONE) // 2, step
 
@@ -233,10 +242,10 @@ def _length(span: slice) -> int:
 
 
 def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> None:
-    """Compile the kernel of an engine into its folder, for every supported GPU.
+    """Compile the kernel of an engine into its directory, for every supported GPU.
 
-    Without a compiler, or for resampling that it lacks, there is no kernel, and the host
-    letterboxes; `progress` reports it.
+    Without a compiler, or if the kernel does not support the resampling, no file is written. Then
+    the host letterboxes, and `progress` reports it.
     """
     floats = spec.resample == "linear-float" and not spec.whole
     if floats or spec.resample in ("area", "bicubic", "lanczos"):
@@ -251,15 +260,19 @@ def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> N
 
 
 def pack_kernel(kernel: bytes, spec: PreprocessSpec) -> bytes:
-    """Return the contents of the file for a compiled kernel."""
+    """Return the content of the file for a compiled kernel."""
     return _MARK + _SPEC.dump_json(spec) + b"\n" + kernel
 
 
 def open_letterbox(folder: Path, device: Device) -> LetterboxKernel | None:
-    """Open the kernel in an engine's folder; the device is current.
+    """Open the kernel in an engine's directory. The device must be current.
 
-    Returns None without a kernel, or if the driver rejects it: the host letterboxes then. A damaged
-    file is `InvalidModel`.
+    Returns:
+        The kernel. None if there is no file, or if the driver rejects it: then the host
+        letterboxes.
+
+    Raises:
+        InvalidModel: the file is damaged.
     """
     file = folder / LETTERBOX_FILE
     if not file.is_file():
@@ -272,6 +285,7 @@ def open_letterbox(folder: Path, device: Device) -> LetterboxKernel | None:
     try:
         return LetterboxKernel(device, kernel, spec)
     except InferenceFailed as error:
-        # The text is logged: a handler may keep an error, and its frames reference the engine.
+        # Only the text is logged: a log handler may keep an exception, whose frames reference the
+        # engine.
         log.warning("%s: %s; until then the host letterboxes", file, str(error))
         return None

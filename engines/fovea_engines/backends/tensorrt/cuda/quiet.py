@@ -1,9 +1,9 @@
-"""Keeps recordings of CUDA graphs apart from work that may synchronise the whole GPU.
+"""Separates the recording of CUDA graphs from work that may synchronise the whole GPU.
 
-Each of the two fails the other, even where they are of different threads (CUDA C++ Programming
-Guide, "Prohibited and Unhandled Operations"). TensorRT does not say which of its calls synchronise,
-and CUDA may do so as it loads a kernel, so all that builds, loads, runs for the first time or
-releases counts as such work.
+Either one makes the other fail, even in different threads (CUDA C++ Programming Guide, "Prohibited
+and Unhandled Operations"). TensorRT does not document which calls synchronise, and CUDA may
+synchronise when it loads a kernel. So building, loading, first runs and releases all count as
+synchronising work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from threading import Condition
 
 
 class Quiet:
-    """Lets any number of recordings go on at once, or any number of what would fail them."""
+    """Lets several recordings run at the same time, or several pieces of synchronising work."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -23,7 +23,7 @@ class Quiet:
 
     @contextmanager
     def synchronising(self) -> Iterator[None]:
-        """Begin the block when no recording is under way: they take milliseconds."""
+        """Wait until no recording is running (they take milliseconds), then run the block."""
         with self._changed:
             self._changed.wait_for(lambda: not self._recording)
             self._synchronising += 1
@@ -35,7 +35,7 @@ class Quiet:
 
     @contextmanager
     def recording(self) -> Iterator[bool]:
-        """Yield whether the block may record: not while a build goes on, which takes minutes."""
+        """Yield True if the block may record; False during a build, which takes minutes."""
         with self._changed:
             free = not self._synchronising
             self._recording += free
@@ -48,4 +48,4 @@ class Quiet:
 
 
 QUIET = Quiet()
-"""For all GPUs of the process: TensorRT uses the first alone."""
+"""Shared by all GPUs of the process; TensorRT uses only the first one."""

@@ -1,6 +1,6 @@
-"""Implements streams, events, memory, kernels and graphs of a GPU, which is current in every call.
+"""Streams, events, memory, kernels and graphs of a GPU. The GPU must be current in every call.
 
-pycuda does most of it; cuda-bindings does CUDA graphs and memory of other processes.
+pycuda does most of the work. cuda-bindings does CUDA graphs and memory of other processes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import InferenceFailed, OutOfMemory
 
-# CU_STREAM_NON_BLOCKING, which pycuda does not name.
+# Value of CU_STREAM_NON_BLOCKING, which pycuda does not define.
 _NON_BLOCKING = 1
 
 
 class Stream:
-    """Runs work in order; the work of different streams overlaps.
+    """Runs work in order. Work of different streams may overlap.
 
     Attributes:
         native: pycuda's stream.
-        handle: the CUstream, for TensorRT.
+        handle: CUstream handle for TensorRT.
     """
 
     def __init__(self, driver: Any) -> None:
@@ -37,17 +37,21 @@ class Stream:
         self.handle: int = self.native.handle
 
     def wait(self, event: Event) -> None:
-        """Make all later work wait for an event, without blocking this thread."""
+        """Make all later work in the stream wait for an event, without blocking this thread."""
         with failures(self._driver):
             self.native.wait_for_event(event.native)
 
     def synchronize(self) -> None:
-        """Block until all enqueued work is done, without the GIL; raises if any failed."""
+        """Block without the GIL until all enqueued work is done.
+
+        Raises:
+            InferenceFailed: some of the work failed.
+        """
         with failures(self._driver):
             self.native.synchronize()
 
     def close(self) -> None:
-        """Release it. Calling it again does nothing."""
+        """Release the stream. A second call has no effect."""
         self.native = None
 
 
@@ -57,42 +61,51 @@ class Event:
     def __init__(self, driver: Any) -> None:
         self._driver = driver
         with failures(driver):
-            # A waiting thread leaves its core to threads that decode images.
+            # The thread sleeps instead of spinning, which leaves its core to threads that decode
+            # images.
             self.native = driver.Event(driver.event_flags.BLOCKING_SYNC)
 
     def record(self, stream: Stream) -> None:
-        """Move it to the end of the work enqueued in a stream."""
+        """Move the event to the end of the work that is enqueued in a stream."""
         with failures(self._driver):
             self.native.record(stream.native)
 
     def synchronize(self) -> None:
-        """Block until the point is reached, without the GIL."""
+        """Block without the GIL until the stream has reached the event."""
         with failures(self._driver):
             self.native.synchronize()
 
     def milliseconds_since(self, earlier: Event) -> float:
-        """Return the time between two events that were both reached."""
+        """Return the time between two events that were both reached, in milliseconds."""
         with failures(self._driver):
             return float(self.native.time_since(earlier.native))
 
     def close(self) -> None:
-        """Release it. Calling it again does nothing."""
+        """Release the event. A second call has no effect."""
         self.native = None
 
 
 class DeviceMemory(Closing):
-    """Memory on the GPU: the address of its first byte, and its size in bytes."""
+    """Memory on the GPU.
+
+    Attributes:
+        address: address of the first byte.
+        size: size in bytes.
+    """
 
     address: int
     size: int
 
     def at(self, offset: int) -> DeviceMemory:
-        """Return the bytes from an offset, valid as long as the whole; closing it is not needed."""
+        """Return the bytes from an offset on.
+
+        They are valid as long as this memory, and need no close.
+        """
         return _Part(self, offset)
 
 
 class AllocatedMemory(DeviceMemory):
-    """Memory that this process has allocated."""
+    """Memory that this process allocated."""
 
     def __init__(self, driver: Any, size: int) -> None:
         with failures(driver):
@@ -101,14 +114,14 @@ class AllocatedMemory(DeviceMemory):
         self.size = size
 
     def close(self) -> None:
-        """Release it. Calling it again does nothing."""
+        """Release the memory. A second call has no effect."""
         if self._allocation is not None:
             self._allocation.free()
             self._allocation = None
 
 
 class ForeignMemory(DeviceMemory):
-    """Memory of another process, from the 64 bytes of its `CUipcMemHandle`."""
+    """Memory of another process, opened by its `CUipcMemHandle` (64 bytes)."""
 
     def __init__(self, handle: bytes) -> None:
         bindings = import_module("cuda.bindings.driver")
@@ -120,14 +133,14 @@ class ForeignMemory(DeviceMemory):
         _, self.size = driver_call("cuMemGetAddressRange", self._opened)
 
     def close(self) -> None:
-        """Unmap it; the other process keeps it. Calling it again does nothing."""
+        """Unmap the memory, which the other process still owns. A second call has no effect."""
         if self._opened is not None:
             opened, self._opened = self._opened, None
             driver_call("cuIpcCloseMemHandle", opened)
 
 
 class _Part(DeviceMemory):
-    """A part of a memory, which keeps the whole alive."""
+    """A part of another memory, which it keeps alive."""
 
     def __init__(self, whole: DeviceMemory, offset: int) -> None:
         self._whole = whole
@@ -139,7 +152,7 @@ class _Part(DeviceMemory):
 
 
 class PinnedMemory:
-    """Page-locked host memory, which the GPU copies by itself; `array` is uint8 [size]."""
+    """Page-locked host memory, which the GPU can copy directly; `array` is uint8 [size]."""
 
     def __init__(self, driver: Any, size: int) -> None:
         with failures(driver):
@@ -147,7 +160,7 @@ class PinnedMemory:
         self._allocation: Any = self.array.base
 
     def close(self) -> None:
-        """Release it. Calling it again does nothing."""
+        """Release the memory. A second call has no effect."""
         if self._allocation is not None:
             self.array = np.empty(0, np.uint8)
             self._allocation.free()
@@ -171,39 +184,39 @@ class Kernel:
     def __call__(
         self, stream: Stream, grid: tuple[int, int, int], block: tuple[int, int, int], *args: Any
     ) -> None:
-        """Enqueue it; `args` are numpy scalars, and addresses as np.uint64, in its order."""
+        """Enqueue the kernel. `args` are NumPy scalars in its order; addresses are np.uint64."""
         with failures(self._driver):
             self._function(*args, grid=grid, block=block, stream=stream.native)
 
     def close(self) -> None:
-        """Release it. Calling it again does nothing."""
+        """Release the kernel. A second call has no effect."""
         self._function = None
 
 
 class Graph:
-    """Recorded work, launched as one."""
+    """Recorded work that is launched as a whole."""
 
     def __init__(self, graph: Any) -> None:
         self._executable = driver_call("cuGraphInstantiate", graph, 0)
 
     def launch(self, stream: Stream) -> None:
-        """Enqueue all of it."""
+        """Enqueue all recorded work."""
         driver_call("cuGraphLaunch", self._executable, stream.handle)
 
     def close(self) -> None:
-        """Release it. Calling it again does nothing."""
+        """Release the graph. A second call has no effect."""
         if self._executable is not None:
             executable, self._executable = self._executable, None
             driver_call("cuGraphExecDestroy", executable)
 
 
 class Capture:
-    """The recording of a `with` block of `capture`."""
+    """The result of a `with capture(...)` block."""
 
     recorded: Graph | None = None
 
     def graph(self) -> Graph:
-        """Return the recorded graph, ready to launch, after the end of the block."""
+        """Return the recorded graph, ready to launch. Call this after the block has ended."""
         if self.recorded is None:
             raise RuntimeError("the graph is not recorded yet")
         return self.recorded
@@ -211,10 +224,12 @@ class Capture:
 
 @contextmanager
 def capture(stream: Stream) -> Iterator[Capture]:
-    """Record the work enqueued inside the block instead of running it.
+    """Record the work that the block enqueues instead of running it.
 
-    Other threads may use the GPU freely meanwhile (thread-local mode). If some of it cannot be
-    recorded, that is `InferenceFailed`, and the stream is as before.
+    Other threads may use the GPU freely at the same time (thread-local mode).
+
+    Raises:
+        InferenceFailed: some of the work cannot be recorded; the stream is as before.
     """
     modes = import_module("cuda.bindings.driver").CUstreamCaptureMode
     mode = modes.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
@@ -233,7 +248,7 @@ def capture(stream: Stream) -> Iterator[Capture]:
 
 
 def _abandon(stream: Stream) -> None:
-    """End the recording, which a stream continues even after it refused something."""
+    """End a recording. A stream continues to record even after it rejected some work."""
     try:
         graph = driver_call("cuStreamEndCapture", stream.handle)
     except InferenceFailed:
@@ -242,7 +257,10 @@ def _abandon(stream: Stream) -> None:
 
 
 def let_go(error: BaseException | None) -> None:
-    """Drop what the frames of an error reference: an engine, which must go before its device."""
+    """Clear the frames of an exception.
+
+    They may reference an engine, which must not outlive its device.
+    """
     while error is not None:
         clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__
@@ -252,10 +270,10 @@ _FAULTED = "a GPU that has faulted refuses everything from then on: if it does, 
 
 
 def driver_call(name: str, *arguments: Any) -> Any:
-    """Call a function of CUDA's driver with cuda-bindings; several results come as a list.
+    """Call a CUDA driver function with cuda-bindings, and return its result, or a list of results.
 
     Raises:
-        InferenceFailed: the call failed; the message has CUDA's error name.
+        InferenceFailed: the call failed; the message has the name of CUDA's error.
     """
     result, *values = getattr(import_module("cuda.bindings.driver"), name)(*arguments)
     if result != type(result).CUDA_SUCCESS:
@@ -265,7 +283,7 @@ def driver_call(name: str, *arguments: Any) -> Any:
 
 @contextmanager
 def failures(driver: Any) -> Iterator[None]:
-    """Convert pycuda's errors to `OutOfMemory` and `InferenceFailed`."""
+    """Translate errors of pycuda into `OutOfMemory` and `InferenceFailed`."""
     try:
         yield
     except driver.MemoryError as error:

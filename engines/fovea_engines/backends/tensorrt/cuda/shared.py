@@ -1,4 +1,4 @@
-"""Buffers of GPUs that other processes have allocated."""
+"""GPU buffers that other processes allocated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CudaMemory(Closing):
         return CudaBuffer(self._devices[device_id], handle, byte_size)
 
     def close(self) -> None:
-        """Release the GPUs. Calling it again does nothing."""
+        """Release the GPUs. A second call has no effect."""
         while self._devices:
             self._devices.popitem()[1].close()
 
@@ -56,15 +56,15 @@ class CudaBuffer:
             undo.pop_all()
         taken = (self._stream, self._pinned, self._memory)
         self._finalizer = weakref.finalize(self, _close, device, taken)
-        # At exit the driver may be unloaded already.
+        # The driver may be unloaded already when Python exits.
         self._finalizer.atexit = False
 
     def close(self) -> None:
-        """Close it, even if it is referenced. Calling it again does nothing."""
+        """Close the buffer, even if it is referenced. A second call has no effect."""
         self._finalizer()
 
     def read(self, offset: int, byte_size: int) -> memoryview:
-        """Copy a part of it to the host's memory."""
+        """Copy a part of the buffer to host memory; see `GpuBuffer.read`."""
         with self._lock, self._device.current():
             if byte_size:
                 part = self._memory.at(offset)
@@ -73,7 +73,7 @@ class CudaBuffer:
             return memoryview(self._pinned.array[:byte_size].tobytes())
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Write to a part of it, completely."""
+        """Write all of `data` to a part of the buffer; see `GpuBuffer.write`."""
         with self._lock, self._device.current():
             if data.nbytes:
                 self._pinned.array[: data.nbytes] = np.frombuffer(data, np.uint8)
