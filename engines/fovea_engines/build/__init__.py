@@ -1,1 +1,1 @@
-"""Builds checked engines from ONNX: preparation, choice of a runtime, acceptance."""
+"""Builds verified engines from ONNX: prepares the model, chooses a runtime, accepts or rejects."""

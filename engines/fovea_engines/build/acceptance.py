@@ -1,4 +1,4 @@
-"""Decides if a built engine is good enough to be published, by measured figures."""
+"""Measures a built engine, and decides if it is good enough to be published."""
 
 from __future__ import annotations
 
@@ -47,17 +47,22 @@ from fovea_preprocess.letterbox import least_size
 from fovea_preprocess.text import counted
 
 AGREEMENT_IMAGES = 64
-# Bfloat16, emulated on ONNX Runtime, agrees .970 (yolox_nano) to .990 (yolov8n) on 64 photographs.
+# On 64 photographs bfloat16, emulated on ONNX Runtime, agrees by 0.970 (yolox_nano) to 0.990
+# (yolov8n).
 MIN_QUALITY: Mapping[Precision, float] = {"fp16": 0.98, "bf16": 0.9, "int8": 0.8}
-"""Agreement, of INT8 classifiers also in the first class, under which an engine without labelled
-images is refused. FP32 must be identical."""
+"""Smallest agreement, 0 to 1, of an engine without labelled images.
 
-# Sizes of several that are compared beside the largest, and images that each is compared on.
+INT8 classifiers must also agree on this fraction of first classes. FP32 must be identical.
+"""
+
+# Number of other sizes that are compared besides the largest, and images per size.
 _MAX_SIZES, _IMAGES_OF_A_SIZE = 4, 8
-_LONG = 1000  # times as long as wide
-# A lower accuracy means that the labels belong to other images or classes.
+_LONG = 1000  # aspect ratio of the longest image
+# Smallest plausible accuracy of the source model. Below it, the labels belong to other images or
+# classes.
 _FOREIGN = 0.01
-# Rounding in the image front may move INT8 by a step; a wrong NMS tail costs much more.
+# Largest accepted loss by the fused parts. Rounding in the fused preprocessing may change INT8 by a
+# step; a wrong NMS loses much more.
 _MAX_LOST = 0.02
 
 
@@ -70,12 +75,21 @@ def measure_engine(
     truth: LabelledEvaluation | None,
     progress: Progress,
 ) -> EngineCard:
-    """Return the engine's card with all its figures.
+    """Return the card of an engine with all its figures.
 
-    `fused` is `graphs.served` with image front and NMS tail, which the engine was compiled from.
-    Without labelled images (`truth`) the agreement alone is measured. Raises Disagreement if an
-    engine of full precision does not compute what its source does, the fused parts change the
-    results, or float16 overflows; UnsupportedModel if the source's own numbers are not finite.
+    Args:
+        plan: the build.
+        prepared: the source model.
+        graphs: the model in the precision of the build.
+        fused: `graphs.served` with fused preprocessing and NMS, from which the engine was compiled.
+        engine: the engine.
+        truth: labelled images; None measures only the agreement with the source.
+        progress: receives phases and notes.
+
+    Raises:
+        Disagreement: an FP32 engine computes other results than its source, the fused parts change
+            the results, or float16 overflows.
+        UnsupportedModel: the source model itself computes NaN or infinite values.
     """
     if prepared.unproven:
         progress.note(
@@ -87,7 +101,7 @@ def measure_engine(
     if plan.check_images is None and graphs.precision != "fp32":
         progress.note(f"judged on the {SHIPPED}: use --images for your own")
     with progress.phase("agreement"):
-        # Around signed INT8 is FP16.
+        # The float layers of signed INT8 are FP16.
         signed = graphs.precision == "int8" and plan.encodings[0] is Encoding.SIGNED
         if graphs.precision == "fp16" or signed:
             check_overflow(graphs.served, prepared.preprocess, plan.check_images)
@@ -102,7 +116,7 @@ def measure_engine(
         card = replace(card, calibration=graphs.int8.calibration)
     others = {}
     if truth is not None and graphs.precision == "int8" and not prepared.quantised:
-        with suppress(UnsupportedModel):  # without it, the report has one column less
+        with suppress(UnsupportedModel):  # the report has one column less without it
             others["fp16"] = round_to_half(to_half(prepared.graph))
     if (exported := graphs.exported) is not None:
         others[_exported_name(card)] = round_to_half(exported)
@@ -122,7 +136,7 @@ def measure_engine(
 def _measure_engine(
     truth: LabelledEvaluation, card: EngineCard, engine: Engine
 ) -> dict[str, AnyAccuracy]:
-    """Measure the engine itself; one that takes several sizes also at the largest alone."""
+    """Measure the engine; if it accepts several sizes, also measure its largest size."""
     found: dict[str, AnyAccuracy] = {card.precision: truth.measure_engine(card.precision, engine)}
     if engine.largest is not engine:
         name = _square_name(card)
@@ -133,7 +147,7 @@ def _measure_engine(
 def _measure_graphs(
     truth: LabelledEvaluation, graphs: Mapping[str, onnx.ModelProto], progress: Progress
 ) -> dict[str, AnyAccuracy]:
-    """Measure graphs beside the engine; FP16, which is only to compare with, may overflow."""
+    """Measure further graphs. FP16 is only for comparison, so it may overflow."""
     found = {}
     for name, graph in graphs.items():
         try:
@@ -152,7 +166,7 @@ def _measure_agreement(
     fused: PreparedModel,
     engine: Engine,
 ) -> Agreement:
-    """Measure the agreement with the source, after checking that the fused parts change nothing."""
+    """Measure the agreement with the source, after a check that the fused parts change nothing."""
     ranked, source = outputs_after(prepared.graph, RANKING), prepared.choose_reference(plan)
     if (fused.inputs, fused.outputs) == (prepared.inputs, prepared.outputs):
         return check_agreement(engine.largest, source, plan.check_images, ranked)
@@ -167,7 +181,7 @@ def _measure_agreement(
         measurable = isinstance(engine.head, Detector) and engine.card.judge is None
         if whole is engine or not measurable:
             return agreement
-        # The engine runs on this machine, so its own detections are measured.
+        # The engine runs on this machine, so its own detections are compared instead.
         whole_source = opened.enter_context(reference(plan, prepared, prepared.graph, "fp32"))
         found = compare_engines(whole_source, engine, plan.check_images)
         return found if found.detections else agreement
@@ -176,9 +190,10 @@ def _measure_agreement(
 def _measure_sizes(
     plan: BuildPlan, prepared: PreparedModel, engine: Engine
 ) -> dict[str, Agreement]:
-    """Measure the agreement at several sizes with the source, which is made to take them, too.
+    """Measure the agreement with the source at several sizes.
 
-    They are those that most of the images have, and the widest and the highest.
+    The sizes are the most frequent sizes of the images, the widest and the highest. The source is
+    converted to accept them, too.
     """
     spec = engine.card.preprocess
     assert spec is not None, "the model takes images"
@@ -207,10 +222,17 @@ def check_agreement(
     ranked: Set[str] = frozenset(),
     most: int = AGREEMENT_IMAGES,
 ) -> Agreement:
-    """Compare an engine with its source model, run as it is.
+    """Compare an engine with its source model, which runs unchanged.
 
-    Rows of the outputs that are `ranked` may be in another order. Raises Disagreement if an engine
-    of full precision does not compute what its source does.
+    Args:
+        engine: the engine.
+        source: the source model, a file or a graph.
+        images: directory of images; None means the images that ship with Fovea.
+        ranked: outputs whose rows may be in another order.
+        most: largest number of images.
+
+    Raises:
+        Disagreement: an FP32 engine computes other results than its source.
     """
     card = engine.card
     spec = card.preprocess or default_preprocess(None, card.inputs, card.metadata)
@@ -231,9 +253,9 @@ def check_agreement(
 
 
 def compare_engines(one: Engine, other: Engine, images: Path | None = None) -> Agreement:
-    """Compare the detections of two engines, whose raw outputs may differ in kind.
+    """Compare the detections of two engines, whose raw outputs may differ in their form.
 
-    The first is taken for right.
+    The detections of the first engine count as correct.
     """
     options = PredictOptions(conf=CONF - MARGIN)
     found = measure_detections(
@@ -244,7 +266,11 @@ def compare_engines(one: Engine, other: Engine, images: Path | None = None) -> A
 
 
 def check_fused(core: Engine, fused: Engine, images: Path | None = None) -> None:
-    """Refuse, as a Disagreement, image front and NMS tail that change the results of the `core`."""
+    """Check that fused preprocessing and NMS do not change the results of the `core` engine.
+
+    Raises:
+        Disagreement: too many results differ.
+    """
     if not isinstance(core.head, Detector):
         lost = _outputs_lost(core, fused, images)
     else:
@@ -258,7 +284,7 @@ def check_fused(core: Engine, fused: Engine, images: Path | None = None) -> None
 
 
 def _outputs_lost(core: Engine, fused: Engine, images: Path | None) -> float:
-    """Return the largest sum of absolute differences of an output over that of its values."""
+    """Return the largest relative error: sum of absolute differences by sum of absolute values."""
     lost: dict[str, float] = defaultdict(float)
     total: dict[str, float] = defaultdict(float)
     for _, pixels in sample_images(images, AGREEMENT_IMAGES):
@@ -266,15 +292,15 @@ def _outputs_lost(core: Engine, fused: Engine, images: Path | None) -> float:
         for name, array in want.items():
             lost[name] += float(np.abs(difference(array, have[name])).sum())
             total[name] += float(np.abs(finite(array)).sum())
-    # Unlike `max`, it returns NaN where one is.
+    # Unlike Python's `max`, np.max returns NaN if a value is NaN.
     return float(np.max([lost[name] / (total[name] or 1.0) for name in total], initial=0.0))
 
 
 def rejection(card: EngineCard, max_drop: float) -> str | None:
-    """Return the reason why an engine must not be published; None when it may.
+    """Return the reason why an engine must not be published, or None if it may.
 
-    Labels decide if there are any; otherwise the agreement with the source does. The same holds for
-    the file for TensorRT, and the agreement for each size of several.
+    If there are labels, the accuracy decides, otherwise the agreement with the source. The same
+    rule holds for the graph for TensorRT. For each of several sizes the agreement decides.
     """
     reason = _figure_rejection(card, card.precision, card.agreement, max_drop)
     for size, found in card.sizes.items():
@@ -312,7 +338,8 @@ def _figure_rejection(
             "knows, or it was trained with another preprocessing"
         )
     least = MIN_QUALITY.get(card.precision, 0.0)
-    # A class more or less on the three photographs that FP16 may be judged on says nothing.
+    # FP16 may be measured on only three photographs, and one changed class among three has no
+    # meaning.
     if card.precision == "int8" and found.same_top is not None and not found.same_top >= least:
         return (
             f"{what} puts the source model's first class first on {found.same_top:.0%} of the "
@@ -333,7 +360,7 @@ def _figure_rejection(
 def _accuracy_rejection(card: EngineCard, name: str, what: str, max_drop: float) -> str | None:
     metric = card.accuracy[name].metric
     before, after = card.accuracy["fp32"].figure, card.accuracy[name].figure
-    # Negations catch NaN, too.
+    # The negation also catches NaN.
     if not before >= _FOREIGN:
         return (
             f"the source model itself has {metric} {before:.3f} on --data, so no drop can be "

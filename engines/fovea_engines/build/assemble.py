@@ -39,10 +39,10 @@ from fovea_preprocess.errors import (
     UnsupportedModel,
 )
 
-# Most bytes that the files of open engines have together. Open, an engine takes several times as
-# much, and to compare large models must not take much more memory than to serve one.
+# Largest total size of the files of open engines, in bytes. An open engine takes several times its
+# file size. Comparing large models must not take much more memory than serving one.
 _MAX_BYTES = 256 << 20
-# These many stay open however large they are.
+# Number of engines that stay open whatever their size.
 _FEWEST = 2
 
 
@@ -54,10 +54,10 @@ def assemble(
     folder: Path,
     progress: Progress | None = None,
 ) -> Engine:
-    """Compile a graph for the plan's backend into an empty folder, and open it.
+    """Compile a graph for the plan's backend into an empty directory, and open the engine.
 
-    An engine for a GPU that is not here is replaced by ONNX Runtime, which computes its graph and
-    rounds as float16 does; the card says so.
+    If the engine is for a GPU that is not in this machine, ONNX Runtime computes its graph instead,
+    and rounds like float16. The card records this.
     """
     progress = progress or Progress()
     compile_plan = CompilePlan(
@@ -69,8 +69,8 @@ def assemble(
     )
     with _alternative(plan, graph, folder):
         file = plan.runtime.compile(graph.SerializeToString(), folder, compile_plan)
-    # The engine file comes first, because it is the one that is opened (model.bin belongs to
-    # model.xml). The list is made before opening, which may add kernels that later starts
+    # The engine file comes first, because it is the file that is opened (model.bin belongs to
+    # model.xml). The list is made before opening: opening may add kernels, which later starts
     # overwrite.
     others = sorted(path for path in folder.iterdir() if path != file)
     files = {path.name: file_sha256(path) for path in (file, *others)}
@@ -120,7 +120,7 @@ def _card(
         builder=plan.builder,
         gpu=None if _targets(plan) else gpu,
         weight_bits=weight_bits,
-        # Weights of 7 bits are right everywhere.
+        # Weights of 7 bits do not overflow on any CPU.
         cpu_features=() if plan.runtime.on_gpu or weight_bits == 7 else sets_for(precision),
         head_outputs=tuple(names[name] for name in prepared.head.outputs),
         num_classes=prepared.head.num_classes,
@@ -134,7 +134,7 @@ def _card(
 
 @contextmanager
 def _alternative(plan: BuildPlan, graph: onnx.ModelProto, folder: Path) -> Iterator[None]:
-    """Say of a model that the backend refuses whether the reference backend takes it."""
+    """Add to the error of a rejected model whether the reference backend can compile the model."""
     try:
         yield
     except InvalidModel as error:
@@ -156,7 +156,7 @@ def _open(
     gpu: Gpu | None,
     progress: Progress,
 ) -> tuple[Session, str | None]:
-    """Return the engine's session and None, or a substitute session and the name of its backend."""
+    """Return the engine's session and None, or a substitute session and its backend's name."""
     try:
         return open_session(plan.backend, file, max_batch=plan.max_batch, precision=precision), None
     except BackendUnavailable as error:
@@ -174,7 +174,7 @@ def _open(
 
 
 def _targets(plan: BuildPlan) -> tuple[str, ...]:
-    """Return the compute capabilities that a plan names; empty for this machine's."""
+    """Return the compute capabilities in a plan; empty for the GPU of this machine."""
     return () if plan.builder is None else plan.builder.capabilities
 
 
@@ -193,10 +193,10 @@ def candidate(
     precision: Precision,
     encoding: Encoding,
 ) -> Iterator[Engine]:
-    """Open a graph in a temporary folder, to measure it.
+    """Open a graph in a temporary directory, to measure it.
 
-    It runs on the plan's backend, or, where compiling for that takes minutes or is for another
-    runtime, on ONNX Runtime, which then rounds as float16 does.
+    It runs on the plan's backend. If compiling takes minutes there, or the graph is for another
+    runtime, ONNX Runtime runs the graph and rounds like float16.
     """
     if plan.emulates(encoding):
         with reference(plan, prepared, round_to_half(graph), precision) as engine:
@@ -212,8 +212,8 @@ def candidate(
 def reference(
     plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, precision: Precision
 ) -> AbstractContextManager[Engine]:
-    """Open a candidate on ONNX Runtime, which computes every graph as written."""
-    # It lacks bfloat16, and a plan must be one that its backend can build.
+    """Open a candidate on ONNX Runtime, which computes every graph exactly as written."""
+    # ONNX Runtime lacks bfloat16, and a plan must have a precision that its backend supports.
     able = plan.precision in get_backend(REFERENCE_BACKEND).precisions
     judged = replace(
         plan,
@@ -226,21 +226,21 @@ def reference(
 
 
 class HeldEngines(Closing):
-    """Engines that are opened when they are used.
+    """Engines that are opened on demand.
 
-    Those that were used last stay open: as many as fit into `_MAX_BYTES`, or two.
+    The most recently used engines stay open: as many as fit into `_MAX_BYTES`, but at least two.
     """
 
     def __init__(self) -> None:
-        # The folder of its files -> engine, in the order in which they were used.
+        # Directory of its files -> engine, ordered by last use.
         self._open: dict[Path, Engine] = {}
 
     def fit(self, folders: Sequence[Path]) -> bool:
-        """Return whether engines in these folders stay open together."""
+        """Return True if the engines in these directories can stay open together."""
         return len(folders) <= _FEWEST or sum(map(_bytes, folders)) <= _MAX_BYTES
 
     def make_room(self) -> None:
-        """Close what was used longest ago, if need be, before another engine is opened."""
+        """Close the least recently used engines if necessary, before another engine is opened."""
         while len(self._open) >= _FEWEST and sum(map(_bytes, self._open)) > _MAX_BYTES:
             self._open.pop(next(iter(self._open))).close()
 
@@ -249,7 +249,7 @@ class HeldEngines(Closing):
         self._open[folder] = engine
 
     def engine(self, folder: Path, card: EngineCard) -> Engine:
-        """Return the engine in a folder, opened again if need be."""
+        """Return the engine in a directory; open it again if necessary."""
         engine = self._open.pop(folder, None)
         if engine is None:
             self.make_room()
@@ -265,11 +265,11 @@ class HeldEngines(Closing):
         return engine
 
     def move(self, before: Path, after: Path) -> None:
-        """Follow the files of an open engine to another folder."""
+        """Record that the files of an open engine were moved to another directory."""
         self._open[after] = self._open.pop(before)
 
     def close(self) -> None:
-        """Close all that are open. Calling it again does nothing."""
+        """Close all open engines. A second call has no effect."""
         for engine in self._open.values():
             engine.close()
 
@@ -279,7 +279,7 @@ def _bytes(folder: Path) -> int:
 
 
 def warm_up(engine: Engine) -> None:
-    """Run an engine in both layouts; raises as its session."""
+    """Run an engine once in both thread layouts. It raises the errors of its session."""
     image = engine.largest.card.inputs[0]
     feeds = engine.feeds(np.zeros((1, *image.shape[1:]), image.numpy_dtype))
     for alone in (True, False):

@@ -1,4 +1,4 @@
-"""Builds a checked engine from an ONNX file and publishes it in a repository."""
+"""Builds a verified engine from an ONNX file, and publishes it in a repository."""
 
 from __future__ import annotations
 
@@ -45,17 +45,25 @@ from fovea_preprocess.errors import (
 )
 from fovea_preprocess.image import brightness, decode_image
 
-# Fewer images leave most differences to chance; more hardly change a distance.
+# Largest and smallest number of images of a baseline. With fewer images, chance decides most
+# differences. More images hardly change a distance.
 _MAX, _MIN = 256, 50
 
 CheckServable = Callable[[Path, int], None]
-"""Loads a version of a model's folder as a server does; raises InvalidModel where that cannot."""
+"""Function that loads a version from its model directory like a server.
+
+It raises InvalidModel if that fails.
+"""
 
 
 def measure_baseline(
     plan: BuildPlan, engine: Engine, labelled: Labels | None, progress: Progress
 ) -> Baseline | None:
-    """Run an engine on labelled images, or on those of the check; None if there are too few."""
+    """Run an engine on the labelled images or the check images, for its distributions.
+
+    Returns:
+        The baseline for drift detection; None if there are too few images.
+    """
     files, source = _files(plan, labelled)
     if engine.head is None or len(files) < _MIN:
         return None
@@ -68,7 +76,7 @@ def measure_baseline(
             try:
                 image = decode_image(data)
                 result = engine.predict(image.pixels)
-            except FoveaError:  # what is no image, or gives no numbers, is not what it should be
+            except FoveaError:  # leave out unreadable images and NaN results
                 continue
             bright.append(brightness(data))
             if (one := select_values(result, image.width * image.height)) is not None:
@@ -86,16 +94,23 @@ def _files(plan: BuildPlan, labelled: Labels | None) -> tuple[Sequence[Path], st
 def build(
     plan: BuildPlan, progress: Progress | None = None, check_servable: CheckServable | None = None
 ) -> EngineCard:
-    """Build an engine, check it against its source, and publish it as the model's next version.
+    """Build an engine, compare it with its source, and publish it as the model's next version.
 
-    Returns the card of the new version. If a version was built from the same things before, that
-    version's card; nothing is built. What `check_servable` refuses is not published.
+    Args:
+        plan: the build.
+        progress: receives phases and notes.
+        check_servable: checks that a server can load the version; the version is not published if
+            the check fails.
+
+    Returns:
+        The card of the new version. If an earlier version was built from the same inputs, nothing
+        is built, and the card of that version is returned.
 
     Raises:
-        BuildError: no engine was built, or it was rejected. The repository is untouched, except
-            for the report of a refused build in ``NAME/failed-build``.
+        BuildError: no engine was built, or it was rejected. The repository is unchanged, except for
+            the report of a rejected build in ``NAME/failed-build``.
         InvalidOption: the plan does not fit the model.
-        NotFound: the source is missing.
+        NotFound: the source does not exist.
     """
     progress = progress or Progress()
     repository = ModelRepository(plan.repository)
@@ -119,7 +134,7 @@ def _build(
     progress: Progress,
     check_servable: CheckServable | None,
 ) -> EngineCard:
-    # Checked before a calibration that takes minutes.
+    # This check comes first, because the calibration takes minutes.
     plan.runtime.check(CompilePlan(precision=plan.precision, builder=plan.builder))
     labelled = None if plan.data is None else _read_labels(plan.data, plan.images, progress)
     prepared = prepare(plan, progress)
@@ -132,8 +147,8 @@ def _build(
     dataset = None if labelled is None else _match_labels(labelled, prepared)
     key = _content_key(plan, prepared, dataset)
     known = repository.find(plan.name, key)
-    # A file for TensorRT is written at each request for it; an identical version is not
-    # published again.
+    # Each request for a TensorRT file writes it. A version that is identical to an earlier one is
+    # not published again.
     if known is not None and plan.tensorrt is None:
         progress.note(f"version {known} of {plan.name} was built from the same: nothing to build")
         return _load_accepted(repository, plan, known)
@@ -171,17 +186,16 @@ def _fill(
     folder: Path,
     progress: Progress,
 ) -> EngineCard:
-    """Write the engine, its card and its report into a folder.
+    """Write the engine, its card and its report into a directory.
 
     Raises:
-        Disagreement: the engine finds something else than its source; the report is in the folder
-            of failed builds.
+        Disagreement: the engine was rejected. The report is in the directory of failed builds.
     """
     truth = None if dataset is None else LabelledEvaluation(plan, prepared, dataset, progress)
     with open_chosen(plan, prepared, truth, folder, progress) as (chosen, card):
         int8 = chosen.graphs.int8
         files = card.files | _copy_attachments(plan, beside, folder)
-        # The photographs that ship with Fovea say nothing of the traffic.
+        # The photographs that ship with Fovea do not represent the traffic of a server.
         if card.refused is None and (dataset or plan.check_images) is not None:
             seen = measure_baseline(plan, chosen.engine, dataset, progress)
             card = replace(card, baseline=seen)
@@ -190,7 +204,8 @@ def _fill(
         report = folder if reason is None else repository.empty_folder(plan.name, FAILED_FOLDER)
         largest = chosen.engine.largest
         names = None
-        # A picture in the report has the names of classes, and no other labels have any.
+        # The image in the report shows class names. Only the labels of detectors contain class
+        # names.
         if plan.data and largest.labels is None and isinstance(largest.head, Detector):
             names = read_class_names(plan.data)
         write_report(report, card, plan, prepared, largest, int8.ranking if int8 else (), names)
@@ -207,12 +222,12 @@ def _fill(
 
 
 def _copy_attachments(plan: BuildPlan, beside: Mapping[str, Path], folder: Path) -> dict[str, str]:
-    """Copy what belongs to the engine into its folder; return the sha256 of each file."""
+    """Copy the files that belong to an engine into its directory; return their SHA-256 by name."""
     for file, path in beside.items():
         shutil.copyfile(path, folder / file)
     files = [*beside]
     if (head := head_in_file(plan.family)) is not None:
-        # The code that was run, whatever its user has written since.
+        # Write the code that this build ran, even if its author has changed the file since.
         write_file(folder / HEAD_FILE, head.content)
         files.append(HEAD_FILE)
     return {file: file_sha256(folder / file) for file in files}
@@ -221,16 +236,16 @@ def _copy_attachments(plan: BuildPlan, beside: Mapping[str, Path], folder: Path)
 def _record(
     repository: ModelRepository, card: EngineCard, before: Sequence[int], progress: Progress
 ) -> None:
-    """Write that a build has replaced the current version, for `fovea rollback`.
+    """Record in the history that a build replaced the current version, for `fovea rollback`.
 
-    `before` are the versions that were served before the build.
+    `before` has the versions that were served before the build.
     """
     served = repository.served_or_none(card.name)
     if not (before and served) or before[-1] == served[-1]:
         return
     version, previous, folder = served[-1], before[-1], repository.root / card.name
     event = {
-        # Older servers know no other action of a version that becomes current.
+        # Older servers only know the action "promote" for a version that becomes current.
         **{"action": "promote", "built": True, "version": version, "previous": previous},
         **{"who": "fovea build", "why": f"built: {card.backend} {card.precision}"},
     }
@@ -277,7 +292,7 @@ def _digest_images(
         else:
             calibration = images_sha256(image_files(plan.calibration, MAX_IMAGES))
     images = None
-    # The images of labels are in their digest.
+    # The digest of the labels already includes their images.
     labelled = () if dataset is None else dataset.paths
     if plan.images is not None and not any(each.is_relative_to(plan.images) for each in labelled):
         images = images_sha256(image_files(plan.images, MAX_IMAGES))
@@ -298,9 +313,9 @@ def _advice(plan: BuildPlan, card: EngineCard) -> str:
 def _check_servable(
     repository: ModelRepository, version: Path, card: EngineCard, check: CheckServable | None
 ) -> None:
-    """Check a version as it will be once it is published, beside what lies in its model's folder.
+    """Check that a server can load a version with the files in its model directory.
 
-    `version` is the hidden folder that holds it.
+    `version` is the hidden directory of the version that is not published yet.
     """
     if check is None:
         return
@@ -327,9 +342,9 @@ def _write_texts(repository: ModelRepository, card: EngineCard) -> None:
 def _make_texts(
     repository: ModelRepository, card: EngineCard, before: Sequence[int]
 ) -> dict[str, str]:
-    """Return config.pbtxt and labels.txt of a new version, but for files that the user has edited.
+    """Return config.pbtxt and labels.txt of a new version, except files that the user has edited.
 
-    A file is unedited if it equals the text written for the last version of those `before`.
+    A file counts as unedited if it equals the text for the last version in `before`.
     """
     texts, last = {}, None
     if before:

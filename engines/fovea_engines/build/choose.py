@@ -1,4 +1,4 @@
-"""Times the backends and precisions of a build, and keeps the fastest that is accepted."""
+"""Times the backends and precisions of a build, and keeps the fastest accepted one."""
 
 from __future__ import annotations
 
@@ -31,17 +31,26 @@ from fovea_preprocess.errors import (
     InvalidOption,
 )
 
-# Images that the calls of a measurement take turns with.
+# Number of images that the calls of a measurement use in turn.
 _IMAGES = 8
-# How much faster a lone image must be for a hint at the other goal.
+# Speedup for a single image from which a hint recommends the goal "latency".
 _CLEARLY = 1.2
-# Holds the files of all candidates, until one is chosen.
+# Directory for the files of all candidates, until one is chosen.
 _FOLDER = "candidates"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A compiled engine: the plan of its choice alone, and the graph that it computes, `fused`."""
+    """A compiled engine.
+
+    Attributes:
+        plan: plan with only this choice.
+        graphs: the model in the precision of the choice.
+        fused: the compiled graph, with fused preprocessing and NMS.
+        card: card of the engine.
+        folder: directory of the engine's files.
+        held: opens the engine on demand.
+    """
 
     plan: BuildPlan
     graphs: Graphs
@@ -52,7 +61,7 @@ class Candidate:
 
     @property
     def engine(self) -> Engine:
-        """Return the engine, open until others are used."""
+        """Return the engine. It stays open until other engines need its memory."""
         return self.held.engine(self.folder, self.card)
 
     @property
@@ -63,9 +72,10 @@ class Candidate:
     def verify(
         self, prepared: PreparedModel, truth: LabelledEvaluation | None, progress: Progress
     ) -> EngineCard:
-        """Return the card with its figures, and with `refused` where they are not good enough.
+        """Return the card with all figures; `refused` has the reason if the engine is rejected.
 
-        Raises Disagreement as `measure_engine`.
+        Raises:
+            Disagreement: as `measure_engine` raises it.
         """
         card = measure_engine(
             self.plan, prepared, self.graphs, self.fused, self.engine, truth, progress
@@ -81,10 +91,10 @@ def open_chosen(
     folder: Path,
     progress: Progress,
 ) -> Iterator[tuple[Candidate, EngineCard]]:
-    """Build the engine of a plan into an empty folder, and yield it with its card.
+    """Build the engine of a plan into an empty directory, and yield it with its card.
 
-    Of several choices it is the fastest that is accepted. Where none does, the card says in
-    `refused` why, or the first error is raised.
+    If the plan has several choices, the engine is the fastest accepted one. If none is accepted,
+    the card has the reason in `refused`, or the first error is raised.
     """
     if not plan.choices:
         graphs = make_graphs(plan, prepared, truth, progress)
@@ -94,13 +104,13 @@ def open_chosen(
         return
     if (gpu := gpu_here()) is not None:
         progress.note(f"auto is for CPUs: for the {gpu} give --backend tensorrt or tensorrt-rtx")
-    if prepared.quantised:  # by its exporter, and built as it is
+    if prepared.quantised:  # the exporter quantised the model, which is built unchanged
         names: dict[Precision, Precision] = {"fp32": "int8", "bf16": "int8"}
         choices = ((backend, names.get(one, one)) for backend, one in plan.choices)
         plan = replace(plan, choices=tuple(dict.fromkeys(choices)))
     with HeldEngines() as held:
         one, card = _Chooser(plan, prepared, truth, held, progress).choose(folder)
-        held.engine(one.folder, one.card)  # opens it, before its files move
+        held.engine(one.folder, one.card)  # opens the engine before its files are moved
         for file in one.folder.iterdir():
             file.rename(folder / file.name)
         shutil.rmtree(folder / _FOLDER)
@@ -126,7 +136,7 @@ def _compile(
 
 
 class _Chooser:
-    """Compiles the choices of a plan, times them, and verifies the fastest of each precision."""
+    """Compiles and times the choices of a plan, and verifies the fastest per precision."""
 
     def __init__(
         self,
@@ -186,19 +196,23 @@ class _Chooser:
                 yield one
 
     def _make_plan(self, backend: str, precision: Precision) -> BuildPlan:
-        """Return the plan of one choice; InvalidOption where it cannot be on this machine."""
+        """Return the plan of one choice.
+
+        Raises:
+            InvalidOption: this machine does not support the choice.
+        """
         plan = self._plan.choice(backend, precision)
         if precision == "int8" and not self._prepared.quantised:
             plan.require_calibration()
         return plan
 
     def _find_graphs(self, plan: BuildPlan) -> Graphs:
-        """Return the graphs of a precision, which all backends of a CPU share."""
+        """Return the graphs of a precision. All CPU backends share them."""
         precision = plan.precision
         float32 = self._figures.get((plan.backend, "fp32"))
         loads = float32 is not None and float32.problem is None
         if precision == "int8" and not self._prepared.quantised and not loads:
-            # A backend that cannot load the model is found out before a calibration.
+            # A backend that cannot load the model is detected here, before a calibration.
             graph, encoding = self._prepared.graph, plan.encodings[0]
             with candidate(plan, self._prepared, graph, "fp32", encoding):
                 pass
@@ -258,13 +272,13 @@ class _Chooser:
         return candidates[fastest(*zip(*map(self._order_by_goal, candidates), strict=True))]
 
     def _order_by_goal(self, one: Candidate) -> tuple[Sequence[float], Sequence[float]]:
-        """Return its rates in the layout that the goal is about, and in the other."""
+        """Return the rates in the layout of the goal, and the rates in the other layout."""
         rates = self._rates[one.choice]
         both = rates.alone, rates.parallel
         return both if self._plan.goal == "latency" else both[::-1]
 
     def _reason(self, kept: Candidate, candidates: Sequence[Candidate]) -> str:
-        """Compare the candidate that is kept with the fastest other that could have been."""
+        """Return a text that compares the kept candidate with the fastest other possible one."""
         left = [o for o in candidates if o is not kept and not self._figures[o.choice].problem]
         if not left:
             return "nothing else can be chosen"
@@ -281,7 +295,7 @@ class _Chooser:
         return f"{name} is not {best}"
 
     def _hint(self, kept: Candidate, candidates: Sequence[Candidate]) -> str:
-        """Name a candidate that lost for throughput and is clearly faster alone; empty for none."""
+        """Return a hint at a candidate that is clearly faster for single images, or ""."""
         own = self._rates[kept.choice].alone
         left = [one for one in candidates if not self._figures[one.choice].problem]
         other = max(left, key=lambda one: median(self._rates[one.choice].alone))
@@ -298,7 +312,7 @@ class _Chooser:
         self._errors.append(error)
         reason = " ".join(str(error).split()).replace(f"{folder}/", "")
         if all(one.problem != reason for one in self._figures.values()):
-            # A precision that cannot be is so with every backend.
+            # An unsupported precision is unsupported with every backend.
             what = choice[1] if isinstance(error, InvalidOption) else _name(choice)
             self._progress.note(f"{what} is left out: {reason}")
         self._record(choice, problem=reason)

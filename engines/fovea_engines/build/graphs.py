@@ -1,4 +1,4 @@
-"""Makes the graphs of a build: in its precision, with image front and NMS tail."""
+"""Creates the graphs of a build: in its precision, with fused preprocessing and NMS."""
 
 from __future__ import annotations
 
@@ -26,9 +26,13 @@ from fovea_preprocess.errors import UnsupportedModel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graphs:
-    """One model in one precision, in each form that a plan asks for.
+    """One model in one precision, in each form that a plan needs.
 
-    `served` is for the plan's backend, `exported` for its file. `int8` is None in other precisions.
+    Attributes:
+        precision: precision of the graphs.
+        served: graph for the plan's backend.
+        exported: graph for the plan's TensorRT file; None without one.
+        int8: quantisation of the model; None in other precisions.
     """
 
     precision: Precision
@@ -40,9 +44,10 @@ class Graphs:
 def make_graphs(
     plan: BuildPlan, prepared: PreparedModel, truth: LabelledEvaluation | None, progress: Progress
 ) -> Graphs:
-    """Write the precision of a plan into a model.
+    """Convert a model to the precision of a plan.
 
-    INT8 must satisfy the labelled images (`truth`), if any, beside the agreement with the source.
+    With labelled images (`truth`), INT8 must keep their accuracy as well as the agreement with the
+    source.
     """
     graph = prepared.graph
     if plan.precision == "int8" or prepared.quantised:
@@ -70,10 +75,13 @@ def save(graph: onnx.ModelProto, path: Path) -> None:
 def fuse(
     plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, progress: Progress
 ) -> PreparedModel:
-    """Add what a plan asks for to a graph in its precision: image front and NMS tail.
+    """Add image preprocessing and NMS to a graph, as the plan or its backend requires.
 
-    Parts that are only a default of the backend are left out, with a note, where the model does not
-    support them; where they were requested, that is an UnsupportedModel.
+    If only the backend's defaults require a part that the model does not support, it is left out
+    with a note.
+
+    Raises:
+        UnsupportedModel: the model does not support a part that the plan requires.
     """
     if plan.rect:
         return replace(prepared, graph=graph)

@@ -1,4 +1,4 @@
-"""A model in INT8, and how good one of its graphs is."""
+"""Describes a model in INT8, and measures the quality of its graphs."""
 
 from __future__ import annotations
 
@@ -20,24 +20,28 @@ from fovea_engines.heads.recognise import open_head
 from fovea_engines.repository.figures import Calibration
 
 BUDGET = 0.9
-"""Agreement that is good enough: no block need stay in float for more."""
+"""Agreement, 0 to 1, that is good enough to stop the search for blocks to keep in float."""
 
 Encode = Callable[[Encoding], onnx.ModelProto]
-"""Writes a graph in an encoding."""
+"""Function that returns the graph with an integer encoding."""
 
 Truth = LabelledEvaluation | None
-"""Labelled images that an engine must satisfy beside the agreement, if there are any."""
+"""Labelled images whose accuracy an engine must keep besides the agreement, if there are any."""
 
-# Images per block: enough for a hundred detections, few enough for a second each.
+# Number of images to measure a block: enough for a hundred detections, few enough for a second.
 _IMAGES = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Quality of one INT8 network: its agreement with the source, and its loss of a `metric`.
+    """Quality of one INT8 graph.
 
-    `margin` is the surplus of the deciding figure over the required one: of `drop` if there are
-    labels, else of `quality`. Negative values are not enough.
+    Attributes:
+        quality: agreement with the source, 0 to 1.
+        drop: loss of accuracy compared with the source; None without labels.
+        margin: how much the deciding figure exceeds its limit: the accuracy if there are labels,
+            otherwise the agreement. A negative margin means rejection.
+        metric: name of the accuracy; None without labels.
     """
 
     quality: float
@@ -55,9 +59,12 @@ class Sensitivity:
     """Effect of keeping one block in float.
 
     Attributes:
-        quality: agreement with the source when only this block is float; or, where no single block
-            improves anything, when only this block is INT8.
-        gain: `quality` less the agreement when no block is float; or `quality` less 1.
+        block: name of the block.
+        layers: names of its layers.
+        quality: agreement with the source if only this block is float. If no single block improves
+            anything: the agreement if only this block is INT8.
+        gain: `quality` minus the agreement without float blocks; or in the second case `quality` -
+            1.
     """
 
     block: str
@@ -71,10 +78,10 @@ class Int8:
     """A model in INT8.
 
     Attributes:
-        encode: writes its graph in an encoding.
-        calibration: the entry of the card; None of a model that its exporter quantised.
+        encode: returns its graph with an integer encoding.
+        calibration: calibration for the card; None if the exporter quantised the model.
         ranking: blocks by their gain, largest first; empty without a search.
-        files: what the folder of the version keeps of it.
+        files: name -> content of the files to store in the version's directory.
     """
 
     encode: Encode
@@ -86,13 +93,13 @@ class Int8:
 class Judge:
     """Measures temporary INT8 graphs of one model.
 
-    They run as `candidate` says: on the serving backend if possible, because a correct graph is
-    not enough. Without labelled images (`truth`) the agreement decides.
+    The graphs run as in `candidate`: on the serving backend if possible, because that backend may
+    compute a correct graph incorrectly. Without labelled images (`truth`) the agreement decides.
     """
 
     def __init__(self, plan: BuildPlan, prepared: PreparedModel, truth: Truth = None) -> None:
         self._plan, self._prepared, self._truth = plan, prepared, truth
-        # Measured here, so that it is a phase by itself and not part of a candidate's.
+        # Measured here, so that this time is a phase of its own.
         self._source_figure = 0.0 if truth is None else truth.source.figure
         outputs = [output.name for output in prepared.outputs]
         self._samples = list(
@@ -107,12 +114,12 @@ class Judge:
         )
 
     def agreement(self, graph: onnx.ModelProto, encoding: Encoding) -> float:
-        """Measure the agreement of a graph with the source, 0 to 1."""
+        """Return the agreement of a graph with the source, 0 to 1."""
         with self._engine(graph, encoding) as engine:
             return self._measure_agreement(engine)
 
     def score(self, graph: onnx.ModelProto, encoding: Encoding) -> Score:
-        """Measure all that decides of a graph."""
+        """Return the agreement, and with labels the accuracy, of a graph."""
         with self._engine(graph, encoding) as engine:
             quality = self._measure_agreement(engine)
             drop = metric = None

@@ -20,7 +20,7 @@ from fovea_preprocess.errors import NotFinite
 
 @dataclass(frozen=True, eq=False)
 class LabelledEvaluation:
-    """Measures engines and graphs of one model on images labelled with its class ids."""
+    """Measures engines and graphs of one model on images with labels in its class ids."""
 
     plan: BuildPlan
     prepared: PreparedModel
@@ -29,24 +29,25 @@ class LabelledEvaluation:
 
     @cached_property
     def source(self) -> AnyAccuracy:
-        """Measure the source in float32."""
+        """Return the accuracy of the source in float32."""
         return self.measure_graph("fp32", self.prepared.graph)
 
     def measure_graph(self, name: str, graph: onnx.ModelProto) -> AnyAccuracy:
-        """Measure a graph on ONNX Runtime."""
+        """Return the accuracy of a graph on ONNX Runtime."""
         with reference(self.plan, self.prepared, graph, "fp32") as engine:
             return self.measure_engine(name, engine)
 
     def measure_engine(self, name: str, engine: Engine) -> AnyAccuracy:
-        """Measure an engine, and report the figure under `name`."""
+        """Return the accuracy of an engine, and report its figure under `name`."""
         accuracy = measure(engine, self.dataset, self.progress)
         self.progress.note(f"{accuracy.metric} {accuracy.figure:.3f} in {name}")
         return accuracy
 
     def measure_figure(self, engine: Engine) -> float:
-        """Measure the figure that decides of a candidate without reporting it.
+        """Return the figure that decides about a candidate, without reporting it.
 
-        It is 0 if the candidate computes NaN or infinity: another candidate may be good.
+        The figure is 0 if the candidate computes NaN or infinity, because another candidate may be
+        good.
         """
         with suppress(NotFinite):
             return measure(engine, self.dataset, Progress()).figure

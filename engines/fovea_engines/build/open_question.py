@@ -1,4 +1,4 @@
-"""Shows what a model would give with each head that fits it, where the evidence does not decide."""
+"""Shows the results of each head that fits a model, if the evidence does not decide."""
 
 from __future__ import annotations
 
@@ -25,13 +25,17 @@ from fovea_preprocess.spec import PreprocessSpec
 
 
 def check_head_decided(plan: BuildPlan, prepared: PreparedModel) -> None:
-    """Raise InvalidOption that asks which head a model has where the evidence does not decide."""
+    """Check that the head of a model is decided.
+
+    Raises:
+        InvalidOption: several heads fit; the message lists them and their results.
+    """
     if prepared.head.open:
         raise _question(plan, prepared)
 
 
 def _question(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
-    """Draw what each open family finds on the first sample image, and make the error that asks."""
+    """Draw the detections of each possible family on the first sample image; return the error."""
     recognition, inputs, metadata = prepared.head, prepared.inputs, prepared.metadata
     observe = Observer(prepared.graph, prepared.trained, plan.check_images)
     name, pixels = next(sample_images(plan.check_images, 1))
@@ -60,7 +64,7 @@ def _detect(
     observe: Observe,
     sides: tuple[int, ...],
 ) -> TaskResult:
-    """Return what a family finds on the first image, of (height, width) pixels."""
+    """Return the results of a family on the first image, which has (height, width) pixels."""
     [verdict] = (one for one in recognition.verdicts if one.family == family)
     head = open_head(accept_family(verdict, "", {}), inputs)
     assert head is not None, "it has a family"

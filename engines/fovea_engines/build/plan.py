@@ -1,4 +1,4 @@
-"""Holds the options of a build and checks them."""
+"""The options of a build, and their checks."""
 
 from __future__ import annotations
 
@@ -27,17 +27,20 @@ from fovea_engines.repository.repository import check_name
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 from fovea_preprocess.spec import PreprocessSpec
 
-# Raised when the same source and options would give another engine, or more in its card; old ones
-# are then rebuilt.
+# Increased when the same source and options would give another engine or card. Older versions are
+# then rebuilt.
 BUILD_FORMAT = 5
 MAX_BATCH = 1024
 MAX_SIDE = 8192
 
 AUTO = "auto"
-"""As the only entry of `BuildPlan.keep_float`: search for the blocks that lose most. As a backend
-or precision of `choices`: whichever is fastest here."""
+"""Value for automatic choice.
 
-# FP16 is computed as FP32 on a CPU.
+As the only entry of `BuildPlan.keep_float`, it searches for the blocks that lose most. As a backend
+or precision of `choices`, it tries all and keeps the fastest on this machine.
+"""
+
+# FP16 is not tried: a CPU computes it as FP32.
 _AUTO_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
 
 
@@ -46,9 +49,15 @@ Choice = tuple[str, Precision]
 
 
 def choices(backend: str, precision: str, *, rect: bool = False) -> tuple[Choice, ...]:
-    """Return the backends and precisions that a build may choose from, today's default first.
+    """Return the backends and precisions that a build chooses from, the current default first.
 
-    Either may be `AUTO`, which is for CPUs: what runs on a GPU is named. `rect` as in `BuildPlan`.
+    Args:
+        backend: name of a backend, or `AUTO` for all CPU backends.
+        precision: precision, or `AUTO` for all precisions of a CPU.
+        rect: as in `BuildPlan`.
+
+    Raises:
+        InvalidOption: `AUTO` is used with a GPU backend.
     """
     if precision == AUTO and backend in BACKENDS and BACKENDS[backend].on_gpu:
         raise InvalidOption(
@@ -64,53 +73,59 @@ def choices(backend: str, precision: str, *, rect: bool = False) -> tuple[Choice
         for name in names
         if precision in (AUTO, one) and (backend != AUTO or one in BACKENDS[name].precisions)
     )
-    # Where only others have the precision, the plan refuses them with the reason.
+    # If no allowed backend supports the precision, return the unsupported choices. `BuildPlan` then
+    # rejects them with a reason.
     return found or choices(backend, precision)
 
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """One build, complete and checked before it begins.
+    """One build. Its options are checked before it begins.
 
     Attributes:
-        repository: root folder; created if missing.
-        backend: a name of `BACKENDS`.
-        choices: backends and precisions to time beside each other, `backend` and `precision` first;
-            the fastest for the `goal` that is accepted is kept. Empty times nothing.
-        size: (height, width) of the input, pixels; None takes the model's own.
-        rect: take every multiple of the model's stride up to that size, and letterbox each image to
-            the smallest that holds it.
-        max_batch: most rows per call, 1 to 1024.
-        labels: class names by id; None takes the model's own.
-        family: head family, which may be that of a file (`load_head`); None recognises it.
-            `family_from` is what names it, for people.
-        force_head: take that family against what the metadata and the numbers say.
-        images: folder of images for the agreement check; None takes those of the calibration, or
-            those that ship with Fovea.
-        precision: a model that its exporter has quantised is INT8.
-        calibration: folder of images that INT8 ranges are measured on, or the calibration.json of
-            another version.
-        keep_float: blocks or patterns of layers that stay float in INT8; ("auto",) searches for
-            them if the agreement is not good enough without.
-        data: labelled images to measure accuracy on: a COCO file or a folder of YOLO labels, and
-            `images` is then the folder of its images; for a classifier a folder that has a folder
-            of images for each class.
-        max_drop: largest accepted loss of mAP50-95, or of a classifier's top-1, 0 to 1.
-        preprocess: fields of `PreprocessSpec` that differ from RGB, 0 to 1, letterboxed around the
-            centre; None takes the family's. `preprocess_from` is what names them, for people.
-        tensorrt: also write the graph for TensorRT into this file, and check it.
-        image_front: take decoded uint8 images and normalise them in the graph; None does so if the
-            backend `fuses`.
-        nms_tail: suppress duplicates in the graph, which then returns 6 numbers per box instead of
-            all candidates; None does so if the backend `fuses`.
-        text: network of texts, whose vectors are in the space of this one's.
-        tokenizer: tokenizer.json of a network of texts, which `text` is, or the half of the source
-            that takes tokens; None takes that beside the source, if the source has such a half.
-        builder: options of backends that take them; None has the `default_profiles`.
+        source: ONNX file of the model.
+        name: name of the model in the repository.
+        repository: root directory of the repository; created if missing.
+        backend: name of a backend in `BACKENDS`.
+        size: (height, width) of the input, pixels; None means the model's own size.
+        rect: accept every multiple of the model's stride up to the size, and letterbox each image
+            to the smallest input that holds it.
+        max_batch: largest batch size of a call, 1 to 1024.
+        labels: class names by id; None means the model's own names.
+        family: head family, which may come from a file (`load_head`); None recognises it.
+        family_from: origin of `family`, for people.
+        force_head: use the family even if metadata or numbers contradict it.
+        images: directory of images for the agreement check; None means the calibration images, or
+            the images that ship with Fovea.
+        precision: precision of the engine. A model that its exporter quantised is always INT8.
+        calibration: directory of images to measure INT8 ranges, or the calibration.json of another
+            version.
+        calibrator: method that derives INT8 ranges.
+        keep_float: blocks or layer patterns that stay float in INT8. ("auto",) searches for them if
+            the agreement is too low without.
+        data: labelled images to measure the accuracy. For detectors a COCO file or a directory of
+            YOLO labels, whose images are in `images`. For classifiers a directory with a
+            subdirectory of images per class.
+        max_drop: largest accepted loss of mAP50-95 or of a classifier's top-1 accuracy, 0 to 1.
+        preprocess: fields of `PreprocessSpec` that differ from the default (RGB, 0 to 1,
+            letterboxed around the centre); None means the preprocessing of the family.
+        preprocess_from: origin of `preprocess`, for people.
+        tensorrt: file for an additional graph for TensorRT, which is checked too.
+        image_front: accept decoded uint8 images, and normalise them in the graph; None does so if
+            the backend `fuses`.
+        nms_tail: run NMS in the graph, which then returns 6 numbers per box instead of all
+            candidates; None does so if the backend `fuses`.
+        text: text encoder whose embeddings can be compared with those of this model.
+        tokenizer: tokenizer.json of the text encoder: of `text`, or of the half of the source that
+            accepts tokens. None looks for the file beside them.
+        builder: options of backends with `takes_builder`; None means `default_profiles`.
+        choices: backends and precisions to try, `backend` and `precision` first. The fastest
+            accepted one for the `goal` is kept. Empty means no choice.
+        goal: "throughput" or "latency", the criterion of `choices`.
 
     Raises:
-        InvalidOption: on construction, when a value is out of its range.
-        BackendUnavailable: on construction, when the backend is not installed.
+        InvalidOption: on construction, if a value is out of its range.
+        BackendUnavailable: on construction, if the backend is not installed.
     """
 
     source: Path
@@ -196,7 +211,8 @@ class BuildPlan:
 
     def _check_rect(self) -> None:
         if not self.runtime.several_sizes:
-            # OpenVINO 2026.4.1 gave NaN for ordinary images where sizes change from call to call.
+            # OpenVINO 2026.4.1 computed NaN for ordinary images when the size changed between
+            # calls.
             reason = "are not sure to be right where the size changes from image to image"
             if self.runtime.on_gpu:
                 reason = "take batches of images of one size"
@@ -212,7 +228,11 @@ class BuildPlan:
             )
 
     def choice(self, backend: str, precision: Precision) -> BuildPlan:
-        """Return the plan of one of the choices alone; InvalidOption where this CPU cannot."""
+        """Return the plan for one of the choices.
+
+        Raises:
+            InvalidOption: this CPU does not support the choice.
+        """
         return replace(self, backend=backend, precision=precision, choices=())
 
     def _check_files(self) -> None:
@@ -225,7 +245,7 @@ class BuildPlan:
                 f"{self.calibration} is not a folder of images: give a folder; if the file holds "
                 "the ranges of another build, add --images to check the engine on"
             )
-        # COCO files may name images in subfolders.
+        # COCO files may refer to images in subdirectories.
         for folder in (self.calibration, self.images if self.data is None else None):
             if folder is not None and not folder.is_file():
                 image_files(folder, 1)
@@ -252,7 +272,11 @@ class BuildPlan:
             raise InvalidOption(f"--tensorrt {path} cannot be written: give a file in a folder")
 
     def require_calibration(self) -> Path:
-        """Return the origin of INT8 ranges; an InvalidOption without one."""
+        """Return the source of INT8 ranges.
+
+        Raises:
+            InvalidOption: the plan has no calibration.
+        """
         if self.calibration is None:
             raise InvalidOption(
                 "INT8 needs --calibration DIR: a hundred images or more from your camera, without "
@@ -262,10 +286,10 @@ class BuildPlan:
 
     @property
     def tokenizer_file(self) -> Path | None:
-        """Return the tokenizer of a network that may take texts; None for one without."""
+        """Return the tokenizer file for a model of texts, or None if there is none."""
         if self.tokenizer is not None:
             return self.tokenizer
-        # Where Optimum writes it, and where a version of a model of texts has it.
+        # Optimum writes the file to this place, and a version of a text model stores it there.
         near = (each.with_name(TOKENIZER_FILE) for each in (self.text, self.source) if each)
         return next((file for file in near if file.is_file()), None)
 
@@ -281,22 +305,22 @@ class BuildPlan:
 
     @property
     def encodings(self) -> tuple[Encoding, ...]:
-        """Return the forms of the graph to make: that of the served engine, then of the file."""
+        """Return the encodings to create: for the served engine, then for the TensorRT file."""
         forms = (self.runtime.encoding, *([] if self.tensorrt is None else [Encoding.SIGNED]))
         return tuple(dict.fromkeys(forms))
 
     def emulates(self, encoding: Encoding) -> bool:
-        """Return True if the reference backend computes candidates in that form."""
+        """Return True if the reference backend runs the candidates with an encoding."""
         return self.runtime.emulated or encoding is not self.runtime.encoding
 
     @property
     def weight_bits(self) -> WeightBits:
-        """Return the bits of the weights of INT8 layers that are served."""
+        """Return the number of weight bits of the INT8 layers in the served engine."""
         return self.encodings[0].weight_bits
 
     @property
     def check_images(self) -> Path | None:
-        """Return the folder of comparison images; None for those that ship with Fovea."""
+        """Return the directory of comparison images; None means the images that ship with Fovea."""
         if self.images is None and self.calibration is not None and self.calibration.is_dir():
             return self.calibration
         return self.images
@@ -315,14 +339,15 @@ class BuildPlan:
         measured_on: Sequence[str | None],
         weight_bits: WeightBits = 8,
     ) -> str:
-        """Return the sha256 of everything the engine depends on; equal keys give equal engines.
+        """Return the SHA-256 of everything that determines the engine.
 
-        `measured_on` has the digests of the calibration images and of the labelled ones.
+        `measured_on` has the digests of the calibration images, the check images and the labels.
         """
-        # Engines with 8 bits keep the keys of before there were any with 7, whose pairs came later.
+        # Keys of engines with 8-bit weights stay valid: they have no entry for weight bits. The
+        # text names the revision of 7-bit weights.
         more: dict[str, Any] = {} if weight_bits == 8 else {"weight_bits": "7, by pairs"}
         if self.choices:
-            # What is fastest depends on the machine.
+            # The fastest choice depends on the machine.
             more["choices"] = [
                 self.goal,
                 [(name, BACKENDS[name].info.version, one) for name, one in self.choices],

@@ -1,4 +1,4 @@
-"""Loads and normalises a model before its precision is chosen."""
+"""Loads, normalises and recognises a model, before its precision is chosen."""
 
 from __future__ import annotations
 
@@ -40,18 +40,19 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_preprocess.text import counted
 
-# Their numbers are those of their first input.
+# Operators whose output has the values of their first input.
 _SAME = {"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "Flatten"}
 
-# A score may be off by half a step. Exporters that quantise boxes and scores together have 2 to 3.
+# Largest plausible quantisation step of scores, which may be wrong by half a step. If an exporter
+# quantises boxes and scores together, the step is 2 to 3.
 _COARSE = 0.1
 _WITH_BOXES = ("detect", "segment", "pose", "obb", TENSORS)
-# A row of a lower score may be padding.
+# Smallest score of a row that is certainly not padding.
 _MIN_SCORE = 0.05
 
 
 def step_of(model: onnx.ModelProto, output: int) -> float | None:
-    """Return the step between the numbers of an output; None where it is not quantised as one."""
+    """Return the quantisation step of an output; None if it has no single step."""
     makers = {name: node for node in model.graph.node for name in node.output}
     node = makers.get(model.graph.output[output].name)
     while node is not None and node.op_type in _SAME:
@@ -66,19 +67,23 @@ def step_of(model: onnx.ModelProto, output: int) -> float | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedModel:
-    """A normalised source model, ready for its precision.
+    """A normalised source model, before its conversion to a precision.
 
     Attributes:
-        graph: float32, or INT8 where the exporter has quantised it.
+        graph: float32 graph, or INT8 graph if the exporter quantised the model.
         sha256: digest of the source.
-        labels: class names by id; None where unknown.
-        inputs: of the largest size, where the `graph` takes several.
-        preprocess_from: the origin of `preprocess`, for people.
-        trained: fields of it that the user names or the graph decides; others are the family's.
-        metadata: the exporter's own.
-        quantised: the exporter has written Q/DQ nodes into it.
-        unproven: operators of TensorRT's plugins, with which nothing else computes the graph.
-        source: what engines are compared with; None for the source file as it is.
+        inputs: inputs at the largest size, if the `graph` accepts several sizes.
+        outputs: outputs of the graph.
+        head: the recognised head.
+        labels: class names by id; None if unknown.
+        preprocess: preprocessing of images.
+        preprocess_from: origin of `preprocess`, for people.
+        trained: fields of `preprocess` that the user or the graph sets; the family sets the other
+            fields.
+        metadata: metadata of the exporter.
+        quantised: the exporter wrote Q/DQ nodes into the model.
+        unproven: operators of TensorRT plugins, which no other runtime can compute.
+        source: graph that engines are compared with; None means the unchanged source file.
     """
 
     graph: onnx.ModelProto
@@ -96,16 +101,22 @@ class PreparedModel:
     source: onnx.ModelProto | None = None
 
     def choose_reference(self, plan: BuildPlan) -> Path | onnx.ModelProto:
-        """Return what engines are compared with: the source of the plan, run unchanged."""
+        """Return the model to compare engines with; by default the unchanged source of the plan."""
         return plan.source if self.source is None else self.source
 
 
 def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
-    """Load, normalise and recognise the source of a plan."""
+    """Load, normalise and recognise the source of a plan.
+
+    Raises:
+        InvalidOption: an option of the plan does not fit the model.
+        InvalidModel: the file is not a readable ONNX model.
+        UnsupportedModel: Fovea does not support the model.
+    """
     with progress.phase("load"):
         source = load(plan.source)
     if plan.precision == "int8" and not _is_quantised(source.proto):
-        # Now, as what follows takes seconds.
+        # Checked now, because the next steps take seconds.
         plan.require_calibration()
     if unproven := plugin_operators(source.proto):
         _check_plugins(plan, unproven)
@@ -167,7 +178,7 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
 def _name_classes(
     plan: BuildPlan, head: Recognition, metadata: Mapping[str, str], progress: Progress
 ) -> tuple[str, ...] | None:
-    """Return the names of the classes: the user's, the exporter's or the head's; None if none."""
+    """Return the class names of the user, the exporter or the head; None if there are none."""
     labels = plan.labels or labels_from_metadata(metadata, head.num_classes) or head.labels
     if labels is not None:
         _check_labels(head, len(labels))
@@ -179,7 +190,12 @@ def _name_classes(
 def _make_dynamic(
     graph: onnx.ModelProto, preprocess: PreprocessSpec
 ) -> tuple[onnx.ModelProto, PreprocessSpec]:
-    """Make a model take several sizes; UnsupportedModel if it cannot."""
+    """Make a model accept several sizes.
+
+    Raises:
+        InvalidOption: its images are not letterboxed.
+        UnsupportedModel: the graph depends on one size.
+    """
     if preprocess.fit != "letterbox":
         raise InvalidOption(
             f"--rect is for images that are letterboxed, and for this model they are "
@@ -192,7 +208,7 @@ def _make_dynamic(
 def _recognise(
     plan: BuildPlan, graph: onnx.ModelProto, trained: Mapping[str, Any], beside: tuple[str, ...]
 ) -> tuple[Recognition, Observer]:
-    """Recognise the head of a graph, and return what has seen its outputs."""
+    """Recognise the head of a graph; also return the observer of its outputs."""
 
     def recognise_from(metadata: Mapping[str, str], observe: Observer) -> Recognition:
         force = plan.force_head
@@ -212,7 +228,7 @@ def _recognise(
         observe = Observer(graph, trained)
         head = recognise_from(metadata, observe)
     if plan.labels and head.num_classes != len(plan.labels):
-        # A column may be of the background, which class names show.
+        # One column may be the background, which the number of class names decides.
         named = metadata | {"names": json.dumps(plan.labels)}
         other = recognise_from(named, observe)
         head = other if other.family else head
@@ -222,7 +238,11 @@ def _recognise(
 
 
 def _check_plugins(plan: BuildPlan, operators: tuple[str, ...]) -> None:
-    """Refuse, as UnsupportedModel, what cannot be built with operators of TensorRT's plugins."""
+    """Check that a graph with operators of TensorRT plugins can be built with this plan.
+
+    Raises:
+        UnsupportedModel: the backend or the precision does not support such operators.
+    """
     named = ", ".join(operators)
     what = f"the graph has operators that neither ONNX nor ONNX Runtime defines: {named}"
     if not plan.runtime.takes_builder:
@@ -239,7 +259,11 @@ def _check_plugins(plan: BuildPlan, operators: tuple[str, ...]) -> None:
 
 
 def _check_fixed_size(plan: BuildPlan, image: TensorSpec) -> None:
-    """Refuse, as InvalidOption, another size than the one that the source takes."""
+    """Check that the size of the plan fits a source with a fixed size.
+
+    Raises:
+        InvalidOption: the source accepts only another size.
+    """
     if plan.size is None or image_layout(image) is None:
         return
     sides = image_sides(image)
@@ -256,15 +280,18 @@ def _check_fixed_size(plan: BuildPlan, image: TensorSpec) -> None:
 
 
 def _is_quantised(model: onnx.ModelProto) -> bool:
-    """Return whether the exporter quantised the model; looks into functions, too."""
+    """Return True if the exporter quantised the model. Functions of the model are searched, too."""
     bodies = (model.graph, *model.functions)
     return any(node.op_type == "QuantizeLinear" for body in bodies for node in body.node)
 
 
 def _check_steps(plan: BuildPlan, graph: onnx.ModelProto, head: Recognition) -> None:
-    """Refuse, as UnsupportedModel, a detector that is quantised until no score is left.
+    """Check that a quantised detector still has usable scores.
 
-    Its boxes, of hundreds of pixels, and its scores are one output with one scale.
+    Boxes with hundreds of pixels and scores may share one output with one quantisation scale.
+
+    Raises:
+        UnsupportedModel: the quantisation step is too large for scores.
     """
     outputs = graph_outputs(graph)
     boxes = len(outputs) == 1 and len(outputs[0].shape) == 3 and head.task in _WITH_BOXES
@@ -279,7 +306,11 @@ def _check_steps(plan: BuildPlan, graph: onnx.ModelProto, head: Recognition) -> 
 
 
 def _check_size(plan: BuildPlan, graph: onnx.ModelProto) -> None:
-    """Refuse, as UnsupportedModel, a size that a model of any size cannot compute after all."""
+    """Check that a model with a dynamic size can run at the size of the graph.
+
+    Raises:
+        UnsupportedModel: it only runs at another size, which the message has.
+    """
     height, width = image_sides(graph_inputs(graph)[0])
     if (size := working_size(load(plan.source).proto)) is not None:
         raise UnsupportedModel(
@@ -289,7 +320,11 @@ def _check_size(plan: BuildPlan, graph: onnx.ModelProto) -> None:
 
 
 def _judge_misplacement(plan: BuildPlan, head: Recognition, reason: str | None) -> Recognition:
-    """Refuse, as UnsupportedModel, boxes that lie elsewhere, or doubt a head that is forced."""
+    """Reject boxes that are misplaced, or add a doubt to a forced head.
+
+    Raises:
+        UnsupportedModel: the boxes are misplaced, and the head is not forced.
+    """
     if reason is None:
         return head
     if plan.force_head:
@@ -307,7 +342,7 @@ def _judge_misplacement(plan: BuildPlan, head: Recognition, reason: str | None) 
 
 
 def _remarks(plan: BuildPlan, head: Recognition, origin: str, taken: str | None) -> Iterator[str]:
-    """Yield what a user must know of a head; `taken` is the size that was chosen for him."""
+    """Yield notes about the head for the user; `taken` is the input size that Fovea chose."""
     if head.doubt is not None:
         yield _describe_doubt(plan, head)
     if (plan.preprocess is not None or head.guessed) and not head.open:
@@ -339,7 +374,11 @@ def _describe_nameless(classes: int, fault: str | None) -> str:
 
 
 def _check_labels(head: Recognition, names: int) -> None:
-    """Refuse, as InvalidOption, class names that are not one for each class."""
+    """Check that there is one class name for each class.
+
+    Raises:
+        InvalidOption: the numbers differ.
+    """
     if head.num_classes not in (None, names):
         classes = counted(head.num_classes, "class")
         usual = set_of(head.num_classes)
@@ -352,7 +391,11 @@ def _check_labels(head: Recognition, names: int) -> None:
 def _check_class_ids(
     head: Recognition, inputs: Sequence[TensorSpec], seen: Sequence[Mapping[str, Array]], names: int
 ) -> None:
-    """Refuse, as InvalidOption, class names that are fewer than the class ids of the outputs."""
+    """Check that class ids in sample outputs have class names.
+
+    Raises:
+        InvalidOption: an id is higher than the number of names.
+    """
     opened = open_head(head, inputs)
     if not isinstance(opened, Detector):
         return
@@ -383,7 +426,11 @@ def _check_batch(plan: BuildPlan, rows: int) -> None:
 
 
 def check_straight(graph: onnx.ModelProto, what: str) -> None:
-    """Refuse, as UnsupportedModel, a graph with control flow; `what` cannot have it."""
+    """Check that a graph has no control flow; `what` is the feature that does not support it.
+
+    Raises:
+        UnsupportedModel: the graph has control flow.
+    """
     if branches := control_flow(graph):
         raise UnsupportedModel(
             f"the graph has control flow ({branches}) that depends on the image, and {what} does "
@@ -393,7 +440,11 @@ def check_straight(graph: onnx.ModelProto, what: str) -> None:
 
 
 def check_float32(prepared: PreparedModel, precision: str) -> None:
-    """Refuse, as UnsupportedModel, a model with float16 tensors, weights in INT8 or branches."""
+    """Check that a model is a float32 graph without branches.
+
+    Raises:
+        UnsupportedModel: it has float16 tensors, INT8 weights or control flow.
+    """
     check_straight(prepared.graph, precision)
     graph = prepared.graph.graph
     ends = (*prepared.inputs, *prepared.outputs)

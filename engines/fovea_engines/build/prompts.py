@@ -1,4 +1,7 @@
-"""Gives a detector that takes vectors of texts (YOLO-World, YOLOE) classes to be built with."""
+"""Splits models of images and texts, and builds detectors that accept text embeddings.
+
+Such detectors (YOLO-World, YOLOE) get their classes at build time.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +50,12 @@ from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
-# CLIP's, to which its training keeps the scale, and the length of its texts.
+# Defaults of CLIP: the scale of its logits, at the limit that training sets, and the length of its
+# texts in tokens.
 _SCALE = 100.0
 _LENGTH = 77
 _LARGEST = (2 << 30) - (64 << 20)
-# How far logits may be from a scale times a cosine: they are computed in float32.
+# Largest difference between logits and a scaled cosine. Both are computed in float32.
 _ROUNDING = 1e-3
 _CLIP: Mapping[str, Any] = {
     "fit": "center-crop",
@@ -82,14 +86,15 @@ class _Logits(NamedTuple):
 def halves(
     plan: BuildPlan, tokenizer: Path, progress: Progress
 ) -> Iterator[tuple[BuildPlan, Mapping[str, Path]]]:
-    """Yield the plan of the half that takes images, and the files that are published beside it.
+    """Split a model of images and texts; yield the plan of its image half and the files beside it.
 
-    For a network of images alone it is the plan itself, and no file.
+    For a model that accepts only images, yield the plan itself and no files.
 
     Raises:
-        InvalidOption: the plan has a tokenizer, and no network of texts.
-        UnsupportedModel: the halves cannot be distinguished, or do not fit each other.
-        NotFound, InvalidModel: of a file.
+        InvalidOption: the plan has a tokenizer, but no text encoder.
+        UnsupportedModel: the halves cannot be separated, or do not fit each other.
+        NotFound: a file does not exist.
+        InvalidModel: a file cannot be read.
     """
     source = load(plan.source).proto
     if plan.text is None and not any(map(takes_tokens, graph_inputs(source))):
@@ -165,7 +170,7 @@ def _make_halves(
 
 
 def _cut_half(model: onnx.ModelProto, *, tokens: bool) -> onnx.ModelProto:
-    """Return the part from the image, or from the tokens, to its vectors."""
+    """Return the part of the graph from the image, or from the tokens, to the embeddings."""
     inputs = [spec for spec in graph_inputs(model) if takes_tokens(spec) == tokens]
     names = [spec.name for spec in inputs]
     extractor = Extractor(model)
@@ -179,7 +184,7 @@ def _cut_half(model: onnx.ModelProto, *, tokens: bool) -> onnx.ModelProto:
 
 
 def _trace_inputs(model: onnx.ModelProto, output: str) -> set[str]:
-    """Return all tensors that an output is computed of, the inputs of the graph among them."""
+    """Return all tensors that an output is computed from, including inputs of the graph."""
     made = {name: node for node in model.graph.node for name in node.output}
     found: set[str] = set()
     left = [output]
@@ -192,12 +197,12 @@ def _trace_inputs(model: onnx.ModelProto, output: str) -> set[str]:
 
 
 def vectors_of(model: onnx.ModelProto) -> TensorSpec:
-    """Return the output of a network of texts or of images that has their vectors."""
+    """Return the output of a text or image encoder that has the embeddings."""
     return _choose_vectors(graph_outputs(model), "its input")
 
 
 def _choose_vectors(outputs: Sequence[TensorSpec], of: str) -> TensorSpec:
-    """Return the one output of vectors, [batch, n]; by its name where there are several."""
+    """Return the only output of embeddings, [batch, n]; names decide if there are several."""
     flat = [spec for spec in outputs if len(spec.shape) == 2 and spec.dtype.startswith("float")]
     named = [spec for spec in flat if "embed" in spec.name or "feature" in spec.name]
     found = named or flat
@@ -211,7 +216,7 @@ def _choose_vectors(outputs: Sequence[TensorSpec], of: str) -> TensorSpec:
 
 
 def length_of(text: onnx.ModelProto, tokenizer: Path) -> int:
-    """Return the number of tokens that a network of texts takes."""
+    """Return the text length of a text encoder, in tokens."""
     inputs = graph_inputs(text)
     if not inputs or not all(map(takes_tokens, inputs)):
         raise UnsupportedModel(
@@ -248,9 +253,12 @@ def _find_logits(
     tokens: Tokens,
     folder: Path,
 ) -> _Logits | None:
-    """Find scale and bias in the logits that the whole model computes; None where it has none.
+    """Return scale and bias of the logits that the whole model computes; None if it has no logits.
 
-    A graph may compute them in many ways: the numbers show which.
+    A graph may compute logits in many ways, so the scale and bias are fitted to numbers.
+
+    Raises:
+        UnsupportedModel: the logits are not ``scale * cosine + bias``.
     """
     names = [spec.name for spec in graph_outputs(model) if spec.name.startswith("logits_per_")]
     if not names:
@@ -302,10 +310,11 @@ def _run(path: Path, feeds: Mapping[str, Array], outputs: Sequence[str]) -> list
 def split_texts(
     plan: BuildPlan, tokenizer: Path, progress: Progress
 ) -> Iterator[tuple[BuildPlan, Mapping[str, Path]]]:
-    """Yield the plan of a network of images alone, and the files that are published beside it.
+    """Yield the plan of an image model, and the files to publish beside it.
 
-    Raises as `halves`, and InvalidOption: the network of texts is missing, or classes are, or an
-    option has no place here.
+    Raises:
+        InvalidOption: the text encoder or the classes are missing, or an option does not apply.
+        UnsupportedModel, NotFound, InvalidModel: as `halves` raises them.
     """
     source = load(plan.source).proto
     prompts = next((spec for spec in graph_inputs(source) if spec.name == PROMPTS), None)
@@ -322,10 +331,10 @@ def split_texts(
 def _make_detector(
     plan: BuildPlan, source: onnx.ModelProto, prompts: TensorSpec, tokenizer: Path, folder: Path
 ) -> tuple[BuildPlan, Mapping[str, Path]]:
-    """Return the plan of the detector of some classes, and the files that are published beside it.
+    """Return the plan of a detector with fixed classes, and the files to publish beside it.
 
-    The classes are those of --labels or of the metadata. The detector as it is answers requests
-    that have texts of their own.
+    The classes come from --labels or the metadata. The original detector is one of the files: it
+    answers requests with other texts.
     """
     if plan.text is None:
         raise InvalidOption(
@@ -376,13 +385,13 @@ def _make_detector(
 
 
 def _fix_vectors(source: onnx.ModelProto, vectors: Array) -> onnx.ModelProto:
-    """Return the network with vectors in place of its input."""
+    """Return the model with its text input replaced by constant embeddings."""
     fixed = deepcopy(source)
     others = [each for each in fixed.graph.input if each.name != PROMPTS]
     del fixed.graph.input[:]
     fixed.graph.input.extend(others)
     fixed.graph.initializer.append(numpy_helper.from_array(vectors.astype(np.float32), PROMPTS))
-    # Their shapes have the number of texts, which is known now.
+    # The shapes contain the number of texts, which is fixed now.
     del fixed.graph.value_info[:]
     for output in fixed.graph.output:
         for at, length in enumerate(output.type.tensor_type.shape.dim):

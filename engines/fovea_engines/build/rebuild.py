@@ -32,12 +32,12 @@ from fovea_engines.repository.repository import REPORT_FILE, ModelRepository
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import BackendUnavailable, Disagreement, InvalidModel
 
-# Measured on the photographs that ship with Fovea: where a model finds nothing on them, its best
-# boxes have low scores, and change places by rounding alone: .947 for the demo model in float32.
-# In INT8, where a step may go either way, agreement drops by up to .23. Another model of the same
-# shape scores under .5.
+# Smallest likeness of a rebuilt engine, measured on the photographs that ship with Fovea. If a
+# model detects nothing on them, its best boxes have low scores, and rounding alone reorders them:
+# 0.947 for the demo model in float32. In INT8, where a value may move by one step, the likeness
+# drops by up to 0.23. Another model of the same shape scores below 0.5.
 _MIN: Mapping[Precision, float] = {"fp32": 0.9, "fp16": 0.9, "int8": 0.5}
-# Detections compared per image, however low they score, down to where all is noise.
+# Number of detections to compare per image, and the score below which all detections are noise.
 _AT_MIN = 20
 _NOISE = 0.001
 
@@ -47,16 +47,19 @@ def rebuild(
 ) -> EngineCard:
     """Rebuild a version's engine from its stored ONNX, if it does not fit this machine.
 
-    The version keeps its number, its figures and its report. The new engine must compute what ONNX
-    Runtime computes from that ONNX; otherwise the old one stays. Of several processes that start at
-    once, only one builds.
+    The version keeps its number, its figures and its report. The new engine must compute the same
+    results as ONNX Runtime with the stored ONNX; otherwise the old engine stays. If several
+    processes start at the same time, only one of them builds.
+
+    Returns:
+        The card of the version.
 
     Raises:
-        BackendUnavailable: the repository cannot be written, the runtime cannot be used, or no ONNX
-            is stored with engines of that backend.
-        InvalidModel: the ONNX is missing, or is not the stored one.
-        BuildError: no engine was built, or it computes something else.
-        InvalidOption: the runtime does not build for this GPU; or as `Engine.open`.
+        BackendUnavailable: the repository cannot be written, the runtime cannot be used, or the
+            backend stores no ONNX.
+        InvalidModel: the stored ONNX is missing or was changed.
+        BuildError: no engine was built, or it computes other results.
+        InvalidOption: the runtime does not build for this GPU, or `Engine.open` raises it.
     """
     progress, repository = progress or Progress(), ModelRepository(folder.parents[1])
     name, version = folder.parent.name, int(folder.name)
@@ -115,7 +118,7 @@ def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> Engi
     card = replace(
         card,
         created=built.created,
-        # The key belongs to the first build: `fovea build` with the same options builds again.
+        # The key belongs to the first build. `fovea build` with the same options must build again.
         content_key="",
         backend_version=built.backend_version,
         device=built.device,
@@ -155,7 +158,7 @@ def _read_kept(card: EngineCard, kept: Path) -> onnx.ModelProto:
 
 
 def _keep_targets(options: BuilderOptions | None) -> BuilderOptions | None:
-    """Keep the targets of an engine that was built ahead of time."""
+    """Return the options with this machine's GPU added to the targets of an ahead-of-time build."""
     gpu = gpu_here()
     if options is None or not options.capabilities or gpu is None:
         return options
@@ -164,13 +167,14 @@ def _keep_targets(options: BuilderOptions | None) -> BuilderOptions | None:
 
 
 def likeness(one: Engine, other: Engine) -> float:
-    """Compare an engine that is right with another of the same graph, on the photographs that ship.
+    """Compare an engine with a correct engine of the same graph, on the photographs in Fovea.
 
-    `measure` is no use for this: on these photographs a detector may find nothing, and then any two
-    engines would agree.
+    `measure` is not suitable: if a detector detects nothing on these photographs, any two engines
+    would agree.
 
-    Returns the panoptic quality of the best detections; without detections, 1 minus the largest
-    relative error of an output, 0 if one is NaN. 1 if all is equal.
+    Returns:
+        The panoptic quality of the best detections, 0 to 1. Without detections, 1 minus the largest
+        relative error of an output, and 0 for NaN.
     """
     images = list(sample_images(None))
     detects = isinstance(one.head, Detector)

@@ -1,4 +1,4 @@
-"""Writes the report of a build beside its card: card.md, and worst.jpg where detections differ."""
+"""Writes the report of a build beside its card: card.md, and worst.jpg if detections differ."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from fovea_preprocess.text import counted
 IMAGE_FILE: Final = "worst.jpg"
 
 _CLASSES_SHOWN = 10
-# A smaller change of a class reads as zero.
+# Smallest change of a class that is listed; a smaller one would round to zero.
 _MIN_CHANGE = 0.0005
 
 # Longer side of each of the two images, pixels.
@@ -55,10 +55,16 @@ def write_report(
     ranking: Sequence[Sensitivity],
     names: Sequence[str] | None = None,
 ) -> None:
-    """Write the files into a folder, also for a refused build.
+    """Write the report files into a directory, also for a rejected build.
 
-    The card has all its figures; `ranking` is that of the sensitivity search, or empty. Classes
-    without a name in the model have the `names`.
+    Args:
+        folder: directory for the files.
+        card: card with all figures.
+        plan: the build.
+        prepared: the source model.
+        engine: the built engine.
+        ranking: result of the sensitivity search; empty without a search.
+        names: class names to draw if the model has none.
     """
     worst = card.agreement.worst if card.agreement else ()
     image = worst_image(plan, prepared, engine, worst[0].name, names) if worst else None
@@ -75,11 +81,14 @@ def worst_image(
     name: str,
     names: Sequence[str] | None = None,
 ) -> Pixels | None:
-    """Draw one image twice, side by side: with the source model's boxes and with the engine's.
+    """Draw an image twice, side by side: with the boxes of the source model and of the engine.
 
-    Detections of both models are grey, like the image; detections of only one are coloured and
-    framed in red. They are paired by the rules of the agreement figures. Classes without a name in
-    the model have the `names`. None when the engine finds no objects, and so no boxes.
+    Detections that both models share are grey, like the image. Detections of only one model are
+    coloured and framed in red. They are paired by the rules of the agreement figures. `names` are
+    used if the model has no class names.
+
+    Returns:
+        RGB pixels, uint8 [height, width, 3]; None if the engine is not a detector.
     """
     if not isinstance(engine.head, Detector):
         return None
@@ -128,7 +137,10 @@ def _draw(
 def _card_text(
     card: EngineCard, plan: BuildPlan, ranking: Sequence[Sensitivity], image: str | None
 ) -> str:
-    """Return the page as CommonMark with GitHub's tables, without sections for missing figures."""
+    """Return the report as CommonMark with GitHub's tables.
+
+    Sections without figures are left out.
+    """
     sections = [
         f"# {escape(card.name)}: {card.precision.upper()} on {card.backend}",
         _verdict(card),
@@ -280,18 +292,18 @@ def _worst(worst: Sequence[WorstImage], image: str | None) -> str:
     )
 
 
-# "$" begins a formula on GitHub, "~" strikes through, "&" begins an entity.
+# "$" starts a formula on GitHub, "~" strikes text through, "&" starts an entity.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~&$#!])")
 
 
 def escape(text: str) -> str:
-    """Escape untrusted text so that it stays on one line and contains no markup."""
+    """Escape untrusted text, so that it stays on one line and contains no markup."""
     printable = "".join(letter if letter.isprintable() else " " for letter in text)
     return _SPECIAL.sub(r"\\\1", " ".join(printable.split()))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table; every cell is escaped."""
+    """Return a Markdown table with all cells escaped."""
     lines = [_line(header), _line(["---"] * len(header)), *map(_line, rows)]
     return "\n".join(lines)
 
