@@ -1,1 +1,1 @@
-"""The operations of the server that transports call."""
+"""The transport-independent operations of the server."""

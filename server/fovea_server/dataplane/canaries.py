@@ -1,4 +1,4 @@
-"""The canaries of a server: at most one of each model."""
+"""The running canaries of a server: at most one per model."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ if TYPE_CHECKING:
 
 
 class Canaries:
-    """The canaries that take a share of the requests, by the name of their model.
+    """The canaries that receive a fraction of the requests, by model name.
 
-    It belongs to the event loop.
+    Use this class on the event loop only.
     """
 
     def __init__(self) -> None:
         self._running: dict[str, RunningCanary] = {}
 
     def get(self, name: str) -> RunningCanary | None:
-        """Return the canary of a model; None where there is none."""
+        """Return the canary of a model; None if there is none."""
         return self._running.get(name)
 
     def all(self) -> list[tuple[str, RunningCanary]]:
-        """List them with the names of their models."""
+        """Return all canaries with the names of their models."""
         return list(self._running.items())
 
     def begin(self, name: str, canary: RunningCanary) -> None:
-        """Give requests to a canary from now on."""
+        """Start to send requests to a canary."""
         self._running[name] = canary
 
     def end(self, name: str) -> RunningCanary:
-        """Give no more requests to the canary of a model, and return it."""
+        """Stop sending requests to the canary of a model, and return the canary."""
         return self._running.pop(name)

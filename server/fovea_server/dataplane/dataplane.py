@@ -1,7 +1,7 @@
-"""What a server computes: predictions for images, vectors of texts, tensors for tensors.
+"""Runs models: predictions for images, embeddings of texts, inference on tensors.
 
-HTTP, gRPC and cameras convert to and from this, and reach no engine by another way. It also charges
-keys for their images, and notes the stages of a request in its span.
+HTTP, gRPC and cameras convert to and from this interface, and run engines only through it. The data
+plane also charges API keys for their images, and adds the stages of a request to its trace span.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ from fovea_server.traffic.triton_trace import TraceSettings
 
 log = logging.getLogger(__name__)
 
-# Answers from this many bytes on are counted before they are computed.
+# Size in bytes from which a response is counted in the budget before it is computed.
 _COUNTED = 65_536
-# Bytes that drawing takes for each of a pixel, measured: the original, a copy, and its encoding.
+# Bytes that drawing takes per byte of pixels, measured: the original, a copy, and
+# the encoded image.
 _DRAWING = 4
 
 T = TypeVar("T")
@@ -55,25 +56,25 @@ Write = Callable[[ImageResult], bytes]
 
 
 class Observer(Protocol):
-    """Sees images that were answered, on the event loop and before the answer is sent."""
+    """Observes answered images on the event loop, before the response is sent."""
 
     def observe(
         self, model: ServedModel, images: Sequence[SentImage | FoveaError], prediction: Prediction
     ) -> None:
-        """Look at the answer of a request; it is quick, and changes nothing."""
+        """Observe the prediction of a request. This must be fast, and must change nothing."""
 
 
 class DataPlane:
-    """Answers with the models of a server.
+    """Answers requests with the models of a server.
 
     Args:
-        models: to look them up.
+        models: looks up models.
         trace: chooses the requests whose timestamps are recorded.
-        room: where images wait until their decoding fits.
-        tiles: cuts images.
-        tracks: gives objects their ids over frames.
-        canaries: that take a share of the requests.
-        observers: see every answer for images.
+        room: limits how many images are decoded at once.
+        tiles: cuts images into tiles.
+        tracks: assigns track IDs to objects.
+        canaries: the running canaries.
+        observers: see every prediction for images.
     """
 
     def __init__(
@@ -92,12 +93,16 @@ class DataPlane:
         self._fault = ""
 
     def predict(self, request: PredictRequest) -> Coroutine[Any, Any, Prediction]:
-        """Run a model on images.
+        """Run a model on images. The error of a single image is in its place in the prediction.
 
         Raises:
-            NotFound, ModelNotReady, QueueFull, ShuttingDown, DeadlineExceeded, InvalidRequest:
-                of the request as a whole.
-            OutOfOrder: with `track`, the frame does not follow the last of its stream.
+            NotFound: the model or version does not exist.
+            ModelNotReady: the model cannot respond now.
+            QueueFull: the queue of the model is full.
+            ShuttingDown: the server is stopping.
+            DeadlineExceeded: the request exceeded its timeout.
+            InvalidRequest: the request is invalid.
+            OutOfOrder: with `track`, a later frame of the stream was tracked before.
         """
         pinned = request.version is not None
         if pinned or (canary := self._canaries.get(request.model.name)) is None:
@@ -111,16 +116,17 @@ class DataPlane:
     async def _predict(self, request: PredictRequest) -> Prediction:
         started_ns, model, options = time.monotonic_ns(), request.model, request.options
         if model.state is not State.READY:
-            # It was replaced while the request was arriving: the successor answers.
+            # The model was replaced while the request arrived, so its successor answers.
             model = self.models.get(model.name, request.version)
-        # The scheduler first: it says why a model that is not loaded has no engine.
+        # Access the scheduler first: its error has the reason why a model without an
+        # engine is not loaded.
         scheduler, engine = model.scheduler, _image_engine(model)
         _charge(model, request.images.__len__)
         vocabulary = engine.vocabulary(options.labels)
         if options.labels is None:
             resolved = _resolved(model, engine, options)
         else:
-            # A network reads the texts.
+            # A neural network encodes the label texts.
             reading = asyncio.to_thread(_resolved, model, engine, options)
             resolved = await _within(request.timeout_s, reading)
         turn = None
@@ -167,7 +173,7 @@ class DataPlane:
         turn: TrackTurn | None,
         write: Write | None,
     ) -> ImageRequest:
-        """Make the request of the images that could be read; ids of objects come afterwards."""
+        """Make the request for the images that were read; track IDs are added later."""
         cut = None
         if request.options.tile is not None or engine.makes_pictures:
             cut = self._tiles.cut_of(model.name, engine, request.options)
@@ -191,7 +197,7 @@ class DataPlane:
         for observer in self._observers:
             try:
                 observer.observe(model, images, prediction)
-            except Exception as error:  # the answer is right, whoever looks at it
+            except Exception as error:  # observers must not cause the request to fail
                 if self._fault != (fault := f"{observer}: {error!r}"):
                     self._fault = fault
                     log.exception("an answer of model %s could not be looked at", model.name)
@@ -204,9 +210,18 @@ class DataPlane:
         *,
         timeout_s: float | None = None,
     ) -> list[Embedding]:
-        """Return the vectors of texts, by a model from `Models.get` or `find` of this `version`.
+        """Return the embeddings of texts.
 
-        Raises as `predict`, and InvalidOption where the model reads no texts.
+        Args:
+            model: model from `Models.get` or `Models.find`.
+            version: version that the client named; None for the current one.
+            texts: the texts.
+            timeout_s: timeout in seconds; None for no timeout.
+
+        Raises:
+            InvalidOption: the model has no text encoder.
+            InvalidRequest: the model takes only tensors.
+            DeadlineExceeded: the request exceeded `timeout_s`.
         """
         if model.state is not State.READY:
             model = self.models.get(model.name, version)
@@ -220,7 +235,7 @@ class DataPlane:
 
     @asynccontextmanager
     async def drawing(self, pixels: Array) -> AsyncIterator[None]:
-        """Wait until an image may be drawn on and encoded, which takes as much as decoding it."""
+        """Wait until an image may be drawn on and encoded, which needs memory like decoding."""
         place = self._room.place_for(CLIENT.get(), _DRAWING * pixels.nbytes)
         async with place or nullcontext():
             yield
@@ -228,14 +243,21 @@ class DataPlane:
     def infer(
         self, model: ServedModel, request: InferRequest, reservation: Reservation
     ) -> Coroutine[Any, Any, InferResponse]:
-        """Run a model, as `find` returned it, on tensors.
+        """Run a model on tensors. Errors have Triton's texts where Triton has the error.
 
-        A large answer is counted in `reservation` from before it is computed; the caller releases
-        it when the answer is written, or there is none.
+        Args:
+            model: model from `Models.find`.
+            request: the request.
+            reservation: counts the bytes of a large response from before its computation. The
+                caller releases it after the response was written or the request failed.
 
         Raises:
-            NotFound, InvalidRequest, QueueFull, ModelNotReady, ShuttingDown, InferenceFailed:
-                in Triton's words where it has them.
+            NotFound: the model or version does not exist.
+            InvalidRequest: the request does not fit the model.
+            QueueFull: the queue of the model, or the budget of bytes, is full.
+            ModelNotReady: the model cannot respond now.
+            ShuttingDown: the server is stopping.
+            InferenceFailed: the engine failed.
         """
         pinned = request.model_version is not None
         if not pinned and request.sequence_id and not request.sequence_start:
@@ -252,7 +274,7 @@ class DataPlane:
         self, model: ServedModel, request: InferRequest, reservation: Reservation
     ) -> InferResponse:
         if model.state is not State.READY:
-            # It was replaced while the request was arriving: the successor answers.
+            # The model was replaced while the request arrived, so its successor answers.
             model = self.models.find(request.model_name, request.model_version)
         if (answer := answer_of_bytes(self, model, request)) is not None:
             response = await answer
@@ -322,7 +344,7 @@ def _write(results: Sequence[ImageResult | FoveaError], write: Write) -> None:
 
 
 def _correct_reservation(reservation: Reservation, response: InferResponse) -> None:
-    """Count the bytes of a large answer, in place of the bytes that were expected."""
+    """Replace the expected bytes of a large response by its actual bytes."""
     size = 0
     for tensor in response.outputs:
         size += tensor.array.nbytes
@@ -331,11 +353,11 @@ def _correct_reservation(reservation: Reservation, response: InferResponse) -> N
 
 
 def _charge(model: ServedModel, count: Callable[[], int]) -> None:
-    """Count images for the key of the current request, if it has one.
+    """Charge the key of the current request for images, if the request has a key.
 
     Raises:
-        Forbidden: the key is not for this model, which an API may have chosen itself.
-        RateLimited: its rate or its quota has no room for them.
+        Forbidden: the key does not allow this model, which the API may have chosen itself.
+        RateLimited: the images exceed the rate limit or the quota of the key.
     """
     call = CALL.get()
     if call is not None and call.principal is not None:
@@ -348,18 +370,19 @@ def _charge(model: ServedModel, count: Callable[[], int]) -> None:
             call.images += due
 
 
-# A request to a model without a limit of its batch is charged for at most so many rows.
+# Largest number of images charged for a request to a model without a batch limit.
 _MAX_ROWS = 1024
 
 
 def _rows_of(model: ServedModel, request: InferRequest) -> int:
-    """Return the images in a request of tensors, whose shapes are not checked yet."""
+    """Return the number of images in a request for tensors whose shapes are not checked yet."""
     most = model.signature.max_batch_size
     sizes = {tensor.name: tensor.shape for tensor in model.signature.inputs}
     rows = [
         tensor.shape[0]
         for tensor in request.inputs
-        # Without a batch dimension of Triton's, the first one may be the network's own.
+        # Without a batch dimension in the configuration, the first dimension may belong
+        # to the model itself.
         if tensor.shape and (most or sizes.get(tensor.name, ())[:1] == (-1,))
     ]
     return max(1, min(max(rows, default=1), most or _MAX_ROWS))
@@ -372,11 +395,11 @@ def _record_images(
     results: Sequence[ImageResult | FoveaError],
     arrived_ns: int,
 ) -> None:
-    """Note the stages of each image."""
+    """Add the stages of each image to a span."""
     _describe_span(span, model)
     span.attributes["fovea.images"] = len(results)
     for index, result in enumerate(results):
-        # An answer of the cache has no batch, and one of tiles has several.
+        # A cached result has no batch, and a result from tiles has several.
         if isinstance(result, ImageResult):
             stages = result.times.of_image()
             # Images for another device are decoded before they wait for their batch.
@@ -388,7 +411,7 @@ def _record_images(
 def _record_tensors(
     span: RequestSpan, model: ServedModel, request: InferRequest, arrived_ns: int
 ) -> None:
-    """Note the stages of a request for tensors."""
+    """Add the stages of a request for tensors to a span."""
     _describe_span(span, model)
     for times in request.times or ():
         _add_stages(span, times.of_tensors(), arrived_ns, request.batch, {})

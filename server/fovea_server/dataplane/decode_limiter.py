@@ -1,4 +1,4 @@
-"""Lets images that take much memory to decode in, a few at a time, client by client."""
+"""Limits how many images that need much memory are decoded at once, with fair turns for clients."""
 
 from __future__ import annotations
 
@@ -11,49 +11,51 @@ from fovea_preprocess.image import DecodedImage
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.tensors.messages import SentImage
 
-# Bytes that decoding takes. Most images are small, and pass; of those over the second number,
-# which take seconds, some cores decode none.
+# Bytes that decoding takes. Images up to SMALL need no turn. Images above LARGE take seconds, so
+# only half of the cores may decode such images at the same time.
 SMALL, LARGE = 24 << 20, 128 << 20
-# Clients that are gone are forgotten beyond these.
+# Number of kinds from which the turns of inactive clients are removed.
 _MAX_KINDS = 4096
 
 
 class DecodeLimiter:
-    """Counts the bytes of decoding in the budget, and bounds how many images decode at once.
+    """Counts the bytes of decoding in the budget, and limits how many images are decoded at once.
 
-    Clients share it by bytes, and so do small and large images of one client: each kind has its
-    turns, by start-time fair queueing (Goyal, Vin and Cheng, 1996). An image waits until it fits,
-    and one that fits nowhere until it is alone. It belongs to the event loop.
+    Clients share the memory by start-time fair queueing (Goyal, Vin and Cheng, 1996). The small and
+    the large images of one client are separate kinds with separate turns. An image waits until it
+    fits; an image larger than the budget waits until no other image is decoded. Use this class on
+    the event loop only.
 
     Args:
-        budget: of all bytes that are held.
-        cores: that decode.
-        most_pixels: of an image; larger ones are refused before they are decoded.
+        budget: budget of all bytes in use.
+        cores: number of processor cores that decode.
+        most_pixels: largest number of pixels of an image. Larger images are
+            rejected before decoding.
     """
 
     def __init__(self, budget: ByteBudget, *, cores: int, most_pixels: int) -> None:
         self._budget = budget
         self._most_pixels = most_pixels
-        # There is always room for one that is not large.
+        # An image that is not large always finds room beside the large ones.
         self._most, self._most_large = cores + 1, max(1, cores // 2)
         self._decoding = self._large = 0
         self._waiting: list[Place] = []
-        # The turn that began last, and for each kind of image the turn of its next one.
+        # The turn that began last, and the next turn of each kind of image.
         self._now = 0
         self._next: dict[tuple[str, int], int] = {}
 
     def place(self, client: str, image: SentImage) -> Place | None:
-        """Make the place of a client's image; None for a small or decoded one, which needs none."""
+        """Return a turn for a client's image; None for a small or decoded image."""
         if isinstance(image, DecodedImage):
             return None
         return self.place_for(client, decoding_bytes(image, self._most_pixels))
 
     def place_for(self, client: str, size: int) -> Place | None:
-        """Make a place for work of so many bytes; None for few."""
+        """Return a turn for work that takes `size` bytes; None if `size` is small."""
         return Place(self, client, size) if size > SMALL else None
 
     def enter(self, place: Place) -> None:
-        """Let an image wait for its turn, or begin it."""
+        """Add an image to the queue, and admit all images that fit."""
         place.turn = max(self._now, self._next.get(place.kind, 0))
         self._next[place.kind] = place.turn + place.size
         if len(self._next) > _MAX_KINDS:
@@ -62,15 +64,15 @@ class DecodeLimiter:
         self._admit()
 
     def withdraw(self, place: Place) -> None:
-        """Give up the wait of an image."""
+        """Remove an image from the queue."""
         self._waiting.remove(place)
         if self._next.get(place.kind) == place.turn + place.size:
-            # The next one takes its turn.
+            # The client's next image gets this turn.
             self._next[place.kind] = place.turn
         self._admit()
 
     def resize(self, place: Place, size: int, *, decoded: bool) -> None:
-        """Count other bytes for an image that is inside; one that is `decoded` ends its turn."""
+        """Change the bytes of an admitted image; `decoded` ends its turn."""
         self._budget.pixels += size - place.held
         place.held = size
         if decoded:
@@ -79,7 +81,10 @@ class DecodeLimiter:
         self._admit()
 
     def _admit(self) -> None:
-        """Let in all that fit; a small image passes a large one that waits for large ones."""
+        """Admit all images that fit.
+
+        A small image may pass a large one that waits for other large images.
+        """
         for place in list(self._waiting):
             large = place.size > LARGE
             if self._decoding >= self._most:
@@ -104,14 +109,14 @@ class DecodeLimiter:
 
 
 class Place:
-    """The place of one image in a room: entered before it is decoded, left when it is answered.
+    """The turn of one image: entered before its decoding, and left after the response.
 
     Attributes:
         size: bytes that decoding takes.
-        held: bytes that are counted now.
-        kind: images of one client, and of about one size.
-        turn: its place in the order of those that wait.
-        admitted: done once it may be decoded.
+        held: bytes in the budget now.
+        kind: client, and size as a power of two.
+        turn: position in the fair queue.
+        admitted: done when the image may be decoded.
     """
 
     __slots__ = ("_decode_limiter", "_decoded", "admitted", "held", "kind", "size", "turn")
@@ -124,7 +129,7 @@ class Place:
         self.admitted: asyncio.Future[None]
 
     def end_decoding(self, left: int) -> None:
-        """End its turn: `left` of the bytes that decoding took are still held."""
+        """End the turn; `left` is the number of bytes that stay in use after decoding."""
         self._decoded = True
         self._decode_limiter.resize(self, left, decoded=True)
 
@@ -137,7 +142,7 @@ class Place:
             if self.admitted.cancelled():
                 self._decode_limiter.withdraw(self)
             else:
-                # It was let in just then.
+                # The image was admitted just before the cancellation.
                 self._leave()
             raise
         return self

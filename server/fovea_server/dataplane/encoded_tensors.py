@@ -1,8 +1,8 @@
-"""Images as tensors: encoded images in BYTES elements in, boxes out.
+"""Runs models on encoded images, or on texts, in BYTES elements of Triton's protocol.
 
-So Triton's clients need neither preprocessing nor NMS. A model that takes images accepts a BYTES
-tensor with the name of its input, [n] or [n, 1], with an encoded image in each element; the options
-of a prediction are `parameters` of the request.
+Triton's clients then need neither preprocessing nor NMS. A model for images accepts a BYTES tensor
+of shape [n] or [n, 1] with the name of its input. Each element is an encoded image. The
+`parameters` of the request are the prediction options.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from fovea_server.dataplane.dataplane import DataPlane
 
 TEXT = "TEXT"
-"""Name of the input that takes texts, of models that read them."""
+"""Name of the input for texts, if the model has a text encoder."""
 
 
 def raw_image(model: ServedModel, body: memoryview) -> InputTensor | None:
-    """Make an input from a body that is one image; None if it is not an image."""
+    """Make an input of a request body that is one image; return None if it is not an image."""
     if not model.takes_images or not looks_encoded(bytes(body[:8])):
         return None
     element = np.empty(1, object)
@@ -48,7 +48,7 @@ def raw_image(model: ServedModel, body: memoryview) -> InputTensor | None:
 def answer_of_bytes(
     plane: DataPlane, model: ServedModel, request: InferRequest
 ) -> Coroutine[Any, Any, InferResponse] | None:
-    """Begin the answer for images or texts; None for tensors of the engine."""
+    """Return the coroutine that answers images or texts; None for tensors of the engine."""
     if (images := _encoded_images(model, request)) is not None:
         return _boxes(plane, model, request, images)
     if (texts := _encoded_texts(model, request)) is not None:
@@ -90,7 +90,7 @@ def _response(
 
 
 def _encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | None:
-    """Extract the images in a request; None if it holds tensors for the engine."""
+    """Return the images of a request; None if it has tensors for the engine."""
     if not model.takes_images or len(request.inputs) != 1:
         return None
     sent, expected = request.inputs[0], model.signature.inputs[0]
@@ -100,7 +100,7 @@ def _encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | 
 
 
 def _encoded_texts(model: ServedModel, request: InferRequest) -> list[str] | None:
-    """Extract the texts in a request, in an input named TEXT; None if it holds others."""
+    """Return the texts of a request with an input named TEXT; None without such an input."""
     engine, sent = model.engine, request.inputs[0] if request.inputs else None
     if sent is None or sent.name != TEXT or engine is None or engine.words is None:
         return None
@@ -133,7 +133,7 @@ def _elements(sent: InputTensor, what: str) -> list[bytes]:
 
 
 def _options_of(request: InferRequest) -> PredictOptions:
-    """Read the options of the detector from the request's parameters, as `parse_options`."""
+    """Return the prediction options in a request's parameters; see `parse_options`."""
     given = dict(request.parameters)
     if isinstance(given.get("classes"), int):
         given["classes"] = str(given["classes"])
@@ -141,10 +141,9 @@ def _options_of(request: InferRequest) -> PredictOptions:
 
 
 def _prediction_tensors(prediction: Prediction, options: PredictOptions) -> list[OutputTensor]:
-    """Convert a prediction to tensors; raises the error of the first image that failed.
+    """Convert a prediction to tensors; raise the error of the first image that failed.
 
-    `result_tensors` makes them. Where the head is not recognised, they are the engine's own
-    outputs, [n, ...].
+    If the head is unknown, the tensors are the engine's own outputs, [n, ...].
     """
     results = [_result(prediction, index) for index in range(len(prediction.images))]
     found = [result.found for result in results if result.found is not None]
@@ -155,7 +154,7 @@ def _prediction_tensors(prediction: Prediction, options: PredictOptions) -> list
 
 
 def _select_tensors(request: InferRequest, tensors: list[OutputTensor]) -> list[OutputTensor]:
-    """Select the tensors that the request asks for; InvalidRequest if it asks for others."""
+    """Return the requested tensors; raise InvalidRequest if an unknown tensor is requested."""
     requested = {output.name for output in request.outputs}
     known = {tensor.name for tensor in tensors}
     if unknown := sorted(requested - known):

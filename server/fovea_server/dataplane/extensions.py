@@ -1,4 +1,4 @@
-"""The objects of the extensions, which the transports of a server share."""
+"""The protocol extensions of a server, which all its transports share."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _SEVERITIES = {
     "log_warning": logging.WARNING,
     "log_error": logging.ERROR,
 }
-# An int32 in Triton and in the gRPC message.
+# Largest verbosity: an int32 in Triton and in the gRPC message.
 _MAX_VERBOSE = 2**31 - 1
 
 
 class LogSettings:
-    """The settings of a log, under the names in requests."""
+    """The log settings under their names in requests."""
 
     def __init__(self, log: ServerLog) -> None:
         self._log = log
 
     def get(self) -> dict[str, Any]:
-        """Report log_file, log_info, log_warning, log_error, log_verbose_level and log_format."""
+        """Return log_file, log_info, log_warning, log_error, log_verbose_level and log_format."""
         return {
             "log_file": "" if self._log.file is None else str(self._log.file),
             **{name: severity in self._log.severities for name, severity in _SEVERITIES.items()},
@@ -38,13 +38,15 @@ class LogSettings:
         }
 
     def update(self, given: Mapping[str, object]) -> dict[str, Any]:
-        """Change the known settings among `given`, and report all; None leaves a setting as it is.
+        """Change the known settings in `given`, and return all settings.
+
+        A value of None changes nothing.
 
         Raises:
-            Unsupported: the file is given.
+            Unsupported: `given` has log_file.
             MalformedJson: a value has another type.
-            InvalidRequest: the verbosity is out of range.
-            Unavailable: there is no such format.
+            InvalidRequest: log_verbose_level is out of range.
+            Unavailable: the format is unknown.
         """
         given = {name: value for name, value in given.items() if value is not None}
         if "log_file" in given:
@@ -69,10 +71,14 @@ class LogSettings:
 
 
 class Extensions:
-    """Shared memory, traces and settings of the log of one server.
+    """Shared memory, trace settings and log settings of one server.
 
-    `find` raises NotFound where there is no model of a name. Raises InvalidOption for an invalid
-    setting.
+    Args:
+        settings: settings of the operator.
+        find: raises NotFound if no model has the given name.
+
+    Raises:
+        InvalidOption: a trace setting is invalid.
     """
 
     def __init__(self, settings: Settings, find: Callable[[str], object]) -> None:
@@ -83,5 +89,5 @@ class Extensions:
         self.log_settings = LogSettings(SERVER_LOG)
 
     def close(self) -> None:
-        """Release the memory of GPUs. Calling it again does nothing."""
+        """Release GPU memory. A second call does nothing."""
         self.cuda_shared_memory.close()

@@ -1,10 +1,12 @@
 """Fetches images that requests name by URL, without becoming an open proxy.
 
-Strangers could send a server that fetches for them to addresses that only it can reach. So:
-http and https only; every address that the name resolves to must be within reach, and the
-connection goes to the very address that was checked (a second look-up could answer differently);
-each redirect is checked again; size and time are bounded; nothing (a cookie, a connection) is kept
-from one request to the next.
+A client could make the server fetch from addresses that only the server can reach. Therefore:
+- Only http and https are allowed.
+- Every address of the host name must be within reach. The connection goes to the checked address,
+  because a second name look-up could return another one.
+- Each redirect is checked again.
+- Size and time are limited.
+- No cookie and no connection is kept from one request to the next.
 """
 
 from __future__ import annotations
@@ -24,21 +26,21 @@ MAX_REDIRECTS = 3
 
 
 class Fetcher:
-    """Fetches images; `close` it after the last one.
+    """Fetches images; call `close` after the last one.
 
     Args:
-        max_bytes: largest image.
-        timeout_s: for one image, redirects included.
-        reach: the addresses to fetch from.
+        max_bytes: largest image in bytes.
+        timeout_s: timeout in seconds for one image, including redirects.
+        reach: addresses that may be fetched from.
     """
 
     def __init__(self, *, max_bytes: int, timeout_s: float, reach: Reach) -> None:
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._reach = reach
-        # Proxies and .netrc of the environment would undo the address check.
-        # A kept connection is found again by its pinned address alone, so one whose certificate
-        # was checked for one name would serve another. The time is bounded in `fetch`.
+        # Proxies and .netrc of the environment would bypass the address check. A kept-alive
+        # connection is found by its address alone, so a connection whose certificate was checked
+        # for one name could serve another name. `fetch` limits the time.
         self._client = httpx.AsyncClient(
             trust_env=False,
             follow_redirects=False,
@@ -48,26 +50,30 @@ class Fetcher:
         )
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         await self._client.aclose()
 
     async def fetch(
         self, address: str, hold: Callable[[int], None], authorization: str | None = None
     ) -> bytes:
-        """Fetch the bytes at an address; a redirect to another host is sent no `authorization`.
+        """Fetch the bytes at a URL.
 
-        `hold` counts the bytes as they arrive.
+        Args:
+            address: the URL.
+            hold: counts bytes as they arrive.
+            authorization: value of the Authorization header, which redirects to
+                other hosts do not get.
 
         Raises:
-            FetchRefused: it may not be fetched, or could not.
-            QueueFull: `hold` has no room for it.
+            FetchRefused: the URL may not be fetched, or the fetch failed.
+            QueueFull: `hold` has no room for the image.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._follow(address, authorization, hold)
         except TimeoutError:
             raise FetchRefused(f"the url did not answer within {self._timeout_s:g} s") from None
-        # ValueError: names and lengths that httpx lets through and idna, ssl or int then rejects.
+        # ValueError: httpx accepts some names and lengths that idna, ssl or int reject later.
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise FetchRefused(f"the url could not be fetched: {type(error).__name__}") from None
 
@@ -77,13 +83,14 @@ class Fetcher:
         first = _parse_url(address)
         for _ in range(MAX_REDIRECTS + 1):
             url = _parse_url(address)
-            # The name as it is looked up: `url.host` decodes it, which an ill-formed one fails.
+            # Use the encoded name that is looked up. `url.host` decodes it and fails
+            # for an invalid name.
             host = url.raw_host.decode("ascii")
             pinned = url.copy_with(host=await self._checked_address(host))
             headers = {
                 **OURS,
                 "Host": url.netloc.decode("ascii"),
-                # Label Studio refuses to send files to those that accept images alone.
+                # Label Studio sends no files to clients that accept only images.
                 "Accept": "image/*, */*;q=0.5",
                 "Accept-Encoding": "identity",
             }

@@ -1,4 +1,4 @@
-"""The documents of /v1 about models, their statistics and the health of the server."""
+"""The /v1 documents about models, their statistics and the health of the server."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _NOT_BUILT = "`fovea build` did not make this engine: its folder has no card.jso
 
 
 class Live(BaseModel):
-    """The process answers."""
+    """Whether the process responds."""
 
     live: bool
 
 
 class Ready(BaseModel):
-    """The server, or the model, takes requests."""
+    """Whether the server, or the model, accepts requests."""
 
     ready: bool
 
 
 class ModelVersion(BaseModel):
-    """One version of a model in the repository; it need not be loaded."""
+    """One version of a model in the repository, loaded or not."""
 
     version: str
     state: State
@@ -47,7 +47,7 @@ class ModelVersion(BaseModel):
 class ModelSummary(BaseModel):
     """One model of the list. Fields that are unknown until the model is ready are null."""
 
-    # All fields are in every answer, so clients need not look whether one is there.
+    # Every response contains all fields, so clients need not check for missing ones.
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
     name: str
@@ -69,7 +69,7 @@ class ModelSummary(BaseModel):
 
 
 class ModelList(BaseModel):
-    """Every model that is served, or could not be loaded; by name."""
+    """Every model that is served or failed to load, sorted by name."""
 
     models: list[ModelSummary]
 
@@ -83,7 +83,7 @@ class TensorMetadata(BaseModel):
 
 
 class Model(ModelSummary):
-    """All that is known of one version of a model."""
+    """All properties of one version of a model."""
 
     max_batch_size: Annotated[int, Field(description="0 where the model has no batch dimension")]
     inputs: list[TensorMetadata]
@@ -102,7 +102,7 @@ class Model(ModelSummary):
 
 
 class Duration(BaseModel):
-    """The number of times that something happened, and the total time it took."""
+    """A number of events and their total duration."""
 
     count: int
     ns: int
@@ -122,7 +122,7 @@ class RequestStatistics(BaseModel):
 
 
 class BatchStatistics(BaseModel):
-    """Where the time of executions of one batch size went."""
+    """Where the time of executions with one batch size went."""
 
     batch_size: int
     compute_input: Duration
@@ -143,7 +143,7 @@ class VersionStatistics(BaseModel):
 
 
 class ModelStatistics(BaseModel):
-    """Counters of the versions of a model that are ready, since they were loaded."""
+    """Counters of a model's ready versions since they were loaded."""
 
     name: str
     durations: Annotated[
@@ -157,7 +157,7 @@ class ModelStatistics(BaseModel):
 
 
 def model_list(registry: Registry) -> ModelList:
-    """List every model that is served, or could not be loaded, by name."""
+    """Return every model that is served or failed to load, sorted by name."""
     models = []
     names = dict.fromkeys(entry.name for entry in registry.index())
     for name in filter(registry.sees, names):
@@ -166,13 +166,13 @@ def model_list(registry: Registry) -> ModelList:
         except ModelNotReady as error:
             models.append(ModelSummary(name=name, ready=False, reason=str(error)))
         except NotFound:
-            # It is in the repository, but no request has loaded it.
+            # The repository has the model, but no request has loaded it.
             continue
     return ModelList(models=models)
 
 
 def model_document(registry: Registry, name: str, version: int | None) -> Model:
-    """Describe one version of a model, as `Registry.get` finds it."""
+    """Return the document of one version of a model; raises the errors of `Registry.get`."""
     model = registry.get(name, version)
     engine = model.engine
     tensors = model_metadata(model, ())

@@ -1,4 +1,4 @@
-"""The models of a server, as transports and observers may ask for them: look up, load, describe."""
+"""The models of a server for transports and observers: look-up, load and unload, documents."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ from fovea_server.tensors.image_outputs import image_outputs
 from fovea_server.traffic.call import CALL
 from fovea_server.traffic.principal import Principal
 
-# Most threads of loads wait for others that load the same model.
+# Number of threads for loads. Most of these threads wait for another load of the same model.
 _LOAD_THREADS = 8
 
 T = TypeVar("T")
 
 
 class Models:
-    """The models of a registry, for the client of the current request.
+    """The models of a registry, as the client of the current request may see them.
 
-    Iterating gives every version that is loaded. `get` looks a model up for /v1, and `find` for
-    Triton's clients. Loads run in threads of their own.
+    Iterating returns every loaded version. Use `get` for /v1, and `find` for Triton's clients.
+    Loads run in separate threads.
     """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._draining = False
-        # Loads take seconds and wait for one another: other requests keep their threads.
+        # Loads take seconds and wait for each other, so they must not occupy the threads
+        # of other requests.
         self._load_threads = ThreadPoolExecutor(_LOAD_THREADS, "model-control")
         self.cache, self.stop, self.close = registry.cache, registry.stop, registry.close
         self.availability, self.store_faults = registry.availability, registry.store_faults
@@ -58,57 +59,65 @@ class Models:
         return iter(self._registry)
 
     def get(self, name: str, version: int | None = None) -> ServedModel:
-        """Look a model up; Forbidden: the key of the request is not for it. As `Registry.get`."""
+        """Look up a model; see `Registry.get`.
+
+        Raises:
+            Forbidden: the key of the request does not allow the model.
+        """
         _check_key(name)
         return self._registry.get(name, version)
 
     def find(self, name: str, version: int | None = None) -> ServedModel:
-        """Look a model up that can answer now, as `get`, with the errors of `Registry.find`."""
+        """Look up a model that can respond now; see `Registry.find`.
+
+        Raises:
+            Forbidden: the key of the request does not allow the model.
+        """
         _check_key(name)
         return self._registry.find(name, version)
 
     def of_sequence(self, model: ServedModel, sequence: int | str) -> ServedModel:
-        """Return the version that a sequence began with; as `Registry.of_sequence`."""
+        """Return the version in which a sequence began; see `Registry.of_sequence`."""
         return self._registry.of_sequence(model, sequence)
 
     def visible(self) -> Iterator[ServedModel]:
-        """List the models that the client of the current request may know of."""
+        """Return the models that the client of the current request may see."""
         return (model for model in self._registry if self._registry.sees(model.name))
 
     def index(self, ready: bool = False) -> list[IndexEntry]:
-        """List the models of the repository that the client may see; see `Registry.index`."""
+        """Return the models of the repository that the client may see; see `Registry.index`."""
         return [one for one in self._registry.index(ready) if self._registry.sees(one.name)]
 
     @property
     def ready(self) -> bool:
-        """True once the server takes requests."""
+        """Return True if the server accepts requests."""
         return not self.reason
 
     @property
     def reason(self) -> str:
-        """The reason why the server is not ready; empty when it is."""
+        """Return the reason why the server is not ready; "" if it is ready."""
         return "the server is stopping" if self._draining else self._registry.reason
 
     @property
     def draining(self) -> bool:
-        """True once the server is about to stop: it still answers, but is not ready."""
+        """Return True if the server is about to stop; it still answers, but is not ready."""
         return self._draining
 
     def drain(self) -> None:
-        """Be not ready from now on, so that load balancers send no more requests."""
+        """Make the server not ready, so that load balancers send no more requests."""
         self._draining = True
 
     def metadata(self, model: ServedModel) -> dict[str, Any]:
-        """Describe a model's versions, inputs and outputs for the v2 protocol."""
+        """Return the versions, inputs and outputs of a model for the v2 protocol."""
         return model_metadata(model, self._registry.versions(model.name))
 
     def current_version(self, model: ServedModel) -> dict[str, str]:
-        """Tell which version was promoted; empty where the newest answers."""
+        """Return the promoted version of a model; {} if the newest version answers."""
         promoted = self._registry.promoted_version(model.name)
         return {} if promoted is None else {"current_version": str(promoted)}
 
     def image_outputs(self, model: ServedModel) -> dict[str, Any]:
-        """List the tensors that images are answered with; empty for a model of tensors."""
+        """Return the tensors of responses to images; {} for a model that takes only tensors."""
         engine = model.engine
         if engine is None or engine.head is None or engine.preprocessor is None:
             return {}
@@ -119,7 +128,7 @@ class Models:
     async def load(
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
     ) -> None:
-        """Load a model in a thread; raises as `Registry.load`."""
+        """Load a model in a thread; raises the errors of `Registry.load`, and Forbidden."""
         call = CALL.get()
         principal = None if call is None else call.principal
 
@@ -133,26 +142,32 @@ class Models:
         await self._run_in_thread(work)
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Unload a model in a thread; raises as `Registry.unload`."""
+        """Unload a model in a thread; raises the errors of `Registry.unload`."""
         await self._run_in_thread(partial(self._registry.unload, name, dependents=dependents))
 
     async def load_version(self, name: str, version: int) -> None:
-        """Load a version beside those that are served; raises as `Registry.load_version`."""
+        """Load a version in addition to the served ones; see `Registry.load_version`."""
         await self._run_in_thread(partial(self._registry.load_version, name, version))
 
     async def unload_version(self, name: str, version: int) -> None:
-        """Unload a version beside the others; raises as `Registry.unload_version`."""
+        """Unload a version that was loaded by number; see `Registry.unload_version`."""
         await self._run_in_thread(partial(self._registry.unload_version, name, version))
 
     async def follow(self, name: str, beside: int | None = None) -> bool:
-        """Take over what has happened in a model's history, in a thread; as `Registry.follow`."""
+        """Apply the promotion history of a model in a thread; see `Registry.follow`."""
         return await self._run_in_thread(partial(self._registry.follow, name, beside))
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._load_threads, work)
 
     def check_ready(self, name: str | None = None) -> None:
-        """Raise an error if the server, or one of its models, cannot take requests."""
+        """Check that the server, or one of its models, accepts requests.
+
+        Raises:
+            Unavailable: the server is not ready.
+            ModelNotReady: the model is not ready.
+            NotFound: the model does not exist.
+        """
         if name is None:
             if reason := self.reason:
                 raise Unavailable(reason)
@@ -167,19 +182,27 @@ class Models:
         raise ModelNotReady(f"model '{name}': {self.visible_reason(name, reason)}")
 
     def visible_reason(self, name: str, reason: str) -> str:
-        """Return why a model is not ready, as far as the client of the request may know it."""
+        """Return why a model is not ready, or a hint at the log if the client may not see it."""
         return reason if self._registry.sees(name) else "it is not ready; the server's log says why"
 
     def documents(self) -> ModelList:
-        """List every model that is served, or could not be loaded."""
+        """Return every model that is served or failed to load."""
         return model_list(self._registry)
 
     def document(self, name: str, version: int | None = None) -> Model:
-        """Describe a model in full; raises as `get`."""
+        """Return the full document of a model; raises the errors of `get`."""
         return model_document(self._registry, name, version)
 
     def statistics(self, name: str, durations: dict[str, int]) -> ModelStatistics:
-        """Report the counters of a model's ready versions, and durations; raises as `get`."""
+        """Return the counters of a model's ready versions.
+
+        Args:
+            name: name of the model.
+            durations: histogram of request durations in seconds, with Prometheus's bucket names.
+
+        Raises:
+            NotFound, ModelNotReady, Forbidden: see `get`.
+        """
         self.get(name)
         ready = [m for m in self._registry if m.name == name and m.state is State.READY]
         ready.sort(key=lambda model: model.version)
@@ -192,14 +215,14 @@ class Models:
         return ModelStatistics(name=name, durations=durations, versions=counted)
 
     def v2_statistics(self, name: str | None, version: int | None) -> dict[str, Any]:
-        """Report counters as the v2 protocol; raises as `statistics_json`."""
+        """Return the counters for the v2 protocol; raises the errors of `statistics_json`."""
         return statistics_json(self.visible(), name, version)
 
 
 def _check_key(name: str) -> None:
-    """Raise Forbidden if the key of the current request is not for a model of this name.
+    """Raise Forbidden if the key of the current request does not allow the model.
 
-    Probes of health need no key, so that any key will do.
+    Health probes need no key, so any key may probe any model.
     """
     call = CALL.get()
     if call is not None and call.principal is not None and not call.probe:
@@ -208,7 +231,7 @@ def _check_key(name: str) -> None:
 
 def _check_composing(principal: Principal, config: str) -> None:
     """Raise Forbidden if a configuration runs models that its sender may not use."""
-    # The registry says what is wrong with one that cannot be read.
+    # The registry reports the error of an invalid configuration later.
     with suppress(InvalidModel):
         for name in parse_config(config).composing:
             principal.check_model(name)

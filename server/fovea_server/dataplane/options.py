@@ -1,4 +1,4 @@
-"""Parses the options of a request for detections."""
+"""Parses the prediction options of a request."""
 
 from __future__ import annotations
 
@@ -14,23 +14,27 @@ CLASSES_AS_TEXT = (
     "names or ids of the classes to keep, as person,2: a whole number is an id, and a name with a "
     "comma, blanks around it or only digits goes in double quotes"
 )
-"""Description of the option where it is text; in JSON it is a list."""
+"""Description of the option `classes` where it is text. In JSON it is a list."""
 
-# Names of the same in other software.
+# Names of the same options in other software, for suggestions in errors.
 _SAME = {
     **dict.fromkeys(("confidence", "threshold", "min_confidence", "score"), "conf"),
     **dict.fromkeys(("iou_threshold", "overlap_threshold", "nms"), "iou"),
     **dict.fromkeys(("max_detections", "limit"), "max_det"),
     **dict.fromkeys(("agnostic_nms", "class_agnostic_nms"), "agnostic"),
 }
-# Names of version 0.1.
+# Names in version 0.1: names now.
 FORMER = {"normalise": "normalize"}
-# A message must not repeat a value of any length.
+# Largest number of characters of a name or value that an error repeats.
 _SHOWN = 60
 
 
 def parse_options(given: Mapping[str, Any]) -> PredictOptions:
-    """Parse options from text or JSON values; InvalidOption names the one that is wrong."""
+    """Parse options from text or JSON values.
+
+    Raises:
+        InvalidOption: an option is unknown or invalid; the message names it.
+    """
     values: dict[str, Any] = {}
     for name, value in given.items():
         name = FORMER.get(name, name)

@@ -1,4 +1,4 @@
-"""A request to run a model on images, and its answer."""
+"""A request to run a model on images, and its result."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from fovea_server.observability.model_statistics import StageTimes
 from fovea_server.tensors.messages import ImageResult, SentImage
 
 Encode = Callable[[ImageResult, Vocabulary, PredictOptions], bytes]
-"""Writes the answer for an image."""
+"""Function that encodes the result for an image."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PredictRequest:
-    """Images for a model, and how they are answered.
+    """Images for a model, and how to answer them.
 
     Attributes:
-        model: from `Models.get` or `find`.
-        version: the version that the client named; None for the current one.
-        images: an error stands for an image that could not be fetched, and is answered in its
-            place.
-        options: of the detector.
-        timeout_s: work on the request stops after this.
-        keep_pixels: return the upright images with the results.
-        encode: writes the answer for one image, in the thread that computed it.
-        request_id: as `InferRequest.id`.
-        priority: as `InferRequest.priority`.
-        timeout_us: as `InferRequest.timeout_us`.
+        model: model from `Models.get` or `Models.find`.
+        version: version that the client named; None for the current one.
+        images: images. An error in place of an image that could not be fetched is returned at
+            the same position.
+        options: prediction options.
+        timeout_s: timeout of the request in seconds; None for no timeout.
+        keep_pixels: True to return the upright images with the results.
+        encode: encodes the result for one image, in the thread that computed it.
+        request_id: see `InferRequest.id`.
+        priority: see `InferRequest.priority`.
+        timeout_us: see `InferRequest.timeout_us`.
     """
 
     model: ServedModel
@@ -48,15 +48,18 @@ class PredictRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """The answer for a list of images.
+    """The results for a list of images.
 
     Attributes:
-        task: e.g. "detect"; "tensors" where the head is not recognised.
-        images: a result for each image, in order; an error where only that image failed.
-        times: of the slowest image in each stage.
-        total_ns: time from the request to the answer.
-        stages: nanoseconds of the stages of a pipeline, by their names; empty for a model alone.
-        options: that the model followed.
+        model: name of the model.
+        version: version of the model.
+        task: task, for example "detect"; "tensors" if the head is unknown.
+        vocabulary: names of the classes.
+        images: a result for each image, in order; an error if only that image failed.
+        times: durations of the slowest image in each stage.
+        total_ns: nanoseconds from the request to the result.
+        stages: nanoseconds of the stages of a pipeline, by name; empty for a single model.
+        options: options that the model used.
     """
 
     model: str
@@ -70,7 +73,7 @@ class Prediction:
     options: PredictOptions = field(default_factory=PredictOptions)
 
     def timing_ms(self) -> dict[str, float | dict[str, float]]:
-        """Return milliseconds by stage, as /v1 answers them."""
+        """Return the milliseconds of each stage in the form of /v1."""
         timing: dict[str, float | dict[str, float]] = {}
         timing |= _to_ms(self.times.of_image() | {"total": self.total_ns})
         if self.stages:

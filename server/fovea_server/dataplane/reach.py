@@ -1,4 +1,4 @@
-"""The hosts that a client may send the server to, for images and cameras."""
+"""The hosts from which a client may make the server fetch images and camera streams."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from fovea_preprocess.errors import FetchRefused
 from fovea_server.settings import Settings
 
 OURS = {"Via": "1.1 fovea"}
-"""Headers of what the server fetches: nobody may take it for a program of this machine."""
+"""Headers of the server's own requests.
 
-# All that IANA has given out as public IPv6; outside lie site-local, IPv4-compatible and the like.
+A receiver can see that a proxy sent them, so it does not treat the server as a local program.
+"""
+
+# All public IPv6 addresses that IANA has assigned. Site-local, IPv4-compatible and similar
+# addresses are outside.
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-# RFC 6052: how a network without IPv4 names an IPv4 host, in the last 32 bits.
+# RFC 6052: addresses for IPv4 hosts in a network without IPv4. The last 32 bits
+# are the IPv4 address.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# RFC 4193: the private networks of IPv6. `is_private` differs between versions of Python.
+# RFC 4193: private networks of IPv6. The result of `is_private` differs between Python versions.
 _UNIQUE_LOCAL = ipaddress.IPv6Network("fc00::/7")
-# Where clouds tell a machine its secrets, beside link-local addresses.
+# Addresses of cloud metadata services, which contain secrets. Others have link-local addresses.
 _METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200")))
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -26,12 +31,12 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What may be reached beside public addresses.
+    """The addresses that may be reached in addition to public ones.
 
     Attributes:
-        private: private networks, but not this machine nor link-local addresses.
-        named: names, addresses and networks of the operator.
-        everywhere: whatever there is: the operator has named the very address.
+        private: True for private networks, but not for this machine and link-local addresses.
+        named: host names, addresses and networks that the operator allows.
+        everywhere: True for all addresses, for a URL that the operator has given.
     """
 
     private: bool = False
@@ -40,14 +45,14 @@ class Reach:
 
     @classmethod
     def of(cls, settings: Settings) -> Reach:
-        """Return what the settings allow to clients."""
+        """Return what the settings allow clients to reach."""
         named = settings.url_allow_host
         if settings.label_studio_url is not None:
             named += ((urlsplit(settings.label_studio_url).hostname or "").lower(),)
         return cls(settings.url_allow_private, named)
 
     def check(self, host: str, addresses: list[str]) -> None:
-        """Raise FetchRefused if one of the addresses of a host may not be reached."""
+        """Raise FetchRefused if an address of a host may not be reached."""
         if self.everywhere or host.lower() in self.named:
             return
         for text in addresses:
@@ -78,21 +83,21 @@ EVERYWHERE = Reach(everywhere=True)
 
 
 def is_public(address: str) -> bool:
-    """Return True for an IP address that is neither of a private network nor of this machine."""
+    """Return True if an IP address belongs neither to a private network nor to this machine."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         if ip.ipv4_mapped or ip in _NAT64:
             ip = ipaddress.IPv4Address(ip.packed[-4:])
-        # 6to4 and Teredo tunnel to an IPv4 host of the sender's choice.
+        # 6to4 and Teredo addresses lead to an IPv4 host that the client can choose.
         elif ip not in _GLOBAL_UNICAST or ip.sixtofour or ip.teredo:
             return False
     return ip.is_global and not ip.is_multicast
 
 
 def is_within(ip: _Address) -> bool:
-    """Return True for an address that is neither of this machine, nor of one link, nor a cloud's.
+    """Return True for an address that is not loopback, link-local, reserved or a metadata service.
 
-    Nor is it a form of IPv6 in which such an address may be hidden.
+    IPv6 forms that may contain such an address are excluded, too.
     """
     if isinstance(ip, ipaddress.IPv6Address) and ip not in _UNIQUE_LOCAL:
         return False
@@ -101,7 +106,7 @@ def is_within(ip: _Address) -> bool:
 
 
 def _unwrap(address: str) -> _Address:
-    """Return the IPv4 address that one of IPv6 stands for, or itself."""
+    """Return the IPv4 address inside an IPv6 address if it has one, or the address itself."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address) and (ip.ipv4_mapped or ip in _NAT64):
         return ipaddress.IPv4Address(ip.packed[-4:])

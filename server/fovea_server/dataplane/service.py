@@ -18,16 +18,19 @@ from fovea_server.traffic.traffic import Traffic
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Service:
-    """The objects that answer requests over any transport; `app.py` makes them.
+    """The objects that answer requests over any transport; `app.py` creates them.
 
     Attributes:
-        apis: of other software that are served -> the model that the operator named, or None.
-        authenticator: lets requests in.
-        budget: counts the bytes of requests and answers that are held.
-        json: parses long JSON.
-        drawing: drawing keeps the pixels of a whole image, so few are drawn at a time.
-        extensions: of Triton's protocol: shared memory, traces, settings of the log.
+        settings: settings of the operator.
+        apis: enabled APIs of other software: the model that the operator named, or None.
+        authenticator: checks the access of requests.
+        models: the models.
+        plane: runs the models.
+        extensions: extensions of Triton's protocol: shared memory, trace settings, log settings.
         traffic: logs and measures requests.
+        budget: counts the bytes of requests and responses.
+        json: parses large JSON documents.
+        drawing: limits concurrent drawing, which keeps the pixels of whole images.
     """
 
     settings: Settings
@@ -42,7 +45,7 @@ class Service:
     drawing: asyncio.Semaphore
 
     def close(self) -> None:
-        """Log all that was not logged yet, stop following the keys, and release GPUs' memory."""
+        """Write pending log lines, stop following the key file, and release GPU memory."""
         self.extensions.close()
         self.traffic.close()
         self.json.close()

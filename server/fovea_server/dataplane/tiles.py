@@ -1,4 +1,4 @@
-"""Cuts images where a request or a model asks for it, and joins what is found on their parts."""
+"""Cuts images into tiles, runs a model on the tiles, and joins the results."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from fovea_server.observability.model_statistics import StageTimes
 from fovea_server.scheduling.base import run_in_thread
 from fovea_server.tensors.messages import Cut, ImageRequest, ImageResult, RunParts, SentImage
 
-# Requests of one model at a time. Each holds the pixels of an image, or a picture that may be many
-# times as large.
+# Largest number of requests per model at a time: for tiled detection and for image-to-image models.
+# Each request holds the pixels of an image; an output image may be many times larger.
 _MAX_TILED, _MAX_PICTURES = 8, 4
 
 Part = TypeVar("Part", bound=TaskResult)
 
 
 class Tiles:
-    """Answers images part by part: tiles of a request, and those of a model that makes pictures.
+    """Runs models on the tiles of images, for requests with `tile` and for image-to-image models.
 
-    Images of one request are cut one after the other. All tiles of an image run together, or one
-    row of them after the other where the network makes pictures.
+    The images of one request are cut one after the other. For detection, all tiles of an image run
+    together; for image-to-image models, one row of tiles after the other.
 
     Args:
-        limits: on the encoded and the decoded image, and on the picture that is made of it.
+        limits: limits of the encoded, the decoded and the output image.
     """
 
     def __init__(self, limits: ImageLimits) -> None:
@@ -53,7 +53,7 @@ class Tiles:
         self._open: Counter[str] = Counter()
 
     def cut_of(self, model: str, engine: Engine, options: PredictOptions) -> Cut:
-        """Return the way in which a model answers requests with tiles, or makes pictures."""
+        """Return the function that runs a model on an image in tiles."""
         if options.tile is not None:
             return partial(self._answer_by_tiles, model)
         return partial(self._answer_by_pictures, model, engine)
@@ -67,7 +67,7 @@ class Tiles:
     async def _answer_image(
         self, request: ImageRequest, run: RunParts, sent: SentImage
     ) -> ImageResult | FoveaError:
-        """Find the objects on all tiles of an image."""
+        """Detect the objects on all tiles of an image."""
         async with self._decode_image(request, sent) as (image, began):
             if isinstance(image, FoveaError):
                 return image
@@ -92,7 +92,7 @@ class Tiles:
     async def _picture(
         self, model: str, engine: Engine, request: ImageRequest, run: RunParts, sent: SentImage
     ) -> ImageResult | FoveaError:
-        """Make a picture of an image."""
+        """Compute the output image of an image-to-image model."""
         async with self._decode_image(request, sent) as (image, began):
             if isinstance(image, FoveaError):
                 return image
@@ -118,7 +118,11 @@ class Tiles:
 
     @contextmanager
     def _count_request(self, model: str, most: int, what: str) -> Iterator[None]:
-        """Hold a place among the `most` requests of a model that are answered at a time."""
+        """Count a request, and reject it if the model has `most` requests already.
+
+        Raises:
+            QueueFull: `most` requests are being answered.
+        """
         if self._open[model] >= most:
             raise QueueFull(f"{most} {what}; send again later", retry_after_s=1.0)
         self._open[model] += 1
@@ -131,9 +135,10 @@ class Tiles:
     async def _decode_image(
         self, request: ImageRequest, sent: SentImage
     ) -> AsyncIterator[tuple[DecodedImage | FoveaError, int]]:
-        """Decode an image once there is room, which is held until it is answered.
+        """Decode an image when there is room, and hold its memory until the end of the block.
 
-        Yields it with the time, `time.monotonic_ns`, at which its decoding began.
+        Yields:
+            The image or its error, and the time when decoding began, from `time.monotonic_ns`.
         """
         async with request.place_of(sent) or nullcontext() as place:
             began = time.monotonic_ns()
@@ -167,14 +172,16 @@ async def _run_parts(
     parts: Sequence[NDArray[np.uint8]],
     times: list[StageTimes],
 ) -> list[Part] | FoveaError:
-    """Run the model on parts of an image, and note the times of the slowest.
+    """Run the model on parts of an image, and append the times of the slowest part to `times`.
 
-    An error that it returns is of the image, one that it raises is of the request.
+    Returns:
+        The results of the parts, or the error of this image. Errors that concern the whole
+        request are raised.
     """
     crops = [DecodedImage(part, image.orientation) for part in parts]
     try:
         answers = await run(replace(request, encode=None, keep_pixels=False), crops)
-    except InvalidRequest as error:  # the queue never has room for as many
+    except InvalidRequest as error:  # the queue can never hold this many parts
         return error
     found = list[Part]()
     for answer in answers:
@@ -193,7 +200,7 @@ def _answer(
     runs: Sequence[StageTimes],
     join: Callable[[], TaskResult],
 ) -> ImageResult:
-    """Join what was found on the parts of an image, whose runs took these times; write it."""
+    """Join the results of an image's parts, encode the result, and sum the times of all runs."""
     began = time.monotonic_ns()
     result = ImageResult(image.width, image.height, image.orientation, join())
     if request.keep_pixels:

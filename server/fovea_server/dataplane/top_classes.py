@@ -1,4 +1,4 @@
-"""Outputs of which a request wants the top classes."""
+"""Replaces outputs by their top classes (Triton's classification extension)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fovea_preprocess.errors import InvalidRequest
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.messages import InferResponse, OutputTensor
 
-# Triton cannot sort these types; the message is its own.
+# Datatypes that Triton cannot sort.
 _UNSUPPORTED = frozenset({"BOOL", "FP16", "BF16", "BYTES"})
 
-# Sorting this many elements takes about a millisecond.
+# Number of elements from which sorting takes more than about a millisecond.
 _MANY = 65_536
 
 
 def check_class_type(datatype: str) -> None:
-    """Raise InvalidRequest for a type that cannot be classified."""
+    """Raise InvalidRequest if an output of this datatype cannot be classified."""
     if datatype in _UNSUPPORTED:
         raise InvalidRequest(
             f"class result not available for output due to unsupported type '{datatype}'"
@@ -35,15 +35,15 @@ def classify(
     """Return the largest `k` elements of each row as text, largest first.
 
     Args:
-        tensor: of a type that `check_class_type` accepts; all dimensions but the batch are
-            flattened.
-        k: from 1; all elements where a row has fewer.
-        labels: class names by index; may be shorter than a row.
-        batched: the first dimension is the batch.
+        tensor: output with a datatype that `check_class_type` accepts. All dimensions except the
+            batch are flattened.
+        k: number of elements, at least 1; a shorter row returns all its elements.
+        labels: class names by index; the list may be shorter than a row.
+        batched: True if the first dimension is the batch.
 
     Returns:
-        BYTES [rows, k], or [k] without a batch: ``value:index`` or ``value:index:label``, with
-        fractions as C's ``%f``.
+        BYTES [rows, k], or [k] without a batch: ``value:index`` or ``value:index:label``. Floats
+            have the format of C's ``%f``.
     """
     shape = tensor.shape if batched else (1, *tensor.shape)
     rows = tensor.array.reshape(shape[0], math.prod(shape[1:]))
@@ -54,11 +54,14 @@ def classify(
 
 
 def _find_largest(row: Array, k: int) -> Array:
-    """Find the indices of the largest `k`; equal ones in order, NaN last."""
+    """Return the indices of the largest `k` elements.
+
+    Equal elements keep their order, and NaN comes last.
+    """
     keys = np.where(np.isnan(row), -np.inf, row) if row.dtype.kind == "f" else row
     if k == 0:
         return np.empty(0, np.intp)
-    # Partitioning and then sorting only the top k is linear in the row.
+    # Partitioning the row and sorting only the top k takes linear time.
     least = np.partition(keys, len(keys) - k)[len(keys) - k]
     larger = np.flatnonzero(keys > least)
     order = len(larger) - 1 - np.argsort(keys[larger][::-1], kind="stable")[::-1]
@@ -74,7 +77,7 @@ def _text(row: Array, index: int, labels: Sequence[str] | None) -> bytes:
 
 
 def check_classes(model: ServedModel, classes: Container[str]) -> None:
-    """Raise InvalidRequest if the top classes of an output are requested, and it has none."""
+    """Raise InvalidRequest if an output in `classes` cannot be classified."""
     for tensor in model.signature.outputs:
         if tensor.name in classes:
             check_class_type(tensor.datatype)
@@ -83,7 +86,7 @@ def check_classes(model: ServedModel, classes: Container[str]) -> None:
 async def replace_by_classes(
     response: InferResponse, classes: Mapping[str, int], model: ServedModel
 ) -> None:
-    """Replace outputs by their top classes."""
+    """Replace the outputs in `classes` by their top classes."""
     for index, tensor in enumerate(response.outputs):
         if not (k := classes.get(tensor.name, 0)):
             continue

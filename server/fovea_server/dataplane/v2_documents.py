@@ -1,4 +1,4 @@
-"""Parts of the v2 protocol for HTTP and gRPC: documents about the server and models, refusals."""
+"""Documents and rejections of the v2 protocol that HTTP and gRPC share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fovea_server.observability.model_statistics import Duration
 from fovea_server.settings import Settings
 from fovea_server.tensors.signature import ModelTensor
 
-# The version of Triton that these answers follow; clients compare versions.
+# Version of Triton whose responses Fovea imitates. Clients compare versions.
 VERSION = "2.51.0"
 _EXTENSIONS = (
     "classification",
@@ -32,27 +32,27 @@ _EXTENSIONS = (
 
 
 def refuse_decoupled(model: ServedModel, caller: str) -> None:
-    """Raise Unsupported for a decoupled model, which sends any number of answers.
+    """Raise Unsupported for a decoupled model, which may send any number of responses.
 
-    `caller` is Triton's name of the interface that expects one answer.
+    `caller` is Triton's name of the interface that expects one response.
     """
     if model.config.model_transaction_policy.decoupled:
         raise Unsupported(f"{caller} doesn't support models with decoupled transaction policy")
 
 
 def refuse_repository(name: str | None) -> None:
-    """Raise Unsupported for a request that names a repository: the only one has no name."""
+    """Raise Unsupported if a request names a repository; Fovea's only repository has no name."""
     if name:
         raise Unsupported("'repository_name' specification is not supported")
 
 
 def server_metadata(settings: Settings) -> dict[str, Any]:
-    """Describe the server: name, version and extensions of the protocol."""
+    """Return the name, version and protocol extensions of the server."""
     return {"name": settings.id, "version": VERSION, "extensions": list(_EXTENSIONS)}
 
 
 def model_metadata(model: ServedModel, versions: Iterable[int]) -> dict[str, Any]:
-    """Describe a model: its inputs, outputs and the versions in service."""
+    """Return the inputs, outputs and served versions of a model."""
     return {
         "name": model.name,
         "versions": [str(version) for version in versions],
@@ -69,10 +69,10 @@ def _tensor(tensor: ModelTensor) -> dict[str, Any]:
 def statistics_json(
     models: Iterable[ServedModel], name: str | None, version: int | None
 ) -> dict[str, Any]:
-    """Report the counters of models that are ready, by name and version; None for all.
+    """Return the counters of ready models by name and version; None selects all.
 
     Raises:
-        InvalidRequest: there is no such model or version; Triton's text.
+        InvalidRequest: the model or version does not exist; the text is Triton's.
     """
     ready = [model for model in models if model.state is State.READY]
     found = [model for model in ready if name in (None, model.name)]
@@ -86,7 +86,7 @@ def statistics_json(
 
 
 def version_statistics(model: ServedModel) -> dict[str, Any]:
-    """Report the counters of one version of a model."""
+    """Return the counters of one version of a model."""
     statistics = model.statistics
     durations = {of: value for of, value in vars(statistics).items() if isinstance(value, Duration)}
     return {

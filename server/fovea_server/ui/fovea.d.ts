@@ -185,7 +185,7 @@ export interface PredictAnswer {
   timing_ms: TimingMs;
 }
 
-/** Images of an index that are most like those of a request, in their order. */
+/** For each image of a request, in order, the most similar images of an index. */
 export interface SearchAnswer {
   model: string;
   version: string;
@@ -217,7 +217,7 @@ export interface ModelSummary {
   label_count: number;
 }
 
-/** All that is known of one version of a model. */
+/** All properties of one version of a model. */
 export interface Model {
   name: string;
   /** the version that this is about: the current one, or the newest if none can answer */
@@ -251,7 +251,7 @@ export interface Model {
   made_of: string[];
 }
 
-/** Counters of the versions of a model that are ready, since they were loaded. */
+/** Counters of a model's ready versions since they were loaded. */
 export interface ModelStatistics {
   name: string;
   /** successful requests by the seconds they took, as a histogram of Prometheus: the last, +Inf, counts all since the server started; empty before any */
@@ -531,7 +531,7 @@ export interface TimingMs {
   stages?: Record<string, number>;
 }
 
-/** The matches of one image of a request, or `error`. */
+/** The matches of one image of a request, or its `error`. */
 export interface ImageMatches {
   /** best first */
   matches?: Match[];
@@ -539,7 +539,7 @@ export interface ImageMatches {
   error?: ErrorDetail;
 }
 
-/** One version of a model in the repository; it need not be loaded. */
+/** One version of a model in the repository, loaded or not. */
 export interface ModelVersion {
   version: string;
   state: State;
@@ -788,7 +788,7 @@ export interface ErrorDetail {
   message: string;
 }
 
-/** An image of an index; the score is the cosine of both vectors, -1 to 1. */
+/** An image of an index; the score is the cosine of both embeddings, -1 to 1. */
 export interface Match {
   name: string;
   /** the cosine of both vectors */
@@ -962,7 +962,7 @@ export interface RequestStatistics {
   cache_miss: Duration;
 }
 
-/** Where the time of executions of one batch size went. */
+/** Where the time of executions with one batch size went. */
 export interface BatchStatistics {
   batch_size: number;
   compute_input: Duration;
@@ -1065,7 +1065,7 @@ export interface Distribution {
   exact: boolean;
 }
 
-/** The number of times that something happened, and the total time it took. */
+/** A number of events and their total duration. */
 export interface Duration {
   count: number;
   ns: number;
