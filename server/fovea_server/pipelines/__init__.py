@@ -1,1 +1,1 @@
-"""Pipelines: one model made of a detector and others that look at what it finds."""
+"""Pipelines: a model made of a detector and other models that run on the detected objects."""

@@ -1,4 +1,4 @@
-"""Reads pipeline.toml: the stages of a pipeline as they are written."""
+"""Reads pipeline.toml and runs the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -36,22 +36,23 @@ Answers = list[ImageResult | FoveaError]
 Ask = Callable[[str, ImageRequest], Awaitable[tuple[Engine, Answers]]]
 Results = Awaitable[Answers]
 
-# A queue has room for twice as many crops of one pipeline: others may ask its model, too.
+# Divisor of a queue: the crops of one pipeline fill at most half of it, because other requests
+# use the same model.
 _SHARE_OF_QUEUE = 2
 _WAVES = 4
 
 PLATFORM = "fovea_composite"
-"""Of the configuration of such a model; its steps are the models that it runs."""
+"""Platform in the configuration of a pipeline. Its ensemble steps are the models that it runs."""
 
 PIPELINE_FILE = "pipeline.toml"
 
-# Keys that say which part of the image a stage sees; a stage on the crops of another has none.
+# Keys that choose a part of the image. A stage on the crops of another stage must not have them.
 _OF_CROPS = ("crop", "padding", "min_size")
 
 
 @dataclass(slots=True, eq=False)
 class _Image:
-    """An image between stages: crops by stage and object, and what was found of each object."""
+    """Crops of an image by stage and object, and the stage results of each object."""
 
     crops: dict[str, dict[int, Pixels]]
     masked: bool
@@ -61,13 +62,13 @@ class _Image:
 
 
 class PipelineRun:
-    """Answers images. Calls share the models' queues with each other and with other requests.
+    """Runs a pipeline on images. Concurrent calls share the queues of the models.
 
     Args:
-        first: name and model of the detector's stage.
-        stages: the others, each after that which it builds on.
-        ask: has a model answer.
-        most: images that a model takes into its queue.
+        first: name of the first stage, and its model.
+        stages: the other stages; each one follows the stage that it builds on.
+        ask: runs a model on images.
+        most: number of images that the queue of a model holds.
     """
 
     def __init__(
@@ -80,12 +81,13 @@ class PipelineRun:
         self._rooms = {stage.name: asyncio.Semaphore(min(_WAVES, most)) for stage in stages}
 
     async def __call__(self, request: ImageRequest) -> Answers:
-        """Answer images, in order."""
+        """Return the results of images, in order."""
         began, (name, model) = time.monotonic_ns(), self._first
         cut: dict[int, _Image] = {}
 
         def keep_crops(result: ImageResult) -> bytes:
-            # In the thread that found the objects: an image is not kept, only what stages see.
+            # This function runs in the thread that detected the objects. It keeps the crops for the
+            # stages instead of the whole image.
             found = result.found
             assert isinstance(found, Detections), "it was checked"
             assert result.pixels is not None, "asked for with keep_pixels"
@@ -113,7 +115,7 @@ class PipelineRun:
                 stages[stage.name] = time.monotonic_ns() - began
             for key, image in cut.items():
                 write = partial(_encode, request, images[key], image)
-                # Masks are written in milliseconds, and all else in microseconds.
+                # Encoding masks takes milliseconds; encoding other results takes microseconds.
                 images[key].encoded = await asyncio.to_thread(write) if image.masked else write()
         for result in images.values():
             result.stages = stages
@@ -122,7 +124,7 @@ class PipelineRun:
     async def _run_stage(
         self, stage: BoundStage, images: Sequence[_Image], request: ImageRequest
     ) -> None:
-        """Have a stage look at all crops that it is for, of all images of a request."""
+        """Run a stage on its crops of all images of a request."""
         seen: list[tuple[_Image, int, Pixels]] = []
         for image in images:
             if stage.base:
@@ -163,7 +165,7 @@ def _options(stage: BoundStage) -> PredictOptions:
 
 
 def _choose_crops(stage: BoundStage, image: _Image) -> dict[int, Pixels]:
-    """Choose from the crops of its base by what that has found."""
+    """Return the base stage's crops that this stage runs on, by the base's results."""
     chosen: dict[int, Pixels] = {}
     for index, crop in image.crops[stage.base].items():
         base = next(each for each in image.stage_results[index] if each.stage == stage.base)
@@ -173,11 +175,11 @@ def _choose_crops(stage: BoundStage, image: _Image) -> dict[int, Pixels]:
 
 
 def _encode(request: ImageRequest, result: ImageResult, image: _Image | None) -> bytes:
-    """Give the objects of a result their stage results, and write it."""
+    """Add the stage results to the objects of a result, and encode it."""
     found = result.found
     assert isinstance(found, Detections), "it was checked"
     stage_results = {} if image is None else image.stage_results
-    # The first model may be a pipeline, which has stage results of its own.
+    # The first model may be a pipeline whose objects already have stage results.
     before = found.stage_results or ((),) * len(found)
     merged = tuple((*mine, *stage_results.get(index, ())) for index, mine in enumerate(before))
     result.found = replace(found, stage_results=merged)
@@ -185,7 +187,11 @@ def _encode(request: ImageRequest, result: ImageResult, image: _Image | None) ->
 
 
 def pipeline_config(folder: Path, name: str) -> ModelConfig:
-    """Make the configuration of a folder that is a pipeline; raises as `Pipeline.read`."""
+    """Make the configuration of a pipeline's directory.
+
+    Raises:
+        InvalidModel: the directory also has config.pbtxt, or pipeline.toml is invalid.
+    """
     if (folder / CONFIG_FILE).exists():
         raise InvalidModel(f"{folder / CONFIG_FILE} is beside {PIPELINE_FILE}: remove one of them")
     models = Pipeline.read(folder).models
@@ -194,7 +200,7 @@ def pipeline_config(folder: Path, name: str) -> ModelConfig:
 
 
 def complete_config(config: ModelConfig, first: ModelConfig, engine: Engine | None) -> ModelConfig:
-    """Fill in what the first model says, whose input takes the images."""
+    """Complete a configuration with the batch size, input and image outputs of a model."""
     parameters = {}
     if engine is not None and engine.head is not None:
         listed = orjson.dumps(image_outputs(engine.head, of_pipeline=True)).decode()
@@ -204,7 +210,7 @@ def complete_config(config: ModelConfig, first: ModelConfig, engine: Engine | No
 
 
 class StageTable(BaseModel):
-    """A table `[[stages]]`: a model, and the crops that it sees."""
+    """A table `[[stages]]`: a model, and the crops that it runs on."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -222,12 +228,12 @@ class StageTable(BaseModel):
 
     @property
     def title(self) -> str:
-        """Return its name, by default that of its model."""
+        """Return the name of the stage; the default is the name of its model."""
         return self.name or self.model
 
 
 def is_pipeline(folder: Path) -> bool:
-    """Return whether a folder of the repository is a pipeline; False if it may not be read."""
+    """Return True if a directory has a pipeline.toml; False if the directory may not be read."""
     try:
         return (folder / PIPELINE_FILE).is_file()
     except PermissionError:
@@ -235,11 +241,11 @@ def is_pipeline(folder: Path) -> bool:
 
 
 StageRow = dict[str, str]
-"""A stage for people: its "name", its "model", what of an image it "sees", and what it "gives"."""
+"""A stage for display: its "name", its "model", the crops that it "sees", what it "gives"."""
 
 
 class Pipeline(BaseModel):
-    """The file: a model made of others, the first of which answers for labels, task and options."""
+    """The content of pipeline.toml. The first model supplies labels, task and options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -248,7 +254,11 @@ class Pipeline(BaseModel):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the file of a model's folder; InvalidModel says what is wrong with it."""
+        """Read the pipeline.toml in a model's directory.
+
+        Raises:
+            InvalidModel: the file is invalid; the message has the reason.
+        """
         path = folder / PIPELINE_FILE
         try:
             read = cls.model_validate(tomllib.loads(path.read_text("utf-8-sig")))
@@ -290,18 +300,27 @@ class Pipeline(BaseModel):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Return the names of the models, each once, that of the detector first."""
+        """Return the names of the models without repetition, the first stage's model first."""
         return tuple(dict.fromkeys(stage.model for stage in self.stages))
 
     def bind(
         self, engines: Mapping[str, Engine], ask: Ask, most: int
     ) -> Callable[[ImageRequest], Results]:
-        """Check that the models fit, and return the call that answers images; as `bind_stage`."""
+        """Check that the models fit together, and return the function that runs the pipeline.
+
+        Args:
+            engines: engines of all models, by model name.
+            ask: runs a model on images.
+            most: number of images that the queue of a model holds.
+
+        Raises:
+            InvalidModel: a model does not fit its stage.
+        """
         first, stages = self.stages[0], self._bind_stages({n: e.card for n, e in engines.items()})
         return PipelineRun((first.title, first.model), stages, ask, most)
 
     def describe(self, cards: Mapping[str, EngineCard]) -> tuple[StageRow, ...]:
-        """Return the stages for people; raises as `bind_stage`."""
+        """Return the stages for display; raises the errors of `bind_stage`."""
         first, stages = self.stages[0], self._bind_stages(cards)
         rows = [(first, "the image", cards[first.model].task)]
         rows += [(each.table, each.sees, each.field) for each in stages]
@@ -312,12 +331,16 @@ class Pipeline(BaseModel):
 
     @property
     def reference(self) -> str:
-        """Describe its reference; empty without one. Raises as `PipelineCard.read`."""
+        """Return a line about the pipeline's reference; "" if there is none.
+
+        Raises:
+            InvalidModel: the reference is damaged.
+        """
         card = PipelineCard.read(self._folder)
         return "" if card is None else card.text
 
     def engines(self) -> Iterator[tuple[str, StageEngine]]:
-        """Yield the names of its stages, and the engines that are to be served for them."""
+        """Yield the name of each stage, and the engine that is served for it."""
         first, *later = self.stages
         root = self._folder.parent
         if (root / first.model / PIPELINE_FILE).is_file():
@@ -337,7 +360,12 @@ class Pipeline(BaseModel):
 
 
 def check_reference(folder: Path) -> None:
-    """Refuse, as InvalidOption, the reference of a pipeline that other engines have made."""
+    """Check that the reference of a pipeline was made with the engines that are served now.
+
+    Raises:
+        InvalidOption: a stage has another engine than the reference.
+        InvalidModel: the pipeline or its reference is invalid.
+    """
     card = PipelineCard.read(folder) if is_pipeline(folder) else None
     if card is None:
         return
@@ -359,7 +387,7 @@ def _engine(repository: ModelRepository, model: str) -> StageEngine:
     if not served:
         raise NotFound(f"there is no model '{model}'")
     file = repository.folder(model, served[-1]) / CARD_FILE
-    # One that Fovea has not built has no card.
+    # An engine that Fovea did not build has no card.json.
     key = EngineCard.read(file).content_key if file.is_file() else ""
     return StageEngine(model=model, version=served[-1], key=key)
 
@@ -370,8 +398,8 @@ def _key(field: str) -> str:
 
 
 def _wrong(error: ValidationError) -> str:
-    """Describe the first fault, with the key that an unknown one may mean."""
-    # Where a key is missing, its name may be misspelt.
+    """Describe the first error; for an unknown key, suggest a similar one."""
+    # Report unknown keys first: a missing key may be a misspelt one.
     first, *_ = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     match first["loc"]:
         case ("stages",) | ("stages", int()):

@@ -1,4 +1,4 @@
-"""Keeps what a pipeline finds on images as its reference, and compares with it later."""
+"""Stores the results of a pipeline on images as its reference, and compares new results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fovea_preprocess.text import counted
 
 REFERENCE_FILE = "reference.json"
 
-# Directions of vectors that are equal differ by the rounding of float32.
+# Agreement below which the worst example is shown. Equal embeddings differ by float32 rounding.
 _SHOWN = 0.9995
 
 _MAX = float(np.finfo(np.float32).max)
@@ -29,9 +29,13 @@ _Id = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 
 def reference_path(folder: Path) -> Path:
-    """Return the path of the reference in a pipeline's folder; InvalidModel if it is no file."""
+    """Return the path of the reference in a pipeline's directory.
+
+    Raises:
+        InvalidModel: the path exists but is not a regular file.
+    """
     path = folder / REFERENCE_FILE
-    # A pipe would never end.
+    # Reading a named pipe could block forever.
     if path.exists() and not path.is_file():
         raise InvalidModel(f"{path} is no file: move it away")
     return path
@@ -44,7 +48,7 @@ class _Comparison(NamedTuple):
 
 
 class StageEngine(BaseModel):
-    """The engine that answered for a stage."""
+    """The engine that ran for a stage; `key` is the content key of its card.json."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -53,7 +57,7 @@ class StageEngine(BaseModel):
     key: str
 
     def text(self, before: Self | None) -> str:
-        """Describe it, and the one that it has replaced."""
+        """Describe this engine, and the engine `before` that it has replaced."""
         text = f"{self.model} version {self.version}"
         if before is None or (before.model, before.key) == (self.model, self.key):
             return text
@@ -63,14 +67,14 @@ class StageEngine(BaseModel):
         return f"{text}, was {was}version {before.version}"
 
     def undo(self, before: Self | None) -> str:
-        """Return the command by which the version that it has replaced answers again."""
+        """Return the command that restores the version before; "" if no command can."""
         if before is None or before.model != self.model or before.version == self.version:
             return ""
         return f"fovea promote {self.model} {before.version}"
 
 
 class StageOutput(BaseModel):
-    """The result of a stage on a crop: the arrays of a value of this kind; none where it failed."""
+    """The result of a stage on a crop: kind and arrays of its value; empty if the crop failed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -80,17 +84,17 @@ class StageOutput(BaseModel):
 
     @classmethod
     def of(cls, result: StageResult) -> Self:
-        """Take what a stage has found."""
+        """Convert a stage result."""
         found = result.found
         arrays = [] if found is None else [array.tolist() for array in found.arrays]
         kind = "" if found is None else type(found).__name__
         return cls(kind=kind, arrays=arrays, caption=result.caption)
 
     def compare(self, result: StageResult, image: str) -> _Comparison:
-        """Measure how far a stage finds the same now."""
+        """Compare this result with a new result of the same stage."""
         try:
             agreement, words = self._measure_shared(result.found, result.vocabulary.labels)
-        except (ValueError, IndexError, OverflowError):  # of a network with other arrays
+        except (ValueError, IndexError, OverflowError):  # another model may return other arrays
             agreement, words = 0.0, self.caption
         change = f"{self.caption!r}, now {result.caption!r}, on {image}"
         if result.caption in (self.caption, words):
@@ -101,7 +105,7 @@ class StageOutput(BaseModel):
     def _measure_shared(
         self, found: TaskResult | None, labels: Sequence[str] | None
     ) -> tuple[float, str]:
-        """Return the agreement, 0 to 1, and what this would be called by the names of now."""
+        """Return the agreement (0 to 1), and the old result's caption with current names."""
         if found is None or type(found).__name__ != self.kind:
             return 0.0, self.caption
         pairs = zip(self.arrays, found.arrays, strict=True)
@@ -113,7 +117,7 @@ class StageOutput(BaseModel):
 
 
 class SeenImage(BaseModel):
-    """The objects on an image, best first, and the output of each stage for each, by its name."""
+    """The objects on an image, best first, and for each object the stage results by stage name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -128,7 +132,7 @@ class SeenImage(BaseModel):
 
     @classmethod
     def of(cls, name: str, sha256: str, found: Detections) -> Self:
-        """Take what a pipeline finds."""
+        """Convert the result of a pipeline."""
         outputs = [
             {each.stage: StageOutput.of(each) for each in one} for one in found.stage_results or ()
         ]
@@ -153,7 +157,10 @@ class SeenImage(BaseModel):
         return self
 
     def objects(self, now: Detections) -> Detections:
-        """Return them without the outputs of stages, and without points where `now` has others."""
+        """Return the objects without stage results.
+
+        Keypoints are omitted if `now` has another number of keypoints.
+        """
         rotated, points = (
             None if rows is None else np.array(rows, np.float32)
             for rows in (self.rotated, self.keypoints)
@@ -170,7 +177,7 @@ class SeenImage(BaseModel):
 
 
 class PipelineCard(BaseModel):
-    """The stage results of a pipeline, and the engines that it ran, by the names of its stages."""
+    """The reference of a pipeline: its results on images, and the engines by stage name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -183,13 +190,17 @@ class PipelineCard(BaseModel):
     def of(
         cls, images_from: str, stages: Mapping[str, StageEngine], images: Sequence[SeenImage]
     ) -> Self:
-        """Make the card of what was found just now."""
+        """Make a reference of new results, with the current time."""
         now = datetime.now(UTC).replace(microsecond=0)
         return cls(created=now, images_from=images_from, stages=dict(stages), images=list(images))
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Read the card of a pipeline's folder, None without; InvalidModel if it is damaged."""
+        """Read the reference in a pipeline's directory; return None if there is none.
+
+        Raises:
+            InvalidModel: the file is damaged or cannot be read.
+        """
         path = reference_path(folder)
         try:
             return cls.model_validate_json(path.read_bytes())
@@ -207,12 +218,12 @@ class PipelineCard(BaseModel):
 
     @property
     def objects(self) -> int:
-        """Count the objects that requests get by default."""
+        """Return the number of objects with the default minimum score or more."""
         return sum(score >= CONF for each in self.images for score in each.scores)
 
     @property
     def text(self) -> str:
-        """Describe it in a line."""
+        """Return a line with the counts, the images and the time of the reference."""
         objects = counted(self.objects, "object")
         images = counted(len(self.images), "image")
         return f"{objects} on {images} of {self.images_from}, {self.created:%Y-%m-%d %H:%M} UTC"
@@ -220,10 +231,10 @@ class PipelineCard(BaseModel):
     def agreement(
         self, engines: Mapping[str, StageEngine], found: Sequence[Detections]
     ) -> Iterator[StageAgreement]:
-        """Yield for each stage how far it finds the same now on the same images.
+        """Yield for each stage how well its new results agree with the reference.
 
-        A later stage is compared on those of these objects that it saw then and now: where others
-        decide otherwise what it sees, that does not count as its own.
+        A later stage is compared only on objects that it saw both times. A change in an earlier
+        stage that shows it other objects does not lower its agreement.
         """
         first, *later = engines
         pairs = [

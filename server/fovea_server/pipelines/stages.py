@@ -1,4 +1,4 @@
-"""Checks a later stage of a pipeline against the models, and chooses what it sees."""
+"""Checks a later stage of a pipeline against the models, and cuts the crops that it runs on."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 Pixels = NDArray[np.uint8]
 
-# Centres of the eyes, tip of the nose, corners of the mouth, in 112 x 112: where ArcFace's
-# networks, and those after it, were taught to find them.
+# Positions of the eyes, the tip of the nose and the corners of the mouth in 112 x 112 pixels.
+# ArcFace and later face models were trained on faces aligned to these positions.
 _FACE = np.array(
     [
         [38.2946, 51.6963],
@@ -40,7 +40,7 @@ _FACE = np.array(
     ]
 )
 _FACE_SIDE = 112
-# Words of a corner's name -> its number, clockwise from the top left.
+# Words in a corner's name: its number, clockwise from the top left.
 _CORNERS = {
     frozenset(vocabulary.split()): number
     for number, names in enumerate(
@@ -53,16 +53,17 @@ _CORNERS = {
     )
     for vocabulary in names
 }
-# A text is read along its longer side.
+# Ratio of height to width from which a crop is rotated, because text runs along the longer side.
 _UPRIGHT = 1.5
 
-# Of an image, that crops of it may have together.
+# Largest total number of pixels of rotated crops, as a multiple of the image's pixels.
 _MAX_PIXELS = 2
-# Values of crops that are read as they are; of more, those from which a model's input is made by
-# far are cut out of a smaller image, whose sides are still so many times the input's.
+# Largest total number of values in box crops of full resolution. Beyond this number, large
+# crops are cut from a downscaled image, whose crops have at least `_FINER` times the sides of
+# the model's input.
 _MAX_READ, _FINER = 1 << 30, 2
 _FINDS = ("detect", "segment", "pose", "obb", "text")
-# Task of a stage's model -> where its answer may go, the usual place first.
+# Task of a stage's model: fields of an object that may hold its result, the default first.
 _PLACES: Mapping[str, tuple[str, ...]] = {
     "attributes": ("attributes",),
     "classify": ("classes", "attributes"),
@@ -72,11 +73,12 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
 
 
 def box_crop(pixels: Pixels, found: Detections, index: int, padding: float) -> Pixels:
-    """Cut an upright box, with `padding` of its sides on each side, as far as the image goes.
+    """Return the crop of an upright box as a view of the image.
 
-    It is a view of the image.
+    `padding` is a fraction of the box's sides, added on each side. The crop ends
+    at the image's edge.
     """
-    # As an answer has them, so that a client cuts the same.
+    # Round like the response does, so that clients can cut the same crop.
     x1, y1, x2, y2 = (round(each, 2) for each in found.boxes[index].tolist())
     wide, high = padding * (x2 - x1), padding * (y2 - y1)
     left, top = max(0, math.floor(x1 - wide)), max(0, math.floor(y1 - high))
@@ -84,7 +86,7 @@ def box_crop(pixels: Pixels, found: Detections, index: int, padding: float) -> P
 
 
 def smaller(pixels: Pixels, times: int) -> Pixels:
-    """Return an image of so many times fewer rows and columns, averages of its pixels."""
+    """Return an image downscaled by the factor `times`, with averaged pixels."""
     made = cv2.resize(pixels, None, fx=1 / times, fy=1 / times, interpolation=cv2.INTER_AREA)
     return made.astype(np.uint8, copy=False)
 
@@ -92,9 +94,9 @@ def smaller(pixels: Pixels, times: int) -> Pixels:
 def rotated_crop(
     pixels: Pixels, found: Detections, index: int, padding: float, *, scale: float = 1.0
 ) -> Pixels:
-    """Cut a rotated box and turn it upright, by the smaller angle; a text lies along its line.
+    """Return the crop of a rotated box, turned upright by the smaller angle.
 
-    What is cut is smaller than on the image by `scale`.
+    Text runs from left to right in the crop. `scale` is the size of the crop relative to the image.
     """
     assert found.rotated is not None, "the stage was checked"
     row = found.rotated[index : index + 1].astype(np.float64)
@@ -107,9 +109,10 @@ def rotated_crop(
 
 
 def corner_order(names: Sequence[str]) -> tuple[int, ...] | None:
-    """Return the indices of four points, clockwise from the top left, by their names.
+    """Return the indices of four points, clockwise from the top left, by the names of the points.
 
-    None where the names do not say which corner each of them is.
+    Returns:
+        None if the names do not identify the four corners.
     """
     corners = [_CORNERS.get(frozenset(re.split(r"[\W_]+", name.lower()))) for name in names]
     if set(corners) != {0, 1, 2, 3} or len(corners) != 4:
@@ -124,10 +127,17 @@ def point_crop(
     size: tuple[int, int],
     order: tuple[int, ...] | None = None,
 ) -> Pixels:
-    """Warp four points to the corners of (width, height); or a face.
+    """Return a perspective crop of four points, or the aligned crop of a face.
 
-    `order` has the indices of the four, clockwise from the top left; without it, the side that runs
-    to the right most is the top. A face has five points, and keeps its shape.
+    A face has five points and keeps its proportions.
+
+    Args:
+        pixels: the image, uint8 [height, width, 3].
+        found: detections with keypoints.
+        index: index of the object.
+        size: (width, height) of the crop.
+        order: indices of the four points, clockwise from the top left. If None, the top is the side
+            that points most directly to the right.
     """
     assert found.keypoints is not None, "the stage was checked"
     points = found.keypoints[index, :, :2].astype(np.float64)
@@ -140,14 +150,14 @@ def point_crop(
 
 
 def _clockwise(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return points in the order in which they lie around their middle."""
+    """Return points in clockwise order around their mean."""
     x, y = (points - points.mean(axis=0)).T
     around: NDArray[np.float64] = points[np.argsort(np.arctan2(y, x))]
     return around
 
 
 def _top_first(outline: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return corners that go clockwise from the top left: the top runs to the right most."""
+    """Rotate clockwise corners so that the first side points most directly to the right."""
     sides = np.roll(outline, -1, axis=0) - outline
     lengths = np.maximum(np.hypot(*sides.T), np.finfo(np.float64).tiny)
     return np.roll(outline, -int(np.argmax(sides[:, 0] / lengths)), axis=0)
@@ -164,7 +174,7 @@ def _warp(pixels: Pixels, outline: NDArray[np.float64], size: tuple[int, int]) -
 
 
 def _similarity(points: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the rotation, scale and shift [2, 3] with the least squared distances."""
+    """Return the least-squares rotation, scale and shift as a matrix [2, 3]."""
     x, y = points.T
     one, none = np.ones_like(x), np.zeros_like(x)
     rows = np.concatenate([np.stack([x, -y, one, none], 1), np.stack([y, x, none, one], 1)])
@@ -174,16 +184,17 @@ def _similarity(points: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDA
 
 @dataclass(frozen=True, slots=True)
 class BoundStage:
-    """A stage whose model is known.
+    """A stage with its model.
 
     Attributes:
-        base: the stage on whose crops it runs; empty for the detector's objects.
-        classes: ids of the classes that it is for, of the detector or of the base; None for all.
-        size: (width, height) of the model's input.
-        turn: id of a class of the base -> the score from which a crop is turned upside down.
-        field: of an object, where the answer goes.
-        order: indices of the detector's four points, clockwise from the top left; None where they
-            are not named so.
+        table: the stage in pipeline.toml.
+        base: stage whose crops it runs on; "" for the detector's objects.
+        classes: IDs of the detector's or the base's classes that it runs on; None for all.
+        size: (width, height) of the model's input in pixels.
+        turn: class ID of the base: the score from which a crop is rotated by 180 degrees.
+        field: field of an object for the result.
+        order: indices of the detector's four points, clockwise from the top left; None if the names
+            of the points do not identify corners.
     """
 
     table: StageTable
@@ -196,12 +207,12 @@ class BoundStage:
 
     @property
     def name(self) -> str:
-        """Return its name."""
+        """Return the name of the stage."""
         return self.table.title
 
     @property
     def sees(self) -> str:
-        """Say what of an image it sees."""
+        """Return a description of the crops that the stage runs on."""
         table = self.table
         names = ", ".join(map(str, table.classes))
         if self.base:
@@ -219,7 +230,7 @@ class BoundStage:
         return "; ".join(filter(None, parts))
 
     def crops(self, pixels: Pixels, found: Detections) -> dict[int, Pixels]:
-        """Cut out the objects that it is for, by index."""
+        """Return the crops of the objects that the stage runs on, by object index."""
         sides = found.boxes[:, 2:] - found.boxes[:, :2]
         wanted = (found.scores >= self.table.least_score) & (
             sides.min(axis=1) >= self.table.min_size
@@ -231,7 +242,7 @@ class BoundStage:
                 cut = partial(box_crop, padding=self.table.padding)
             case "rotated":
                 assert found.rotated is not None, "the stage was checked"
-                # Boxes that lie on each other, or far over the edge, would fill the memory.
+                # Boxes that overlap, or extend far beyond the image, could fill the memory.
                 area = (
                     found.rotated[wanted, 2:4].prod(axis=1).sum()
                     * (1 + 2 * self.table.padding) ** 2
@@ -243,7 +254,7 @@ class BoundStage:
         crops = {index: cut(pixels, found, index) for index in np.flatnonzero(wanted).tolist()}
         size = sum(each.size for each in crops.values())
         if self.table.crop == "box" and size <= pixels.size:
-            # The image, which views of it would keep, takes more.
+            # Copy the crops, because views would keep the larger image in memory.
             return {index: crop.copy() for index, crop in crops.items()}
         if self.table.crop == "box" and size > _MAX_READ:
             return self._coarser(crops, pixels, found)
@@ -252,7 +263,7 @@ class BoundStage:
     def _coarser(
         self, crops: Mapping[int, Pixels], pixels: Pixels, found: Detections
     ) -> dict[int, Pixels]:
-        """Cut large crops out of an image that is made smaller once, not each by its model."""
+        """Return large crops from an image that is downscaled once, not crop by crop."""
         wide, high = (_FINER * side for side in self.size)
         coarse: dict[int, Pixels] = {1: pixels}
         coarser: dict[int, Pixels] = {}
@@ -266,7 +277,7 @@ class BoundStage:
         return coarser
 
     def cut_from_crop(self, crop: Pixels, base: StageResult) -> Pixels | None:
-        """Return the crop of its base as it sees it; None if it is not for such an object."""
+        """Return the base's crop, rotated if `turn` says so; None if the stage skips the object."""
         likely = {} if base.found is None else base.found.likely
         if any(likely.get(each, -1.0) >= least for each, least in self.turn.items()):
             crop = crop[::-1, ::-1].copy()
@@ -276,14 +287,14 @@ class BoundStage:
         return crop if max(chosen, default=-1.0) >= self.table.least_score else None
 
     def make_result(self, engine: Engine, answer: TaskResult) -> StageResult:
-        """Make the stage result of an object."""
+        """Return the stage result of an object."""
         vocabulary = engine.vocabulary()
         return StageResult(
             self.name, self.field, answer, vocabulary, answer.caption(vocabulary.labels)
         )
 
     def make_failed_result(self, error: FoveaError) -> StageResult:
-        """Make the stage result of an object whose crop failed."""
+        """Return the stage result of an object whose crop failed."""
         text = f"stage '{self.name}': {error}"
         return StageResult(self.name, self.field, caption=FAILED, error=(error.code, text))
 
@@ -291,9 +302,16 @@ class BoundStage:
 def bind_stage(
     table: StageTable, cards: Mapping[str, EngineCard], first: str, base: BoundStage | None
 ) -> BoundStage:
-    """Check a stage against the detector, or the stage on whose crops it runs, and its own model.
+    """Check a stage against the first model, its base and its own model.
 
-    InvalidModel says what does not fit.
+    Args:
+        table: the stage in pipeline.toml.
+        cards: card.json of all models, by model name.
+        first: name of the first stage's model.
+        base: stage whose crops it runs on; None for the objects of the first stage.
+
+    Raises:
+        InvalidModel: the models do not fit together; the message has the reason.
     """
     detector = _card(cards, first)
     if (task := _task(detector)) not in _FINDS:
