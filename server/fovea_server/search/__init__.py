@@ -1,1 +1,1 @@
-"""Finds the images of an index that are most like others."""
+"""Similarity search: finds the images of an index that are most similar to an image or a text."""

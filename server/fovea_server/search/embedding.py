@@ -1,4 +1,4 @@
-"""Turns texts into vectors, and counts them."""
+"""Routes that compute text embeddings, and their metrics."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from fovea_server.observability.histogram import Family
 
 
 class TextVector(BaseModel):
-    """The vector of one text."""
+    """The embedding of one text."""
 
     embedding: Embedding
 
 
 class TextAnswer(BaseModel):
-    """The vectors of the texts of a request, in their order."""
+    """The embeddings of the texts of a request, in order."""
 
     model: str
     version: str
@@ -73,17 +73,17 @@ def _example(value: object) -> dict[str, Any]:
 
 
 def embed_routes() -> APIRouter:
-    """Make the routes: of the current version of a model, and of one that is named."""
+    """Make the routes for the current version of a model and for a given version."""
     router = APIRouter(tags=["search"], dependencies=[inferring])
 
     @router.post("/v1/models/{name}/embed", **_describe_route("embed"))
     async def embed(request: Request, name: ModelName) -> Response:
-        """Make vectors of texts, in the space of the vectors of images."""
+        """Compute embeddings of texts, comparable with the embeddings of images."""
         return await _embed(request, name, None)
 
     @router.post("/v1/models/{name}/versions/{version}/embed", **_describe_route("embed_version"))
     async def embed_version(request: Request, name: ModelName, version: Version) -> Response:
-        """Make vectors of texts, with one version of a model."""
+        """Compute embeddings of texts with one version of a model."""
         return await _embed(request, name, version)
 
     return router
@@ -111,17 +111,17 @@ async def _embed(request: Request, name: str, version: int | None) -> Response:
 
 
 class Texts(Feature):
-    """Routes and metrics of models that read texts."""
+    """Routes and metrics of models with a text encoder."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     def router(self) -> APIRouter:
-        """Make the routes."""
+        """Return the routes."""
         return embed_routes()
 
     def families(self) -> Iterable[Family]:
-        """Return how many texts were read, and how many of them by the network."""
+        """Return how many text embeddings came from the cache, and how many were computed."""
         family = Family(
             "fovea_texts_total", "counter", "texts of requests, by where their vector was"
         )

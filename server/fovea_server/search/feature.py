@@ -1,4 +1,4 @@
-"""Searches by vectors: routes for images and for words, their schemas, and the indexes kept."""
+"""Routes for similarity search by images and by texts, their schemas, and the cache of indexes."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ from fovea_server.search.index import (
     find_index,
 )
 
-# Matches of an image if a request does not say how many.
+# Default number of matches per image.
 _DEFAULT_K = 10
 
-# Returns an index of the model in a folder, by name.
+# Function that returns an index by its name and the directory of its model.
 _FindIndex = Callable[[Path, str], VectorIndex]
 
 
 class Match(BaseModel):
-    """An image of an index; the score is the cosine of both vectors, -1 to 1."""
+    """An image of an index; the score is the cosine of both embeddings, -1 to 1."""
 
     name: str
     score: float = Field(description="the cosine of both vectors", ge=-1, le=1)
@@ -65,14 +65,14 @@ class Match(BaseModel):
 
 
 class ImageMatches(BaseModel):
-    """The matches of one image of a request, or `error`."""
+    """The matches of one image of a request, or its `error`."""
 
     matches: list[Match] | Absent = Field(None, description="best first")
     error: ErrorDetail | Absent = Field(None, description="why this image failed")
 
 
 class SearchAnswer(BaseModel):
-    """Images of an index that are most like those of a request, in their order."""
+    """For each image of a request, in order, the most similar images of an index."""
 
     model: str
     version: str
@@ -149,7 +149,7 @@ def _described_search(operation_id: str) -> dict[str, Any]:
 
 
 def _described_words(operation_id: str) -> dict[str, Any]:
-    """Describe a route without a body for FastAPI."""
+    """Return the description of a route without a request body, for FastAPI."""
     made = _described_search(operation_id)
     extra = made["openapi_extra"]
     del extra["requestBody"]
@@ -157,12 +157,12 @@ def _described_words(operation_id: str) -> dict[str, Any]:
     return made
 
 
-# An index of 100,000 vectors of 512 takes 200 MB.
+# Largest number of indexes in memory. An index of 100,000 embeddings of 512 numbers takes 200 MB.
 _MAX_INDEXES = 4
 
 
 class Search(Feature):
-    """Routes of searches; keeps the indexes that were used last in memory."""
+    """Search routes. The indexes that were used last stay in memory."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[Path, int, int], VectorIndex] = OrderedDict()
@@ -170,14 +170,17 @@ class Search(Feature):
         self._lock = Lock()
 
     def index(self, folder: Path, name: str) -> VectorIndex:
-        """Read an index in the folder of a model, unless it is as it was.
+        """Return an index in a model's directory; read the file only if it has changed.
 
-        Raises as `find_index` and `VectorIndex.read`.
+        Raises:
+            InvalidOption: `name` is not the name of an index.
+            NotFound: the index does not exist.
+            InvalidModel: the file is damaged.
         """
         path = find_index(folder, name)
         with self._lock:
             reading = self._reading.setdefault(path, Lock())
-        # One at a time: a second reader of the same file would take its memory twice.
+        # Only one thread reads a file: a second reader would need the memory of the index again.
         with reading:
             file = path.stat()
             key = path, file.st_mtime_ns, file.st_size
@@ -195,40 +198,40 @@ class Search(Feature):
             return made
 
     def router(self) -> APIRouter:
-        """Make the routes."""
+        """Return the routes."""
         return _search_routes(self.index)
 
     async def stop(self) -> None:
-        """Forget the indexes."""
+        """Release the indexes."""
         self._kept.clear()
 
 
 def _search_routes(find: _FindIndex) -> APIRouter:
-    """Make the routes: of the current version of a model, and of one that is named."""
+    """Make the routes for the current version of a model and for a given version."""
     router = APIRouter(tags=["search"], dependencies=[inferring])
 
     @router.post("/v1/models/{name}/search", **_described_search("search"))
     async def search(request: Request, name: ModelName) -> Response:
-        """Find the images of an index that are most like an image."""
+        """Find the images of an index that are most similar to an image."""
         return await _search(request, name, None, find)
 
     @router.post(
         "/v1/models/{name}/versions/{version}/search", **_described_search("search_version")
     )
     async def search_version(request: Request, name: ModelName, version: Version) -> Response:
-        """Find the images of an index that are most like an image, with one version of a model."""
+        """Find the images of an index most similar to an image, with one version of a model."""
         return await _search(request, name, version, find)
 
     @router.get("/v1/models/{name}/search", **_described_words("search_words"))
     async def search_words(request: Request, name: ModelName) -> Response:
-        """Find the images of an index that are most like words."""
+        """Find the images of an index that are most similar to a text."""
         return await _search_words(request, name, None, find)
 
     @router.get(
         "/v1/models/{name}/versions/{version}/search", **_described_words("search_words_version")
     )
     async def search_words_version(request: Request, name: ModelName, version: Version) -> Response:
-        """Find the images of an index that are most like words, with one version of a model."""
+        """Find the images of an index most similar to a text, with one version of a model."""
         return await _search_words(request, name, version, find)
 
     return router
@@ -238,7 +241,7 @@ async def _search(request: Request, name: str, version: int | None, find: _FindI
     service = service_of(request)
     model = service.models.get(name, version)
     index_name, most, pictures = _search_options(_given(request))
-    # A missing index is reported before an image is received.
+    # Check the index first, so that an error is returned before the image arrives.
     index, mending = await _index_of(model, version, index_name, find)
     timeout_s = timeout_of(request.headers.get("x-request-timeout-ms"))
 
@@ -251,7 +254,7 @@ async def _search(request: Request, name: str, version: int | None, find: _FindI
             raise InvalidOption("a search takes options in its URL only")
         images = await fetch_images(request, sources)
         call_of(request).enter()
-        # It may have been replaced while the images were arriving.
+        # The model may have been replaced while the images arrived.
         serving = service.models.get(name, version)
         _check_model(index, serving, mending)
         asked = PredictRequest(serving, version, images, options, timeout_s=timeout_s)
@@ -304,7 +307,13 @@ def _answer(
 async def _index_of(
     model: ServedModel, version: int | None, index_name: str, find: _FindIndex
 ) -> tuple[VectorIndex, str]:
-    """Return an index of a model, and what to do where it does not belong to the model."""
+    """Return an index of a model, and the advice for an error if it belongs to another model.
+
+    Raises:
+        ModelNotReady: the model is not ready.
+        NotFound: the index does not exist.
+        InvalidOption: the model has another task, or the index belongs to another model.
+    """
     model.check_ready()
     if model.task != "embed":
         raise InvalidOption(
@@ -339,14 +348,15 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def _search_options(given: Mapping[str, str]) -> tuple[str, int, bool]:
-    """Read the name of the index, the number of matches, and whether thumbnails are wanted.
+    """Return the name of the index, the number of matches, and whether thumbnails are requested.
 
-    InvalidOption if one is wrong.
+    Raises:
+        InvalidOption: an option is unknown or invalid.
     """
     if unknown := sorted(given.keys() - {"index", "k", "thumbnails"}):
         raise InvalidOption(f"'{unknown[0][:60]}' is not an option; options: index, k, thumbnails")
     text = given.get("k", str(_DEFAULT_K))
-    # Python refuses to read numbers of thousands of digits.
+    # Python rejects numbers with thousands of digits.
     most = int(text.lstrip("0")[:5] or 0) if text.isascii() and text.isdigit() else 0
     if not 1 <= most <= MAX_MATCHES:
         raise InvalidOption(f"k is '{text[:60]}'; it must be a whole number, 1 to {MAX_MATCHES}")

@@ -1,4 +1,4 @@
-"""Reads and writes an index: the vectors of many images, and their names."""
+"""Reads and writes an index: the embeddings of many images, and their names."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from fovea_preprocess.text import counted
 _SIDE = 128
 _QUALITY = 80
 
-# A million vectors of 512 numbers.
+# Largest size of an index in bytes: a million embeddings of 512 numbers.
 MAX_BYTES = 2 << 30
 
-# Forms of an array's header, by the version that its first bytes name.
+# Functions that read the header of a NumPy array, by format version.
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _CHUNK = 1 << 20
@@ -47,7 +47,7 @@ _SUFFIXES = (".npz", ".npy")
 _NEEDED = {"vectors": ("f", 2), "names": ("U", 1)}
 _FORMS = {**_NEEDED, "model": ("U", 1), "thumbnails": ("u", 1), "ends": ("i", 1)}
 _BLOCK = 4096
-# Everything that a damaged file ends in.
+# All exceptions that reading a damaged file can raise.
 _DAMAGE = (
     *(OSError, ValueError, LookupError, EOFError, ArithmeticError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError),
@@ -55,7 +55,7 @@ _DAMAGE = (
 
 
 def thumbnail(pixels: NDArray[np.uint8]) -> bytes:
-    """Encode an image, uint8 RGB [h, w, 3], as a JPEG file of at most 128 pixels a side."""
+    """Encode an image, uint8 RGB [height, width, 3], as a JPEG file of at most 128 x 128 pixels."""
     height, width = pixels.shape[:2]
     scale = min(1.0, _SIDE / max(height, width))
     size = max(1, round(scale * width)), max(1, round(scale * height))
@@ -66,11 +66,11 @@ def thumbnail(pixels: NDArray[np.uint8]) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Thumbnails:
-    """JPEG files, in the order of the images.
+    """JPEG files in the order of the images.
 
     Attributes:
-        files: uint8 [bytes], concatenated.
-        ends: int64 [n], where each ends.
+        files: the concatenated files, uint8 [bytes].
+        ends: end offset of each file, int64 [n].
     """
 
     files: NDArray[np.uint8]
@@ -78,13 +78,17 @@ class Thumbnails:
 
     @classmethod
     def of(cls, files: Sequence[bytes]) -> Self:
-        """Put files together."""
+        """Concatenate JPEG files."""
         ends = np.fromiter(accumulate(map(len, files)), np.int64, len(files))
         return cls(np.frombuffer(b"".join(files), np.uint8), ends)
 
     @classmethod
     def read(cls, files: NDArray[Any], ends: NDArray[Any], number: int) -> Self:
-        """Check arrays of a file, of a number of images; ValueError if they do not fit."""
+        """Check the arrays of an index file.
+
+        Raises:
+            ValueError: the arrays do not fit the number of images.
+        """
         made = cls(files, ends.astype(np.int64))
         lengths = np.diff(made.ends, prepend=0)
         last = made.ends[-1] if len(ends) else 0
@@ -95,21 +99,21 @@ class Thumbnails:
         return made
 
     def __getitem__(self, at: int) -> bytes:
-        """Return one file."""
+        """Return the JPEG file of an image by its position."""
         start = 0 if at == 0 else self.ends[at - 1]
         return self.files[start : self.ends[at]].tobytes()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """All that decides a vector of an image, but for the precision and the backend.
+    """Everything that determines an image's embedding, except the precision and the backend.
 
-    Those may change: a build compares its engine with the network that it was made of.
+    Precision and backend may change, because a build compares its engine with the source model.
 
     Attributes:
-        network: sha256 of the source model.
-        preprocessing: digest of the source model's, wherever the engine does which part of it.
-        outputs: places of the outputs that the head reads; a backend may give them other names.
+        network: SHA-256 of the source model.
+        preprocessing: digest of the source model's preprocessing, wherever its parts run.
+        outputs: positions of the outputs that the head reads. Backends may rename outputs.
     """
 
     network: str
@@ -118,10 +122,10 @@ class ModelIdentity:
 
     @classmethod
     def of(cls, card: EngineCard) -> Self:
-        """Return the identity of the model of a card."""
+        """Return the identity of the model that a card.json describes."""
         spec = card.source_preprocess or card.preprocess
         names = [output.name for output in card.outputs]
-        # An engine without a source, as a plan that another program built, is itself the network.
+        # An engine without a source model, such as a plan from another program, identifies itself.
         return cls(
             card.onnx_sha256 or next(iter(card.files.values())),
             "" if spec is None else spec.digest,
@@ -130,7 +134,11 @@ class ModelIdentity:
 
     @classmethod
     def read(cls, parts: Sequence[str]) -> Self:
-        """Read what `parts` returned; ValueError if it is something else."""
+        """Make an identity of the texts from `parts`.
+
+        Raises:
+            ValueError: the number of texts is wrong.
+        """
         try:
             return cls(*parts)
         except TypeError as error:
@@ -138,11 +146,11 @@ class ModelIdentity:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return it as texts, for a file."""
+        """Return the identity as texts for a file."""
         return astuple(self)
 
     def difference(self, other: Self) -> str | None:
-        """Say of which part another model has another; None if it makes the same vectors."""
+        """Return how another model differs; None if both compute the same embeddings."""
         if self.network != other.network:
             return "by another network"
         if self.preprocessing != other.preprocessing:
@@ -151,14 +159,16 @@ class ModelIdentity:
 
 
 def read_arrays(path: Path, forms: Mapping[str, tuple[str, int]]) -> dict[str, NDArray[Any]]:
-    """Read the arrays of .npz that have these names, or `vectors` from .npy.
+    """Read the arrays with these names from an .npz file, or `vectors` from an .npy file.
 
-    A form is the kind of a dtype, as NumPy's `dtype.kind`, and a number of dimensions.
+    Args:
+        path: path of the file.
+        forms: array name: (kind of the dtype as in NumPy's `dtype.kind`, number of dimensions).
 
     Raises:
-        ValueError: an array has another form, or the file more than `MAX_BYTES`.
-        OSError, LookupError, EOFError, ArithmeticError, RuntimeError, MemoryError,
-            zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError: it is damaged.
+        ValueError: an array has another form, or the file exceeds `MAX_BYTES`. OSError,
+            LookupError, EOFError, ArithmeticError, RuntimeError, MemoryError,
+            zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError: the file is damaged.
     """
     if path.suffix == ".npy":
         with path.open("rb") as file:
@@ -183,7 +193,7 @@ def _member(archive: zipfile.ZipFile, name: str, most: int) -> Iterator[tuple[IO
     _check_size(info.file_size, most)
     with archive.open(info) as file:
         yield file, info.file_size
-        file.read(1)  # only its end checks the sum of all bytes
+        file.read(1)  # zipfile verifies the checksum only at the end
 
 
 def _read(
@@ -223,7 +233,7 @@ def _check_size(size: int, most: int) -> None:
 
 
 class Neighbour(NamedTuple):
-    """An image of an index, the cosine of both vectors, and its thumbnail, a JPEG file."""
+    """An image of an index, its cosine similarity to the query, and its JPEG thumbnail."""
 
     name: str
     score: float
@@ -232,13 +242,13 @@ class Neighbour(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorIndex:
-    """The vectors of images.
+    """The embeddings of images.
 
     Attributes:
-        vectors: float32 [n, d], each of length 1 or zeros.
-        names: of the n images.
-        model: that made the vectors; None where the file does not say, as one of another program.
-        thumbnails: of the images; None where the index has none.
+        vectors: embeddings, float32 [n, d], with norm 1 or all zeros.
+        names: names of the n images.
+        model: model of the embeddings; None if unknown, as in a file from another program.
+        thumbnails: thumbnails of the images; None if the index has none.
     """
 
     vectors: NDArray[np.float32]
@@ -254,11 +264,15 @@ class VectorIndex:
         model: ModelIdentity | None = None,
         thumbnails: Thumbnails | None = None,
     ) -> Self:
-        """Normalise vectors [n, d]; ValueError if one has no length, or names are of others."""
+        """Normalize embeddings [n, d] and make an index.
+
+        Raises:
+            ValueError: the numbers of embeddings and names differ, or an embedding is not finite.
+        """
         if len(names) != len(vectors):
             raise ValueError(f"{len(names)} names, and vectors of {list(vectors.shape)}")
         unit = np.empty(vectors.shape, np.float32)
-        # In blocks: the doubles of all would take twice the memory of a large index.
+        # Convert block by block: float64 copies of all embeddings would take twice the memory.
         for start in range(0, len(vectors), _BLOCK):
             block = vectors[start : start + _BLOCK].astype(np.float64)
             with np.errstate(over="ignore"):
@@ -267,18 +281,19 @@ class VectorIndex:
                 raise ValueError("a vector has a number that is NaN, infinite, or far too large")
             norms[norms == 0] = 1
             unit[start : start + _BLOCK] = block / norms
-        # A file name need not be text, and an answer must be.
+        # A file name may contain invalid UTF-8, and a response must not.
         texts = [name.encode(errors="replace").decode() for name in names]
         return cls(unit, texts, model, thumbnails)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read ``vectors``, ``names``, and perhaps ``model``, ``thumbnails`` and ``ends`` of .npz.
+        """Read an index file.
 
-        Or vectors from .npy, which are numbered.
+        An .npz file has ``vectors`` and ``names``, and optionally ``model``, ``thumbnails`` and
+        ``ends``. The embeddings of an .npy file are numbered.
 
         Raises:
-            InvalidModel: it is no such file.
+            InvalidModel: the file is not an index.
         """
         try:
             arrays = read_arrays(path, _FORMS)
@@ -300,9 +315,10 @@ class VectorIndex:
             ) from error
 
     def write(self, path: Path) -> None:
-        """Write .npz; those who read the former file meanwhile read on in it.
+        """Write an .npz file atomically. Readers of the previous file can continue to read it.
 
-        InvalidOption if it would have more than is read.
+        Raises:
+            InvalidOption: the file would exceed `MAX_BYTES`.
         """
         content = io.BytesIO()
         arrays: dict[str, Any] = {"vectors": self.vectors, "names": np.array(self.names, np.str_)}
@@ -316,7 +332,7 @@ class VectorIndex:
                 "read: index fewer images, or leave out --thumbnails"
             )
         np.savez(content, **arrays)
-        # Two that write at once have a file each, and the later one stays.
+        # Each concurrent writer has its own temporary file, and the last one wins.
         partial = path.with_name(f".{path.name}.{uuid4().hex}.part")
         try:
             write_file(partial, content.getvalue())
@@ -327,9 +343,15 @@ class VectorIndex:
     def nearest(
         self, vector: NDArray[np.float32], most: int, *, thumbnails: bool = False
     ) -> list[Neighbour]:
-        """Return the images that are most like a vector of length 1, [d], best first.
+        """Return the most similar images, best first. The search is exact.
 
-        It is exact: all are compared. ValueError if the vector has another length.
+        Args:
+            vector: query of norm 1, float32 [d].
+            most: largest number of images to return.
+            thumbnails: True to return thumbnails, too.
+
+        Raises:
+            ValueError: `vector` has another length than the embeddings.
         """
         pictures = self.thumbnails if thumbnails else None
         if vector.shape != self.vectors.shape[1:]:
@@ -339,10 +361,10 @@ class VectorIndex:
             )
         cosines = self.vectors @ vector
         most = min(most, len(cosines))
-        # To sort all would take longer than to compare them.
+        # Sorting all cosines would take longer than computing them.
         best = np.argpartition(-cosines, most - 1)[:most] if most else np.zeros(0, np.intp)
         best = best[np.lexsort((best, -cosines[best]))]
-        # Rounding may lead out of -1 to 1.
+        # Rounding errors may exceed the range -1 to 1.
         scores = np.clip(cosines[best], -1, 1)
         return [
             Neighbour(
@@ -355,21 +377,29 @@ class VectorIndex:
 
     @property
     def text(self) -> str:
-        """Describe it in a few words."""
+        """Return a short description of the index."""
         return f"{counted(len(self.names), 'image')}, vectors of {self.vectors.shape[1]}"
 
 
 def check_name(name: str) -> str:
-    """Return the name of an index; InvalidOption if it is none, and so also if it is a path."""
+    """Return the name of an index.
+
+    Raises:
+        InvalidOption: the name is invalid, for example a path.
+    """
     if not _NAME.fullmatch(name):
         raise InvalidOption(f"index is '{name[:60]}'; a name has letters, digits, - and _ only")
     return name
 
 
 def find_index(folder: Path, name: str) -> Path:
-    """Find the file of an index in the folder of a model; NotFound if it is not there.
+    """Return the path of an index file in the directory of a model.
 
-    A link that leads out of the folder counts as not there.
+    A symbolic link that leads out of the directory is ignored.
+
+    Raises:
+        InvalidOption: the name is invalid.
+        NotFound: the index does not exist.
     """
     for suffix in _SUFFIXES:
         path = folder / f"{check_name(name)}{suffix}"
@@ -382,6 +412,6 @@ def find_index(folder: Path, name: str) -> Path:
 
 
 def command_for(model: str, name: str, version: int | None = None) -> str:
-    """Return the command that builds an index, with the newest version by default."""
+    """Return the command that builds an index; the default version is the newest."""
     named = "" if name == DEFAULT else f" --name {name}"
     return f"fovea index {model} IMAGES{named}{'' if version is None else f' --version {version}'}"
