@@ -1,1 +1,1 @@
-"""Ids of objects over the frames of a stream."""
+"""Track IDs of objects over the frames of a stream."""

@@ -1,4 +1,4 @@
-"""The algorithms of the package `trackers`, for what a model finds."""
+"""Runs the algorithms of the package `trackers` on detections."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ _CLASSES: Mapping[str, str] = {
     "botsort": "BoTSORTTracker",
 }
 SEES_PIXELS = frozenset({"botsort"})
-"""Trackers that measure how the camera moves."""
+"""Trackers that need the pixels, to measure the motion of the camera."""
 _WITHOUT = {"track_high": ("sort",), "track_new": ("ocsort",)}
-"""Trackers that do not have a threshold."""
-# Shares of the way from `conf` to 1, and frames. benchmarks/track_thresholds.py: no others have as
-# high an IDF1 on detectors that are sure and on those that are not, and count all cars. A second
-# frame adds half a percent to three trackers, and takes three from OC-SORT.
+"""Thresholds: the trackers that do not have them."""
+# Defaults of track_high and track_new as fractions of the distance from `conf` to 1, and of
+# min_frames. benchmarks/track_thresholds.py: no other values reach as high an IDF1 both for
+# confident and for unsure detectors, and count all cars. A second frame adds half a percent for
+# three trackers, and costs three percent for OC-SORT.
 _HIGH, _NEW, _FRAMES = 0.07, 0.13, 1
-# Boxes of one object overlap by so much, from frame to frame.
+# Smallest IoU of an object's boxes in consecutive frames.
 _SAME_PLACE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The thresholds of a tracker, which follow the least score of a detection.
+    """The thresholds of a tracker. Their defaults depend on the minimum score of a detection.
 
     Attributes:
-        high: boxes from this score on are matched with tracks first, and the others then.
-        new: a box from this score on begins a track.
-        min_frames: an object that was seen in so many frames gets its id.
+        high: minimum score of the boxes that are matched with tracks first; the others follow.
+        new: minimum score of a box that begins a track.
+        min_frames: number of frames in which an object must be seen before it gets an ID.
     """
 
     high: float
@@ -51,24 +52,25 @@ class Tuning:
 
     @classmethod
     def of(cls, options: PredictOptions) -> Tuning:
-        """Return those of a request, which are given or follow from `conf`."""
+        """Return the thresholds of a request; missing ones are computed from `conf`."""
         rest = 1 - options.conf
         new, high = options.track_new, options.track_high
         if new is None:
             new = max(options.conf + _NEW * rest, high or 0.0)
         if high is None:
-            # OC-SORT never looks at the boxes below.
+            # OC-SORT ignores boxes below this threshold.
             share = 0.0 if options.track == "ocsort" else _HIGH
             high = min(options.conf + share * rest, new)
         return cls(high, new, options.min_frames or _FRAMES)
 
 
 def check(options: PredictOptions) -> None:
-    """Refuse a tracker that is not there, and options that it does not take.
+    """Check the tracker of a request and its options.
 
     Raises:
-        InvalidOption: it is unknown, or its thresholds contradict each other or have no effect.
-        InvalidRequest: the packages of the extra are not installed.
+        InvalidOption: the tracker is unknown, or its thresholds contradict each other
+            or have no effect.
+        InvalidRequest: the packages of the extra `streams` are not installed.
     """
     name = options.track or ""
     if name not in _CLASSES:
@@ -91,9 +93,14 @@ def check(options: PredictOptions) -> None:
 
 @dataclass(slots=True, eq=False)
 class _Known:
-    """What is known of one object: `tracklet` is the package's, and keeps its identity.
+    """State of one object.
 
-    `other` is the class that it had last, at another place, and never before.
+    Attributes:
+        tracklet: object of the package; its identity identifies the tracked object.
+        number: track ID.
+        box: box in the last frame, [x1, y1, x2, y2].
+        votes: sum of the scores of each class.
+        other: class in the last frame if it was new to the object and the object had moved.
     """
 
     tracklet: Any
@@ -104,23 +111,23 @@ class _Known:
 
 
 class Tracker:
-    """One tracker with the state of one stream; it is made in a thread, as its import is long.
+    """One tracker with the state of one stream. Create it in a thread, because its import is slow.
 
-    Detectors change their mind: a car from above is a phone on some frames. So boxes are matched
-    whatever their class, and an object has the class that most of its scores are for. But one that
-    changes its place and its class at once, for two frames, is another object: the television
-    behind a person.
+    The class of a detection may change between frames: a car from above may be a phone on some
+    frames. Boxes are therefore matched whatever their class, and an object has the class with the
+    largest sum of scores. An object that changes both its place and its class for two frames is a
+    new object, such as the television behind a person.
     """
 
     def __init__(self, name: str) -> None:
-        # It imports packages that warn of what they lack, into the log of the server.
+        # The import warns of optional packages, and the warnings would appear in the server's log.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import trackers
 
         self._tracker: Any = getattr(trackers, _CLASSES[name])()
         if name == "botsort":
-            # The first frame of a stream is as any other.
+            # Treat the first frame of a stream like all others.
             self._tracker.instant_first_frame_activation = False
         self._sees_pixels = name in SEES_PIXELS
         self._known: dict[int, _Known] = {}
@@ -129,7 +136,17 @@ class Tracker:
     def identify(
         self, found: Detections, pixels: NDArray[np.uint8] | None, tuning: Tuning
     ) -> Detections:
-        """Return the objects of the next frame with their ids and classes; `pixels` are RGB."""
+        """Return the objects of the next frame with track IDs and classes.
+
+        Args:
+            found: detections of the frame.
+            pixels: image of the frame, uint8 RGB [height, width, 3]; needed for `SEES_PIXELS`.
+            tuning: thresholds.
+
+        Returns:
+            The detections with track IDs. The ID of an untracked object is 0, and the ID of an
+            unconfirmed object is negative.
+        """
         from supervision import Detections as Given
 
         given = Given(found.boxes, confidence=found.scores, data={"row": np.arange(len(found))})
@@ -137,7 +154,7 @@ class Tracker:
         if self._sees_pixels and pixels is not None:
             bgr = np.ascontiguousarray(pixels[..., ::-1])
         tracker = self._tracker
-        # A tracker takes no notice of the threshold that it does not have.
+        # A tracker ignores thresholds that it does not have.
         tracker.high_conf_det_threshold = tuning.high
         tracker.track_activation_threshold = tuning.new
         tracker.minimum_consecutive_frames = tuning.min_frames
@@ -172,7 +189,7 @@ class Tracker:
         if class_id in one.votes or not (class_id == one.other or _moved(before, box)):
             one.other = None
         elif class_id != one.other:
-            # One frame may be wrong: the next one tells.
+            # One frame may be wrong, so the next one decides.
             one.other = class_id
             return one.votes.most_common(1)[0][0]
         else:
@@ -183,20 +200,20 @@ class Tracker:
 
 
 def _moved(before: NDArray[np.float32] | None, box: NDArray[np.float32]) -> bool:
-    """Return True for an object that has another place than before."""
+    """Return True if a box overlaps too little with the object's previous box."""
     return before is not None and bool(_overlap(before, box[None])[0] < _SAME_PLACE)
 
 
 def _nearest(
     box: NDArray[np.float64], boxes: NDArray[np.float32], rows: NDArray[np.intp]
 ) -> int | None:
-    """Return the row, of some, whose box is that of a tracklet which has no id yet."""
+    """Return the row among `rows` whose box overlaps most with a tracklet, or None."""
     overlaps = _overlap(box, boxes[rows])
     return int(rows[overlaps.argmax()]) if len(rows) and overlaps.max() > 0 else None
 
 
 def _overlap(box: NDArray[Any], boxes: NDArray[np.float32]) -> NDArray[Any]:
-    """Return the IoU of a box with others, [n, 4]."""
+    """Return the IoU of a box with other boxes [n, 4]."""
     sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
     shared = sides.clip(0).prod(1)
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1) + (box[2:] - box[:2]).prod()

@@ -1,4 +1,4 @@
-"""All streams whose objects have ids: a bounded number of them, and each for a bounded time."""
+"""The tracked streams: their number and their lifetime are limited."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from fovea_server.tracking.tracker import SEES_PIXELS, Tracker, Tuning, check
 from fovea_server.traffic.call import CALL
 
 GAP_S = 0.2
-"""A frame waits so long for those that are missing before it: they may be on another connection."""
+"""Seconds that a frame waits for missing earlier frames, which may arrive on another connection."""
 
-# Of frames that failed before those in front of them arrived: more are as if they were missing.
+# Largest number of failed frames to remember before their turn. Further ones count as missing.
 _MAX_FAILED = 64
 
 MAX_STREAMS = 1000
 LONGEST_ID = 200
 
 Key = tuple[str, str, str, str]
-"""Name of the API key, model, stream_id and tracker: what must not mix."""
+"""Name of the API key, model, stream_id and tracker."""
 
 
 class FrameOrder:
-    """Lets frames pass in the order of their numbers; a request has one or several, in a row.
+    """Passes frames in the order of their numbers. A request has one or several consecutive frames.
 
-    It belongs to the event loop.
+    Use it on the event loop only.
 
     Attributes:
         last: number of the last frame that passed; None before the first.
@@ -43,20 +43,24 @@ class FrameOrder:
         self.last: int | None = None
         self._next = 0
         self._under_way: dict[int, range] = {}
-        """By the first number of each request."""
+        """Frames of each request in progress, by their first number."""
         self._failed: set[int] = set()
         self._waiting: dict[int, asyncio.Future[None]] = {}
 
     @property
     def busy(self) -> bool:
-        """True while frames are under way."""
+        """Return True if requests are in progress."""
         return bool(self._under_way)
 
     def enter(self, first: int | None, count: int) -> range:
-        """Announce a request, as soon as it arrives; without a number it follows all others.
+        """Register a request when it arrives. A request without a number follows all others.
+
+        Args:
+            first: number of its first frame; None if the client does not number frames.
+            count: number of its frames.
 
         Raises:
-            OutOfOrder: a later frame has passed, or the same one is under way.
+            OutOfOrder: a later frame has passed, or the same frame is in progress.
         """
         if first is None:
             first = max([self._next, *(each.stop for each in self._under_way.values())])
@@ -76,7 +80,7 @@ class FrameOrder:
         return frames
 
     async def wait(self, frames: range) -> None:
-        """Wait until all frames before these are over, or do not come within `GAP_S`."""
+        """Wait until all earlier frames are done, but at most `GAP_S` for missing ones."""
         loop, until = asyncio.get_running_loop(), None
         while True:
             left = None
@@ -91,7 +95,7 @@ class FrameOrder:
         self._go_on_from(frames.stop)
 
     def leave(self, frames: range) -> None:
-        """End a request, whether its frames have passed or not."""
+        """Remove a request, whether its frames have passed or failed."""
         del self._under_way[frames.start]
         self._waiting.pop(frames.start, None)
         if frames.start >= self._next and len(self._failed) < _MAX_FAILED:
@@ -120,7 +124,7 @@ class Track:
         self._tracker: Tracker | None = None
 
     def identify(self, results: Sequence[ImageResult | FoveaError], tuning: Tuning) -> int:
-        """Give the objects on frames their ids, and return how many frames those were."""
+        """Add track IDs to the objects on frames, and return the number of frames."""
         tracker = self._tracker = self._tracker or Tracker(self._name)
         frames = 0
         for result in results:
@@ -131,21 +135,26 @@ class Track:
 
 
 class Tracks:
-    """The streams by their keys; it belongs to the event loop.
+    """The tracked streams by their keys. Use it on the event loop only.
 
     Args:
-        idle_s: a stream without a frame for so long is forgotten.
+        idle_s: seconds without a frame after which a stream is removed.
     """
 
     def __init__(self, idle_s: float) -> None:
         self._idle_s = idle_s
         self._tracks: OrderedDict[Key, Track] = OrderedDict()
-        """The one that was used last is last."""
+        """The streams in order of their last use, the latest one last."""
         self.frames: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
     def turn_of(self, model: str, options: PredictOptions, images: int) -> TrackTurn:
-        """Make the turn of a request; raises as `check`, and InvalidOption."""
+        """Return the turn of a request.
+
+        Raises:
+            InvalidOption: the stream ID, the frame number, the tracker or a threshold is invalid.
+            InvalidRequest: the packages for tracking are not installed.
+        """
         name, stream_id, frame = options.track or "", options.stream_id or "", options.frame
         check(options)
         if not 0 < len(stream_id) <= LONGEST_ID:
@@ -161,7 +170,11 @@ class Tracks:
         return TrackTurn(self, key, frame, images, Tuning.of(options))
 
     def track(self, key: Key) -> Track:
-        """Find the state of a stream, or begin it; QueueFull: there are too many."""
+        """Return the state of a stream, or create it.
+
+        Raises:
+            QueueFull: too many streams are tracked.
+        """
         self._forget_idle()
         track = self._tracks.get(key)
         if track is None:
@@ -177,7 +190,7 @@ class Tracks:
         return track
 
     def forget(self, stream_id: str) -> None:
-        """Drop the state of a stream, whose frames under way go on with it."""
+        """Remove the state of a stream. Frames in progress still use it."""
         for key in [key for key in self._tracks if key[2] == stream_id]:
             del self._tracks[key]
 
@@ -189,7 +202,7 @@ class Tracks:
                 del self._tracks[key]
 
     def families(self) -> Iterator[Family]:
-        """Count streams and frames by model."""
+        """Return the counts of streams and frames by model."""
         self._forget_idle()
         now = Counter(track.model for track in self._tracks.values())
         models = sorted({*now, *self.frames, *self.refused})
@@ -214,10 +227,10 @@ class Tracks:
 
 
 class TrackTurn:
-    """The place of one request's frames among those of its stream, while it is entered.
+    """The turn of one request's frames in its stream: a context manager.
 
     Attributes:
-        keeps_pixels: the tracker looks at the upright images.
+        keeps_pixels: True if the tracker needs the upright images.
     """
 
     def __init__(
@@ -246,10 +259,10 @@ class TrackTurn:
         self._track.order.leave(self._frames)
 
     async def identify(self, results: Sequence[ImageResult | FoveaError]) -> None:
-        """Wait for the turn, and give the objects their ids."""
+        """Wait for the turn, and add track IDs to the objects."""
         track = self._track
         await track.order.wait(self._frames)
-        # The thread goes on where the request is cancelled, and the next frame must wait for it.
+        # The thread continues after a cancellation, and the next frame must wait for it.
         work = asyncio.ensure_future(asyncio.to_thread(track.identify, results, self._tuning))
         try:
             frames = await asyncio.shield(work)
