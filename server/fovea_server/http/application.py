@@ -1,4 +1,4 @@
-"""The one ASGI application of a server: everything that it answers over HTTP."""
+"""Creates the ASGI application of a server: everything that the server answers over HTTP."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ if TYPE_CHECKING:
 
 WriteError = Callable[[FoveaError], bytes]
 
-# Headers that a page from elsewhere may read: browsers hide all others.
+# Response headers that browsers show to pages of other origins; browsers hide all other headers.
 _EXPOSED = ("Inference-Header-Content-Length", "Retry-After", "X-Request-Id")
 _SCRIPTS = "/static-offline-docs"
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def create_application(app: App, before: Sequence[FastRoute] = ()) -> ASGIApp:
-    """Make the application; routes in `before` may take a request first."""
+    """Create the ASGI application; the routes in `before` are tried before all others."""
     service = app.service
     plain = *before, V2Route(service), PredictRoute(service, app.sources)
     guard = Guard(service, service.settings.http_address)
     made: ASGIApp = GuardedApp(FastRoutes(plain, create_api(app)), guard, _foreign)
     if origins := service.settings.cors_origin:
-        # It answers every preflight, which carries no secret and so asks for none.
+        # The CORS middleware answers preflight requests. They carry no key, so no key is required.
         made = CORSMiddleware(
             made,
             allow_origins=origins,
@@ -69,12 +69,13 @@ def create_application(app: App, before: Sequence[FastRoute] = ()) -> ASGIApp:
 
 
 def create_api(app: App) -> FastAPI:
-    """Make the routes of FastAPI, which OpenAPI documents with those of predict."""
+    """Create the FastAPI routes. The OpenAPI document describes them and the predict routes."""
     service = app.service
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        # What asks others stops before them; and where one does not start, those before it stop.
+        # The exit stack stops features in reverse order, so each one stops before the features it
+        # uses. If one does not start, the features before it are stopped.
         async with AsyncExitStack() as started:
             started.push_async_callback(app.sources.close)
             for feature in app.features:
@@ -82,7 +83,7 @@ def create_api(app: App) -> FastAPI:
                 started.push_async_callback(feature.stop)
             yield
 
-    # Its documentation page brings its own scripts: machines that serve often see no CDN.
+    # The documentation page includes its scripts, because servers often cannot reach a CDN.
     made = FastAPI(
         title="Fovea",
         summary="Image in, boxes out.",
@@ -114,11 +115,11 @@ def create_api(app: App) -> FastAPI:
     made.mount(_SCRIPTS, StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static"))
     made.add_route("/docs", docs_page(_SCRIPTS), include_in_schema=False)
     made.add_route("/openapi.json", document_route(made), include_in_schema=False)
-    # Last: an address that they share with a route above stays as it was.
+    # Add the features last, so that a route above keeps its path if a feature uses the same path.
     for feature in app.features:
         if (added := feature.router()) is not None:
             made.include_router(added)
-    # Behind the page, which browsers get there.
+    # Add this route after the web page, which browsers get at the same path.
     made.add_route("/", models.identity, include_in_schema=False)
     made.add_middleware(HeadAndOptions, routes=made.router.routes)
     made.add_exception_handler(FoveaError, _on_error)
@@ -131,14 +132,14 @@ def create_api(app: App) -> FastAPI:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, FoveaError)
-    # By its frames it would keep the body until the garbage collector comes by.
+    # The frames of the error would keep the body in memory until the next garbage collection.
     error.__traceback__ = error.__context__ = None
     request.state.error = error
     answer = error_answer(error)
     headers = {name.decode(): value.decode() for name, value in answer.headers}
     body = _error_body(request, error)
     if not getattr(request.state, "body_read", False):
-        # The rest of the body, which is still under way, will not be read.
+        # The rest of the body is still arriving and will not be read.
         headers["Connection"] = "close"
     return _json(body, answer.status, headers)
 
@@ -165,7 +166,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    # A version is all that the routes leave to FastAPI to read, but for the query.
+    # FastAPI validates only the version and the query of a request here.
     first = error.errors()[0]
     kind, name = first["loc"][:2]
     version = str(first["input"])[:60]
@@ -178,13 +179,13 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:
-    # The traceback goes to the log only.
+    # Only the log has the traceback.
     fault = FoveaError("an internal error; the server's log has the details")
     return _json(_error_body(request, fault), 500, {"Connection": "close"})
 
 
 def _foreign(error: FoveaError, path: str) -> Response:
-    # The rest of the body, which is still under way, will not be read.
+    # The rest of the body is still arriving and will not be read.
     if path.startswith("/v2"):
         answer = v2_error_answer(error)
         return _json(b"".join(answer.body), answer.status, {"Connection": "close"})
@@ -192,7 +193,7 @@ def _foreign(error: FoveaError, path: str) -> Response:
 
 
 def _error_body(request: Request, error: FoveaError) -> bytes:
-    """Write an error in the form of the API that the request used."""
+    """Return an error in the form of the API that the request used."""
     write: WriteError = getattr(request.state, "write_error", error_json)
     return write(error)
 
@@ -202,19 +203,19 @@ def _json(body: bytes, status: int, headers: Mapping[str, str]) -> Response:
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:
-    # Only the access log sees this status, which proxies log for a client that left.
+    # Only the access log has this status, which proxies log for clients that disconnected.
     return Response(status_code=499)
 
 
 def _methods_at(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
-    """Return the methods that have a route at the address of a request."""
-    # A mount that was entered has changed the root.
+    """Return the methods that have a route at the path of a request."""
+    # A mount changes the root path of the requests that it handles.
     at = {**scope, "root_path": ""}
     return [method for method in _METHODS if _takes(routes, {**at, "method": method})]
 
 
 def _takes(routes: Sequence[BaseRoute], scope: Scope) -> bool:
-    # A mount has no methods; only files are mounted here.
+    # A mount has no methods. Only static files are mounted here.
     return any(
         route.matches(scope)[0] is Match.FULL
         and (scope["method"] == "GET" or not isinstance(route, Mount))
@@ -223,14 +224,14 @@ def _takes(routes: Sequence[BaseRoute], scope: Scope) -> bool:
 
 
 class HeadAndOptions:
-    """Middleware that answers OPTIONS, and HEAD as GET; the HTTP server leaves the body out."""
+    """Middleware that answers OPTIONS, and HEAD like GET; the HTTP server omits the body."""
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
         self._app = app
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
+        """Answer a request, as ASGI specifies."""
         method = scope.get("method")
         if method in ("HEAD", "OPTIONS"):
             methods = _methods_at(self._routes, scope)

@@ -1,4 +1,4 @@
-"""Decodes the base64 in requests."""
+"""Decodes base64 in requests."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import re
 from fovea_preprocess.errors import InvalidImage
 
 _DATA_URL = re.compile(r"\Adata:[^,]{0,100};base64,", re.IGNORECASE)
-# Decoding this many characters takes about a millisecond; a multiple of four.
+# Number of characters decoded at once, which takes about a millisecond. It is a multiple of four.
 _PIECE = 1 << 20
 
 
 def base64_bytes(text: str) -> bytes:
-    """Decode base64 in pieces, so that other threads can run between them, or raise ValueError.
+    """Decode base64, and ignore line breaks, which MIME and the command `base64` insert.
 
-    MIME and the command `base64` break lines.
+    Other threads can run between two pieces of the text.
+
+    Raises:
+        ValueError: the text is not base64.
     """
     for gap in "\n\r\t ":
         text = text.replace(gap, "")
@@ -26,9 +29,10 @@ def base64_bytes(text: str) -> bytes:
 
 
 def base64_image(text: str, what: str) -> bytes | InvalidImage:
-    """Decode the file of an image, also in a data URL as browsers make it.
+    """Decode an image file in base64 or in a data URL, as browsers make it.
 
-    A text that is not base64 becomes an error that says so.
+    Returns:
+        The bytes, or an error that names `what` if the text is not base64.
     """
     try:
         return base64_bytes(_DATA_URL.sub("", text, count=1))

@@ -1,4 +1,4 @@
-"""Gives the requests of an ASGI application their id, and counts and logs their answers."""
+"""Gives each request of an ASGI application an ID, and counts and logs its response."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _ID = REQUEST_ID_HEADER.encode()
 
 
 class CallMiddleware:
-    """An ASGI application whose requests are counted and logged.
+    """Middleware that counts and logs the requests of an ASGI application.
 
-    It finds the `Call` of a request as `call` in the request's state, and adds there what it asks
-    for; the error that it answers is `error` in that state.
+    The state of a request gets its `Call` as `call`. The application adds the model and the
+    operation to the call, and the error of the response to the state as `error`.
     """
 
     def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
@@ -26,7 +26,7 @@ class CallMiddleware:
         self._traffic = traffic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, as ASGI specifies it."""
+        """Answer a request, as ASGI specifies."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -50,14 +50,14 @@ class CallMiddleware:
             path = scope["path"]
             call.model = call.model or scope.get("path_params", {}).get("name", "")
             if (call.method, status) == ("GET", 200):
-                # Pages read these every few seconds.
+                # Pages poll these paths every few seconds.
                 call.probe |= path in ("/v1/models", f"/v1/models/{call.model}/statistics")
             call.probe |= path == "/metrics"
             call.end(status, size, state.get("error"))
 
 
 def begin(scope: Scope, traffic: Traffic) -> Call:
-    """Make the call of a request; its state gets `call`, and `headers` by name."""
+    """Make the call of a request, and store `call` and `headers` in the request's state."""
     client = scope["client"][0] if scope.get("client") else None
     headers = fields(scope["headers"])
     call = Call(traffic, scope["method"], target_of(scope), client, lookup(headers))
@@ -66,7 +66,7 @@ def begin(scope: Scope, traffic: Traffic) -> Call:
 
 
 def target_of(scope: Scope) -> str:
-    """Return the quoted path below the mount point, and the query."""
+    """Return the quoted path below the mount point, with the query."""
     raw: bytes | None = scope.get("raw_path")
     path = quote(scope["path"]) if raw is None else raw.decode("latin-1")
     if root := scope.get("root_path"):

@@ -1,7 +1,7 @@
-"""HTTP/1.1 connections: uvicorn's, with bounds on their number, on idle and on slow clients.
+"""HTTP/1.1 connections: extends uvicorn's with limits for their number and for slow clients.
 
-uvicorn begins a request while another one is answered. Here the head of a request waits until it is
-whole and its turn has come: one connection has one request under way.
+uvicorn starts a request while it still answers another one. Here a request waits until its head is
+complete and the previous response is written: each connection has one request in flight.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from fovea_server.traffic.traffic import Traffic
 
 HEAD_TIMEOUT_S = 20.0
 
-# Bytes that are read before their turn. A connection that is not read is not seen to break.
+# Largest number of bytes that are read ahead of their request. A connection that is not read does
+# not notice that the client has disconnected.
 _MAX_AHEAD = 65_536
-# Seconds that a client may go on sending a body whose answer is written.
+# Seconds that a client may continue to send a body after its response was written.
 _LINGER_S = 3.0
 _NEVER = math.inf
 # State of a TCP connection whose other end is closed, in Linux.
@@ -43,11 +44,11 @@ class Bounds:
     """The limits of the connections to one port.
 
     Attributes:
-        most: connections at once; beyond, one whose requests are answered makes room.
-        patience_s: a client that reads more slowly than `SLOWEST` for so long is cut off, and a
-            body that comes so slowly is refused.
+        most: largest number of connections. A new connection beyond this number closes an idle one.
+        patience_s: seconds. A client that reads or sends more slowly than `SLOWEST` over this time
+            is rejected or disconnected.
         budget: counts the bytes of bodies.
-        draining: returns True once clients are to leave.
+        draining: returns True if clients should disconnect.
     """
 
     most: int
@@ -57,14 +58,15 @@ class Bounds:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection of one client; its requests are answered one after the other.
+    """A connection of one client. It answers requests one after the other.
 
     Args:
-        traffic: logs what is no request.
-        bounds: of all connections to this port.
+        traffic: logs bytes that are not a valid request.
+        bounds: limits of all connections to this port.
     """
 
-    # Read by uvicorn: its `shutdown` lets an exchange end, and `connection_lost` ends it.
+    # uvicorn uses this attribute: its `shutdown` lets an exchange finish, its
+    # `connection_lost` ends it.
     cycle: Exchange | None  # type: ignore[assignment]
 
     def __init__(
@@ -81,16 +83,16 @@ class Connection(HttpToolsProtocol):
         self._traffic, self._bounds = traffic, bounds
         self._framing = Framing(sockets=self.ws_protocol_class is not None)
         self._due = 0.0
-        """When the client must have done more, by the clock of the event loop."""
+        """Time by which the client must have made progress, on the clock of the event loop."""
         self._timer: asyncio.TimerHandle | None = None
         self._arrived = 0
-        """Bytes of the body when its speed was looked at last."""
+        """Number of bytes of the body at the last check of its speed."""
         self._unsent = 0
-        """Bytes that wait for the client to read, when they were looked at last."""
+        """Number of bytes that the client had not read at the last check."""
         self._lingers = self._continues = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the time limit for the first head; make room where there are too many."""
+        """Start the timeout for the first head; close an idle connection if there are too many."""
         idle = None
         if len(self.connections) >= self._bounds.most:
             mine = (one for one in self.connections if isinstance(one, Connection))
@@ -104,7 +106,7 @@ class Connection(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """True if it can make room: no request waits for its answer."""
+        """Return True if no request waits for its response, so this may be closed."""
         return not (self._is_busy or self.transport.is_closing())
 
     @property
@@ -113,13 +115,13 @@ class Connection(HttpToolsProtocol):
         return (exchange is not None and not exchange.response_complete) or self.flow.write_paused
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, as far as it is their turn."""
+        """Add received bytes, and handle requests that are complete and due."""
         self._framing.feed(data)
         if not self._continues:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Take from what was read all that may be taken now."""
+        """Handle all received bytes that may be handled now."""
         self._continues = False
         try:
             while self._framing.waiting and self._take():
@@ -132,13 +134,13 @@ class Connection(HttpToolsProtocol):
             self._wait_for_more()
 
     def _continue(self) -> None:
-        """Go on later: a direct call would nest each answer in the one before it."""
+        """Continue in the next step of the event loop, so that responses do not nest."""
         if self._framing.waiting and not self._continues:
             self._continues = True
             self.loop.call_soon(self._go_on)
 
     def _take(self) -> bool:
-        """Take a head, or a piece of a body; False if it is not whole, or not its turn."""
+        """Handle a head or a piece of a body; return False if it is incomplete or must wait."""
         return self._take_head() if self._framing.is_between else self._take_piece()
 
     def _take_piece(self) -> bool:
@@ -169,7 +171,7 @@ class Connection(HttpToolsProtocol):
         return True
 
     def _begin(self, head: Head) -> None:
-        """Let the application answer a request."""
+        """Start the application for a request."""
         self.url = head.target
         self.scope = scope = scope_of(self, head)  # type: ignore[assignment]
         if head.is_socket:
@@ -180,7 +182,7 @@ class Connection(HttpToolsProtocol):
         self.cycle = exchange = Exchange(self, self._bounds.budget, scope, head)
         if is_first and head.size and self._has_left():
             exchange.leave()
-            # The end of the connection is read only behind all that was sent.
+            # The end of the connection is read only after all bytes before it.
             self._framing.end()
         self._due = _NEVER
         if self._framing.is_between:
@@ -188,9 +190,9 @@ class Connection(HttpToolsProtocol):
         self._start_asgi_task(exchange, self.app)  # type: ignore[arg-type]
 
     def _has_left(self) -> bool:
-        """Return True if the client has closed its end already, which is read behind its request.
+        """Return True if the client has closed its end already; the end is read after the request.
 
-        To connect, send an image and leave costs next to nothing; to answer costs much.
+        Connecting, sending an image and leaving costs a client little, but answering costs much.
         """
         line = self.transport.get_extra_info("socket")
         if sys.platform != "linux" or line is None:
@@ -208,13 +210,13 @@ class Connection(HttpToolsProtocol):
             self._wait_for_more()
 
     def _refuse(self, why: str) -> None:
-        """Refuse bytes that are no request, behind the answers before them; read nothing more."""
+        """Reject bytes that are not a request, after earlier responses; read nothing more."""
         self._framing.end()
         exchange = self.cycle
         if exchange is not None and not exchange.is_whole:
             exchange.leave()
             if exchange.response_started:
-                # One request has one answer.
+                # A request must not get a second response.
                 self._linger()
                 return
         client = None if self.client is None else self.client[0]
@@ -229,7 +231,7 @@ class Connection(HttpToolsProtocol):
         self._linger()
 
     def end_answer(self, *, keep_alive: bool) -> None:
-        """Begin the next request, or wait for it with a time limit; or close, once it is time."""
+        """Start the next request, wait for it with a timeout, or close the connection."""
         self.server_state.total_requests += 1
         if keep_alive:
             self.flow.resume_reading()
@@ -241,23 +243,24 @@ class Connection(HttpToolsProtocol):
             self._linger()
 
     def _linger(self) -> None:
-        # To close now would break the connection of most clients, which still send.
+        # Most clients still send. A close now would reset their connection before they
+        # read the response.
         self._lingers = True
         self.flow.resume_reading()
         self.loop.call_later(_LINGER_S, self.close)
 
     def close(self) -> None:
-        """Close after all that was written is sent, or the client reads too slowly."""
+        """Close the connection after all bytes are sent, or if the client reads too slowly."""
         self.transport.close()
         self._watch_reader()
 
     def pause_writing(self) -> None:
-        """Pause: the client reads its answers too slowly."""
+        """Pause writing, because the client reads too slowly."""
         super().pause_writing()
         self._watch_reader()
 
     def resume_writing(self) -> None:
-        """Go on: nearly all that was written is sent."""
+        """Continue after nearly all bytes are sent."""
         super().resume_writing()
         self._unsent = 0
         if self.transport.is_closing():
@@ -272,7 +275,7 @@ class Connection(HttpToolsProtocol):
             self._wait(self._bounds.patience_s)
 
     def _wait_for_more(self) -> None:
-        """Start the time limit of what the client is to send next; none while it is answered."""
+        """Start the timeout for the client's next bytes; none while a request is answered."""
         if self._unsent:
             return
         if not self._framing.is_between and self.cycle is not None:
@@ -284,8 +287,9 @@ class Connection(HttpToolsProtocol):
             self._wait(self.timeout_keep_alive)
 
     def _wait(self, seconds: float) -> None:
-        """Look at the client so long from now, and no earlier."""
-        # The timer is set again only when it is over: one for each request would cost more.
+        """Check the client after this number of seconds."""
+        # The timer is renewed only when it expires, because a new timer for each
+        # request would cost more.
         self._due = self.loop.time() + seconds
         if self._timer is not None and self._timer.when() > self._due:
             self._timer.cancel()
@@ -320,7 +324,7 @@ class Connection(HttpToolsProtocol):
         assert exchange is not None
         enough = exchange.arrived - self._arrived >= SLOWEST * patience_s
         self._arrived = exchange.arrived
-        # It may be the application that does not take it.
+        # The application may be the reason if it does not receive the body.
         if not (enough or self.flow.read_paused):
             if exchange.response_complete:
                 self.close()
@@ -334,9 +338,9 @@ class Connection(HttpToolsProtocol):
             self._timer = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End what waits for the client."""
+        """Stop the timer and the exchange of this connection."""
         self._end_timer()
         self._framing.end()
         super().connection_lost(exc)
-        # They refer to each other.
+        # The connection and its exchange refer to each other.
         self.cycle = None

@@ -1,7 +1,7 @@
-"""The routes of predict and of Triton's v2, which stand before FastAPI's and are quicker.
+"""The base of the predict and v2 routes, which are faster than FastAPI's and are tried first.
 
-A request is admitted by its head, its body is received within the limits, and it is answered, or
-refused in the form of its protocol.
+A route checks access by the head of a request, receives the body within limits, and answers the
+request or rejects it in the form of its protocol.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LATE = (BodyTimeout, DeadlineExceeded)
-# Bytes from which several writes are cheaper than a copy.
+# Size in bytes from which several writes are cheaper than a copy.
 _LARGE_ANSWER = 65_536
 
 
@@ -38,8 +38,8 @@ class FastRoute(ABC):
     """Answers the requests of one protocol.
 
     Attributes:
-        keeps_refused: a refused request is answered after its body, and its connection is kept;
-            otherwise it is answered at once, and its connection closes.
+        keeps_refused: True to answer a rejected request after its body and keep the connection;
+            False to answer at once and close the connection.
     """
 
     keeps_refused: ClassVar[bool]
@@ -49,22 +49,26 @@ class FastRoute(ABC):
 
     @abstractmethod
     def takes(self, method: str, target: str) -> bool:
-        """Return True for a request of this protocol; the target is quoted, with its query."""
+        """Return True for a request of this protocol; `target` is quoted, with the query."""
 
     @abstractmethod
     def route(self, request: Request) -> None:
-        """Give a request its endpoint, or an answer; FoveaError: it is refused."""
+        """Set the endpoint or the response of a request.
+
+        Raises:
+            FoveaError: the request is rejected.
+        """
 
     @abstractmethod
     def error_answer(self, error: FoveaError) -> Response:
-        """Make an answer with an error."""
+        """Make the response for an error."""
 
     @abstractmethod
     def too_large(self, size: int | None) -> BodyTooLarge:
-        """Make the error for a body over the limit; `size` is None where it is not declared."""
+        """Make the error for a body over the limit; `size` is None if it was not declared."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or nothing where its client has left."""
+        """Answer a request; send nothing if the client has disconnected."""
         request = self._admit(scope)
         answer = request.answer
         if answer is None:
@@ -77,7 +81,7 @@ class FastRoute(ABC):
         await self._send(answer, request, scope, send)
 
     def _admit(self, scope: Scope) -> Request:
-        """Route a request by its head, or refuse it."""
+        """Route a request by its head, or set the response that rejects it."""
         state = scope["state"]
         request = Request(state["call"], state["headers"], Reservation(self.budget))
         try:
@@ -86,12 +90,16 @@ class FastRoute(ABC):
             request.answer = self.error_answer(error)
         except Exception as error:  # noqa: BLE001  (a bug must not look like the client's)
             request.answer = self._fault(request, error)
-        # Its span is known only now.
+        # The request's trace span is known only now.
         request.call.enter()
         return request
 
     async def _answer(self, request: Request, receive: Receive) -> Response:
-        """Receive the body, and answer; ClientLeft: nobody waits for the answer any more."""
+        """Receive the body, and return the response.
+
+        Raises:
+            ClientLeft: the client has disconnected.
+        """
         assert request.endpoint is not None
         watch = Watch(receive, request.timeout_s, request.call.began)
         try:
@@ -103,10 +111,11 @@ class FastRoute(ABC):
         except ClientLeft:
             raise
         except FoveaError as error:
-            # Its frames would keep the body until the garbage collector runs.
+            # The frames of the error would keep the body in memory until the next
+            # garbage collection.
             error.__traceback__ = error.__context__ = None
             answer = self.error_answer(error)
-            # The rest of a refused body is dropped on a connection that is kept.
+            # On a connection that stays open, the rest of a rejected body is dropped.
             if not (watch.is_whole or (self.keeps_refused and not isinstance(error, _LATE))):
                 _close(answer)
             return answer
@@ -124,13 +133,13 @@ class FastRoute(ABC):
         request.body = await watch.body(limit, partial(self.too_large, None))
 
     def _fault(self, request: Request, error: Exception) -> Response:
-        """Make the answer to an internal error; its traceback goes to the log only."""
+        """Make the response for an internal error; only the log has its traceback."""
         call = request.call
         log.error("%s %r", call.method, call.shown, exc_info=error, extra={"id": call.id})
         return self.error_answer(FoveaError("an internal error; the server's log has the details"))
 
     async def _send(self, answer: Response, request: Request, scope: Scope, send: Send) -> None:
-        """Send an answer; in place of a large one that has no room, an error."""
+        """Send a response, or an error if a large response does not fit into the budget."""
         size = sum(map(len, answer.body))
         if large := size >= _LARGE_ANSWER:
             if not self.budget.has_room(size):
@@ -157,13 +166,13 @@ class FastRoute(ABC):
 
 
 class FastRoutes:
-    """An ASGI application that answers what one of the routes takes, and leaves the rest."""
+    """An ASGI application: the first route that takes a request answers it, or `rest` does."""
 
     def __init__(self, routes: Sequence[FastRoute], rest: ASGIApp) -> None:
         self._routes, self._rest = routes, rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Answer a request, as ASGI specifies."""
         if scope["type"] == "http":
             call = scope["state"]["call"]
             for route in self._routes:
@@ -174,5 +183,5 @@ class FastRoutes:
 
 
 def _close(answer: Response) -> None:
-    """Close the connection behind an answer: the rest of the body will not be read."""
+    """Close the connection after a response, because the rest of the body will not be read."""
     answer.headers.append((b"connection", b"close"))

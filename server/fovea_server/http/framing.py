@@ -1,7 +1,7 @@
-"""Where requests begin and end: whatever a proxy may read in another way is refused.
+"""Finds where requests begin and end, and rejects requests that a proxy may read differently.
 
-llhttp parses heads alone, each when it is whole, so that what is no head never reaches it. Where a
-body ends is decided here.
+llhttp parses only complete heads, so bytes that are not a head never reach it. This module itself
+finds the end of a body.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fovea_preprocess.errors import InvalidRequest
 MAX_HEAD_BYTES = 65_536
 MAX_HEADERS = 256
 
-# Each chunk takes a microsecond of the event loop: few of these may be short.
+# Limits for short chunks, in bytes and in number. Each chunk takes a microsecond of the event loop.
 _TINY, _MAX_TINY = 64, 4096
 _MAX_DIGITS = 20
 
@@ -25,7 +25,7 @@ _REQUEST_LINE = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+ [\x21-\x7e]+ HTTP/1\.[
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 _SOCKET = re.compile(rb"\r\nupgrade:[\t ]*websocket[\t ]*\r\n", re.IGNORECASE)
 _SOCKET_VERSION = re.compile(rb"\r\nsec-websocket-version:[\t ]*13[\t ]*\r\n", re.IGNORECASE)
-# A size of more digits is none; an extension has no control characters.
+# Longer sizes are invalid, and an extension contains no control characters.
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILER = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 _CRLF = b"\r\n"
@@ -33,40 +33,41 @@ _NO_LINE = "a request begins with METHOD TARGET HTTP/1.1"
 
 
 class _Part(Enum):
-    """The part of a message that the next byte of a connection belongs to."""
+    """The part of a message to which the next byte of a connection belongs."""
 
     HEAD = auto()
-    """The line and headers, or an empty line before them, which RFC 9112 (2.2) allows."""
+    """The request line and headers, or empty lines before them, which RFC 9112 (2.2) allows."""
     BODY = auto()
-    """As many bytes as the head has declared."""
+    """The body, whose size the head has declared."""
     SIZE = auto()
-    """The line before a chunk."""
+    """The line with the size of a chunk."""
     CHUNK = auto()
     TRAILERS = auto()
     NOTHING = auto()
-    """What follows is dropped: the client has sent its last request, or what is none."""
+    """The following bytes are dropped: after the last request, or after an invalid one."""
 
 
-# To look up a member of an Enum takes as long as the rest of a step.
+# Look the members up once: access to a member of an Enum takes as long as the rest of a step.
 _HEAD, _BODY, _SIZE, _CHUNK, _TRAILERS, _NOTHING = _Part
 
 
 class Head:
-    """The head of a request, as llhttp reads it.
+    """The head of a request, parsed by llhttp.
 
     Attributes:
-        target: path and query, or whatever else the client asks for.
-        headers: names are in lower case.
-        is_old: HTTP/1.0.
-        keeps: the client may send another request behind this one.
-        is_socket: it asks for a WebSocket, and has no body.
-        expects: the client waits for `100 Continue` before it sends the body.
-        is_chunked: the body comes in chunks.
-        size: bytes of the body; 0 where it comes in chunks.
+        method: HTTP method.
+        target: path and query, or another request target.
+        headers: headers in order, with names in lower case.
+        is_old: True for HTTP/1.0.
+        keeps: True if the client may send another request on this connection.
+        is_socket: True if the request opens a WebSocket; it has no body.
+        expects: True if the client waits for `100 Continue` before it sends the body.
+        is_chunked: True if the body is chunked.
+        size: size of the body in bytes; 0 for a chunked body.
 
     Raises:
-        InvalidRequest: a proxy may read it in another way.
-        httptools.HttpParserError: it is no head.
+        InvalidRequest: a proxy may read the head differently.
+        httptools.HttpParserError: the bytes are not a head.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -76,30 +77,30 @@ class Head:
         self.size = 0
         self._parser = httptools.HttpRequestParser(self)
         try:
-            # It sees this head alone, and waits in vain for a body.
+            # The parser gets only this head, and never the body.
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             self.is_socket = True
         finally:
-            # It refers to this head.
+            # The parser refers to this object.
             del self._parser
         if self.method == "CONNECT":
             raise httptools.HttpParserError("CONNECT is for proxies")
         self._check()
 
     def on_url(self, url: bytes) -> None:
-        """Take a piece of the target."""
+        """Add a piece of the target; llhttp calls this method."""
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
+        """Add a header; llhttp calls this method."""
         name = name.lower()
         self.headers.append((name, value))
         if name == b"expect":
             self.expects = value.lower() == b"100-continue"
 
     def on_headers_complete(self) -> None:
-        """Take what the parser forgets behind the head."""
+        """Store values that the parser does not keep after the head; llhttp calls this method."""
         self.method = self._parser.get_method().decode("ascii")
         self.is_old = self._parser.get_http_version() == "1.0"
         self.keeps = not self.is_old and self._parser.should_keep_alive()
@@ -113,14 +114,14 @@ class Head:
             elif name == b"content-length":
                 if len(value) > _MAX_DIGITS:
                     raise InvalidRequest("the Content-Length is not a body size")
-                # llhttp has refused what is no number, a second one, and one beside chunks.
+                # llhttp has rejected an invalid or repeated length, and a length beside chunks.
                 self.size = int(value)
             elif name == b"transfer-encoding":
                 codings += 1
                 self.is_chunked = value.lower() == b"chunked"
                 if not self.is_chunked:
                     raise InvalidRequest("the only supported Transfer-Encoding is chunked")
-        # HTTP/1.0 needs no host.
+        # HTTP/1.0 requires no Host header.
         if hosts != 1 and (hosts or not self.is_old):
             raise InvalidRequest(f"a request has one Host header, and this one has {hosts}")
         if codings > 1:
@@ -130,53 +131,53 @@ class Head:
 
 
 class Framing:
-    """Splits what a client sends into heads and bodies.
+    """Splits the bytes of a client into heads and bodies.
 
-    What takes raises InvalidRequest or httptools.HttpParserError for bytes that are no request.
+    Methods that take bytes raise InvalidRequest or httptools.HttpParserError for invalid requests.
 
     Args:
-        sockets: `Upgrade` requests a WebSocket; it is ignored otherwise.
+        sockets: True if `Upgrade` may open a WebSocket; otherwise the header is ignored.
     """
 
     def __init__(self, *, sockets: bool) -> None:
         self._sockets = sockets
         self._part = _HEAD
         self._read, self._at = b"", 0
-        """Bytes that are read, and how many of them are taken."""
+        """Received bytes, and how many of them were taken."""
         self._searched = 0
-        """Bytes behind these in which there is no end of the head."""
+        """Number of bytes that were already searched for the end of the head."""
         self._left = 0
-        """Bytes of the body, or of the chunk with the end of its line."""
+        """Remaining bytes of the body, or of the chunk and its line end."""
         self._is_last = False
         self._tiny_chunks = self._trailer_bytes = 0
 
     @property
     def waiting(self) -> int:
-        """The number of bytes that are read and not taken."""
+        """Return the number of bytes that are received but not taken."""
         return len(self._read) - self._at
 
     @property
     def is_between(self) -> bool:
-        """True between the end of a request and the end of the next head."""
+        """Return True between the end of a request and the end of the next head."""
         return self._part is _HEAD or self._part is _NOTHING
 
     @property
     def has_begun_head(self) -> bool:
-        """True if a piece of a head was looked at, and more of it must come."""
+        """Return True if a part of a head has arrived and more must follow."""
         return self._searched > 0
 
     def feed(self, data: bytes) -> None:
-        """Add bytes."""
+        """Add received bytes."""
         if self._part is not _NOTHING:
             self._read = self._read[self._at :] + data if self.waiting else data
             self._at = 0
 
     def end(self) -> None:
-        """Drop what is read and not taken, and all that will be read."""
+        """Drop all received bytes that are not taken, and all further bytes."""
         self._part, self._read, self._at, self._searched = _NOTHING, b"", 0, 0
 
     def take_head(self) -> Head | None:
-        """Take the next head; None if it is not whole."""
+        """Return the next head; None if it is incomplete."""
         while self._read.startswith(_CRLF, self._at):
             self._at += len(_CRLF)
         waiting = len(self._read) - self._at
@@ -187,7 +188,7 @@ class Framing:
         if waiting > MAX_HEAD_BYTES and not (is_whole and size <= MAX_HEAD_BYTES):
             raise InvalidRequest("The request's headers are too large.")
         if not is_whole:
-            # A client that speaks TLS here would wait until its head is late.
+            # Without this check, a client that sends TLS here would wait until the timeout.
             if _TOKEN.match(self._read, self._at) is None and self._read[self._at :] != b"\r":
                 raise InvalidRequest(_NO_LINE)
             self._searched = max(1, waiting - 3)
@@ -199,7 +200,8 @@ class Framing:
         if _REQUEST_LINE.match(data) is None:
             raise InvalidRequest(_NO_LINE)
         if _UPGRADE.search(data) and not (self._sockets and _asks_for_socket(data)):
-            # Ignored, as RFC 9110 (7.8) allows: llhttp would read the body as the next request.
+            # Drop the header, as RFC 9110 (7.8) allows; llhttp would read the body
+            # as the next request.
             data = _UPGRADE.sub(b"", data)
         head = Head(data)
         if head.is_socket and self.waiting:
@@ -218,7 +220,7 @@ class Framing:
         self._part = _NOTHING if self._is_last else _HEAD
 
     def take_piece(self) -> bytes | None:
-        """Take the next piece of a body, which may be empty; None if more must come first."""
+        """Return the next piece of a body, which may be empty; None if more bytes must arrive."""
         if not self.waiting:
             return None
         if self._part is _BODY:
@@ -226,11 +228,11 @@ class Framing:
         return self._take_chunk() if self._part is _CHUNK else self._take_line()
 
     def _take(self, size: int) -> bytes:
-        # All that was read in one piece is not copied.
+        # A slice of all bytes is the same object, so a body received at once is not copied.
         taken = self._read[self._at : self._at + size]
         self._at += size
         if self._at == len(self._read):
-            # It is large, and this connection may be idle from now on.
+            # Release the bytes: they may be many, and the connection may be idle from now on.
             self._read, self._at = b"", 0
         return taken
 
@@ -283,7 +285,7 @@ class Framing:
 
 
 def _asks_for_socket(head: bytes) -> bool:
-    """Return True for the request of RFC 6455; others get what is there for plain requests."""
+    """Return True for a WebSocket request (RFC 6455); other upgrades are plain requests."""
     line = head[: head.index(_CRLF)]
     is_new = line.startswith(b"GET ") and line.endswith(b"1.1")
     return is_new and bool(_SOCKET.search(head) and _SOCKET_VERSION.search(head))

@@ -1,11 +1,12 @@
-"""Refuses what pages of other sites make a browser send.
+"""Rejects requests that web pages of other sites make a browser send.
 
-A browser on this machine or in its network sends whatever a page asks for, also where the page may
-not read the answer. Two headers tell, which no page can set. `Origin` names the page: a request
-that may change something is taken from pages of this server alone, and of those that the operator
-names. `Host` is the name that the browser looked up: an attacker can let a name of his own lead to
-this server ("DNS rebinding"), and his page is then one of this server for the browser. So a name
-must be one that is nobody's to give away. Programs that are no browsers send no `Origin`.
+A browser on this machine or in its network sends any request that a page makes, even if the page
+cannot read the response. Two headers, which no page can set, reveal such requests. `Origin` names
+the page: requests that may change something are accepted only from pages of this server and of the
+origins that the operator allows. `Host` is the name that the browser looked up. An attacker can let
+his own name resolve to this server ("DNS rebinding"), and the browser then treats his page as a
+page of this server. The name must therefore be one that an attacker cannot register. Programs other
+than browsers send no `Origin`.
 """
 
 from __future__ import annotations
@@ -28,37 +29,38 @@ Headers = Mapping[bytes, bytes]
 Refuse = Callable[[ForeignRequest, str], "ASGIApp"]
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-# Name or address, and port. Parsers of URLs find a name also where there are a user and a path.
+# Name or address, and port. URL parsers would also accept a user and a path.
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-z:.%_-]+)\]|(?P<name>[a-z0-9._-]+))(?::[0-9]*)?")
 _ELSEWHERE = (b"cross-site", b"same-site")
-# Ends of names that no registrar sells: mDNS and clusters (cluster.local), private networks.
+# Suffixes that no registrar sells: mDNS, clusters (cluster.local) and private networks.
 _PRIVATE = (".local", ".internal", ".lan", ".home.arpa", ".svc")
 
 
 class Guard:
-    """Checks the origin and the host of requests to a listener, which is bound to `address`."""
+    """Checks the Origin and Host headers of requests to a listener that is bound to `address`."""
 
     def __init__(self, service: Service, address: str) -> None:
         settings = service.settings
         self._traffic = service.traffic
         self._origins = frozenset(origin.encode() for origin in settings.cors_origin)
         self._names = {address.lower(), *settings.allowed_host}
-        # Whoever reaches it over a network goes by a name of that network. By loopback there is
-        # only `localhost`, which browsers resolve themselves: a hostile network cannot redirect it.
+        # Clients that reach the server over a network use a name of that network. On loopback
+        # the only name is `localhost`. Browsers resolve it themselves, so a hostile network
+        # cannot redirect it.
         self._is_open = not is_loopback(address)
         if self._is_open:
             self._names.add(socket.gethostname().lower())
         self._is_ours = lru_cache(maxsize=256)(self._has_our_name)
 
     def check(self, method: str, headers: Headers) -> None:
-        """Raise ForeignRequest for one that a page of another site has caused."""
+        """Raise ForeignRequest for a request that another site's page has caused; count it."""
         error = self.refusal(method, headers)
         if error is not None:
             self._traffic.count_refusal("", error)
             raise error
 
     def refusal(self, method: str, headers: Headers) -> ForeignRequest | None:
-        """Return the error for a request that a page of another site has caused, else None."""
+        """Return the error for a request that a page of another site has caused, or None."""
         host = headers.get(b"host", b"")
         if not self._is_ours(host):
             return ForeignRequest(
@@ -78,7 +80,7 @@ class Guard:
         )
 
     def _has_our_name(self, host: bytes) -> bool:
-        # HTTP/1.0 needs no host, and a browser sends one always.
+        # HTTP/1.0 requires no Host header, and browsers always send one.
         if not host or "*" in self._names:
             return True
         found = _HOST.fullmatch(host.decode("latin-1").lower())
@@ -89,18 +91,18 @@ class Guard:
             return True
         if name == "localhost" or name.endswith(".localhost"):
             return True
-        # A name without a dot is one of a service, a container or a machine near by.
+        # A name without a dot belongs to a service, a container or a machine of the local network.
         return self._is_open and ("." not in name or name.endswith(_PRIVATE))
 
 
 class GuardedApp:
-    """An ASGI application that answers only what a guard lets through, as `refuse` says."""
+    """An ASGI application for requests that the guard accepts; `refuse` answers the others."""
 
     def __init__(self, app: ASGIApp, guard: Guard, refuse: Refuse) -> None:
         self._app, self._guard, self._refuse = app, guard, refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
+        """Answer a request, as ASGI specifies."""
         if scope["type"] == "http":
             try:
                 self._guard.check(scope["method"], scope["state"]["headers"])

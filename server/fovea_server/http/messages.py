@@ -1,6 +1,6 @@
-"""Requests and answers of the plain routes, and their headers.
+"""Requests and responses of the fast routes, and their headers.
 
-Those of Starlette take 3 us more, of 150 us for a small tensor, and an answer there is one piece.
+Starlette's classes take 3 us more, of 150 us for a small tensor, and have no body in pieces.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ EVENTS = b"text/event-stream; charset=utf-8"
 Buffer = bytes | memoryview
 Endpoint = Callable[["Service", "Request"], Coroutine[Any, Any, "Response"]]
 
-# Decimal digits that always fit a signed 64-bit number.
+# Number of decimal digits that always fits into a signed 64-bit integer.
 _LONGEST_VERSION = 18
 
 
@@ -43,15 +43,15 @@ class Request:
     """A request.
 
     Attributes:
-        call: the part that all carriers share.
-        headers: by name in lower case; see `fields`.
-        body: as sent; complete when an endpoint gets it.
-        answer: where the request needs no endpoint; mostly a refusal.
-        endpoint: answers it, once its body is complete.
-        names: "model", "version", and others that the route has in its path; None if absent.
-        timeout_s: seconds that it may take in all; None for no limit.
-        reservation: of the answer, from before it is computed.
-        hold: counts bytes held for the request, also those sent; raises QueueFull.
+        call: the transport-independent part of the request.
+        headers: headers by name in lower case; see `fields`.
+        reservation: reserves the bytes of the response before its computation.
+        body: body as sent; it is complete when the endpoint runs.
+        answer: response of a request without an endpoint, usually a rejection.
+        endpoint: function that answers the request after its body is complete.
+        names: "model", "version" and other names in the path; None for an absent name.
+        timeout_s: timeout of the whole request in seconds; None for no timeout.
+        hold: reserves further bytes for the request; raises QueueFull.
     """
 
     call: Call
@@ -65,16 +65,16 @@ class Request:
     hold: Callable[[int], None] = field(init=False)
 
     def header(self, name: str) -> str | None:
-        """Look up a header; None if absent."""
+        """Return the value of a header; None if it is absent."""
         return self.call.header(name)
 
     def name(self, kind: str) -> str:
-        """Return the name of a model or region in the path; "" if absent."""
+        """Return the name of a model or region in the path; "" if it is absent."""
         return self.names[kind] or ""
 
     @property
     def version(self) -> int | None:
-        """The version in the path; None if absent."""
+        """Return the version in the path; None if it is absent."""
         text = self.names["version"]
         if text is None:
             return None
@@ -88,7 +88,7 @@ class Request:
 
 @dataclass(slots=True, eq=False)
 class Response:
-    """An answer, its body in pieces; `error` if it reports one."""
+    """A response with its body in pieces; `error` is the error that it reports."""
 
     status: int = 200
     body: list[Buffer] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Response:
 
 
 def error_headers(error: FoveaError) -> list[tuple[bytes, bytes]]:
-    """Return the headers that say how to go on after an error."""
+    """Return the headers that tell a client how to continue after an error."""
     if isinstance(error, Unauthenticated):
         return [(b"www-authenticate", b'Bearer realm="fovea"')]
     if isinstance(error, QueueFull | NoMemory | KeysPending | ModelLoading):
@@ -109,15 +109,15 @@ def error_headers(error: FoveaError) -> list[tuple[bytes, bytes]]:
 
 
 def allow(methods: Collection[str]) -> str:
-    """Make the `Allow` header of an address: where GET is answered, so are HEAD and OPTIONS."""
+    """Return the `Allow` header of a path. A path with GET also has HEAD and OPTIONS."""
     also = ("HEAD", "OPTIONS") if "GET" in methods else ()
     return ", ".join(sorted({*methods, *also}))
 
 
 def weights(header: str) -> Iterator[tuple[str, float]]:
-    """Yield each entry of a list such as `Accept` in lower case, and its weight.
+    """Yield each entry of a list header such as `Accept`, in lower case, with its weight.
 
-    It is 1 where there is none, and 0 where that is no number.
+    The weight is 1 if it is absent, and 0 if it is not a number.
     """
     for part in header.lower().split(","):
         entry, *parameters = (word.strip() for word in part.split(";"))

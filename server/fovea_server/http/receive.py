@@ -1,4 +1,4 @@
-"""Receives and decompresses bodies within limits, and notices clients that leave."""
+"""Receives and decompresses bodies within limits, and detects clients that disconnect."""
 
 from __future__ import annotations
 
@@ -15,42 +15,44 @@ if TYPE_CHECKING:
     from starlette.types import Receive
 
 TooLarge = Callable[[], BodyTooLarge]
-"""Makes the error for a body over its limit.
+"""Function that makes the error for a body over its limit.
 
-An error that a function is given and raises refers to its frame, and the frame to it: what the body
-has by then would stay in memory until the garbage collector comes by.
+It must be a function. A raised error and its frame refer to each other, so a ready-made error would
+keep the body in memory until the next garbage collection.
 """
 
-# Requests that take longer are given up when their client leaves.
+# Seconds after which a request is cancelled if its client disconnects.
 _QUICK_S = 0.02
-# Bytes decompressed on the event loop, and from then on in a thread.
+# Number of bytes that are decompressed on the event loop, and then per step in a thread.
 _FIRST, _PIECE = 65_536, 1 << 20
-# Compressed bytes taken in one step; the rest of them is copied each time.
+# Number of compressed bytes per step. The rest of a step's bytes is copied each time.
 _PACKED = 65_536
-# zlib's code for gzip or deflate, whichever it finds.
+# zlib's code for both gzip and deflate.
 _EITHER = 32 + zlib.MAX_WBITS
 
 
 class ClientLeft(Exception):
-    """The client closed its connection before it had its answer."""
+    """The client closed its connection before it received the response."""
 
 
 class Watch:
-    """Ends the work on a request whose client leaves, or whose time is over.
+    """Context manager that cancels a request whose client disconnects or whose timeout expires.
 
-    It is the context of the task that answers. It looks at nothing for the first `_QUICK_S`: to
-    watch each request would cost as much as its JSON, and most are answered by then.
+    Enter it in the task that answers the request. It checks nothing for the first
+    `_QUICK_S` seconds: watching every request would cost as much as its JSON, and most
+    requests are answered by then.
 
     Args:
-        receive: of ASGI; nothing else may use it.
-        timeout_s: of the whole request, from `began`, by `time.monotonic`; None for no limit.
+        receive: ASGI function that receives messages; nothing else may call it.
+        timeout_s: timeout of the whole request in seconds from `began`; None for no timeout.
+        began: start of the request by `time.monotonic`.
 
     Attributes:
-        is_whole: True once the body is received.
+        is_whole: True if the body was received.
 
     Raises:
-        ClientLeft: the client left first.
-        DeadlineExceeded: it took longer than `timeout_s`.
+        ClientLeft: the client has disconnected.
+        DeadlineExceeded: the request exceeded `timeout_s`.
     """
 
     def __init__(self, receive: Receive, timeout_s: float | None, began: float) -> None:
@@ -59,11 +61,11 @@ class Watch:
         self._whole: asyncio.Event | None = None
         self._worker: asyncio.Task[Any]
         self._looking: asyncio.TimerHandle | asyncio.Task[None]
-        # Not the error: it would refer to itself by its frames.
+        # Keep a function instead of the error: the error would refer to itself through its frames.
         self._why: Callable[[], Exception] | None = None
 
     def __enter__(self) -> Watch:
-        """Begin."""
+        """Start to watch the request."""
         worker = asyncio.current_task()
         assert worker is not None
         self._worker, left = worker, self._remaining_s()
@@ -72,9 +74,9 @@ class Watch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """End; raise why the work was ended."""
+        """Stop watching; raise the error if the request was cancelled here."""
         self._looking.cancel()
-        # They refer to each other.
+        # This object and its task or timer refer to each other.
         del self._looking
         if self._why is not None and kind is asyncio.CancelledError:
             self._worker.uncancel()
@@ -84,10 +86,10 @@ class Watch:
         """Receive the body, of at most `limit` bytes.
 
         Raises:
-            ClientLeft: it is incomplete.
-            BodyTooLarge: `too_large`, as soon as the limit is exceeded.
-            QueueFull: there is no room for it.
-            BodyTimeout: it arrives too slowly, see `too_slow`.
+            ClientLeft: the client has disconnected before the body was complete.
+            BodyTooLarge: the body exceeds the limit; `too_large` makes the error.
+            QueueFull: the budget has no room for the body.
+            BodyTimeout: the body arrives too slowly; see `too_slow`.
         """
         body: bytes | bytearray = b""
         more = True
@@ -96,7 +98,7 @@ class Watch:
             if message["type"] == "http.disconnect":
                 raise ClientLeft
             piece = message.get("body", b"")
-            # One that is declared comes as a whole, and is not copied.
+            # A body of declared size arrives as a whole and is not copied.
             if not body:
                 body = piece
             else:
@@ -125,7 +127,7 @@ class Watch:
                 if not self.is_whole:
                     self._whole = asyncio.Event()
                     await self._whole.wait()
-                # After the body, only the disconnect is received.
+                # After the body, only a disconnect can be received.
                 await self._receive()
             self._why = ClientLeft
         except TimeoutError:
@@ -135,23 +137,23 @@ class Watch:
 
 
 def timeout_error(timeout_s: float) -> DeadlineExceeded:
-    """Make the error for a request that took longer than its client allows."""
+    """Make the error for a request that exceeded its client's timeout."""
     return DeadlineExceeded(f"no answer within {timeout_s:g} s; allow more time or send less")
 
 
 def cancelled_error() -> ShuttingDown:
-    """Make the error for a request that uvicorn cancels, as it outlasts the time to exit."""
+    """Make the error for a request that uvicorn cancels because it exceeds the exit timeout."""
     return ShuttingDown("the server stopped before the answer was there; send again")
 
 
 async def unpack(
     body: bytes | bytearray, hold: Callable[[int], None], limit: int, too_large: TooLarge
 ) -> bytearray:
-    """Decompress a body, gzip or deflate; `hold` counts the bytes, and may raise.
+    """Decompress a gzip or deflate body; `hold` counts the bytes and may raise.
 
     Raises:
-        BodyTooLarge: `too_large`, as soon as the limit is exceeded.
-        zlib.error: it is neither gzip nor deflate.
+        BodyTooLarge: the decompressed body exceeds `limit`; `too_large` makes the error.
+        zlib.error: the body is neither gzip nor deflate.
     """
     unpacked = bytearray()
     async for piece in _pieces(memoryview(body)):
@@ -169,7 +171,7 @@ async def _pieces(body: memoryview) -> AsyncIterator[bytes]:
         left: bytes | memoryview = body[at : at + _PACKED]
         while left and not unpacker.eof:
             if at or piece:
-                # zlib lets other threads run.
+                # zlib releases the GIL, so other threads can run.
                 piece = await asyncio.to_thread(unpacker.decompress, left, _PIECE)
             else:
                 piece = unpacker.decompress(left, _FIRST)

@@ -175,7 +175,7 @@ export interface PredictJson {
   min_frames?: number | null;
 }
 
-/** Answers in the order of the images; a bad image among good ones fails only itself. */
+/** Results in the order of the images. A bad image among good ones fails alone. */
 export interface PredictAnswer {
   model: string;
   version: string;
@@ -494,7 +494,7 @@ export interface ImageSource {
   url?: string;
 }
 
-/** One image of an answer: the field that the `task` names, or `error`. */
+/** The result for one image: the field that belongs to the `task`, or `error`. */
 export interface ImageAnswer {
   /** pixels of the upright image */
   width?: number;
@@ -520,7 +520,7 @@ export interface ImageAnswer {
   error?: ErrorDetail;
 }
 
-/** Milliseconds by stage (of the slowest image in each) and in all. */
+/** Milliseconds of each stage (for the slowest image in each stage) and in total. */
 export interface TimingMs {
   decode: number;
   letterbox: number;
@@ -559,7 +559,7 @@ export interface TensorMetadata {
   shape: number[];
 }
 
-/** Preprocessing of an image to a tensor row. Hashable; its digest goes into the engine card. */
+/** Preprocessing of an image to an input row. It is hashable; its digest is in the engine card. */
 export interface PreprocessSpec {
   height: number;
   width: number;
@@ -669,7 +669,7 @@ export interface Sending {
   reason: string;
 }
 
-/** One thing found. */
+/** One detected object. */
 export interface Detection {
   box: Box;
   score: number;
@@ -695,7 +695,7 @@ export interface Detection {
   error?: ErrorDetail;
 }
 
-/** A class of the whole image; the scores of all classes add up to 1. */
+/** A class of the whole image. The scores of all classes add up to 1. */
 export interface ScoredClass {
   class_id: number;
   class_name: string;
@@ -717,7 +717,7 @@ export interface Saliency {
   png?: string;
 }
 
-/** The depths of an image. */
+/** The depth map of an image. */
 export interface Depth {
   /** the least depth */
   min: number;
@@ -733,7 +733,7 @@ export interface Depth {
   offset?: number;
 }
 
-/** A vector of an image, to compare images by. */
+/** An embedding of an image, for the comparison of images. */
 export interface Embedding {
   /** the length that the network gave the vector */
   norm: number;
@@ -745,7 +745,7 @@ export interface Embedding {
   numbers?: number[];
 }
 
-/** The text of an image, which is one line. */
+/** The text of an image that shows one line of text. */
 export interface Reading {
   text: string;
   /** the mean of its characters, 0 to 1; 0 without one */
@@ -754,7 +754,7 @@ export interface Reading {
   characters: Character[];
 }
 
-/** A picture that a network has made of an image: larger, sharper, without noise, in colour. */
+/** The output image of an image-to-image model: larger, sharper, without noise or in colour. */
 export interface NewPicture {
   /** of the picture, pixels */
   width: number;
@@ -764,7 +764,7 @@ export interface NewPicture {
   png?: string;
 }
 
-/** The classes of an image by one of several classifiers. */
+/** The classes that one of several classifiers assigns to an image. */
 export interface Attribute {
   /** of the classifier */
   name: string;
@@ -774,7 +774,7 @@ export interface Attribute {
   classes: ScoredClass[];
 }
 
-/** A raw output row of a model whose head is not recognised. */
+/** A raw output row of a model whose head is unknown. */
 export interface Tensor {
   name: string;
   datatype: string;
@@ -782,7 +782,7 @@ export interface Tensor {
   data: unknown[];
 }
 
-/** A stable word for programs, a sentence for people. */
+/** A stable code for programs, and a message for people. */
 export interface ErrorDetail {
   code: string;
   message: string;
@@ -970,7 +970,7 @@ export interface BatchStatistics {
   compute_output: Duration;
 }
 
-/** Corners in pixels of the upright original. */
+/** Corners in pixels of the upright original image. */
 export interface Box {
   x1: number;
   y1: number;
@@ -978,7 +978,7 @@ export interface Box {
   y2: number;
 }
 
-/** A mask as the option `mask` asks for it: run lengths, polygons, or a PNG file. */
+/** A mask in the form of the option `mask`: run lengths, polygons or a PNG file. */
 export interface Mask {
   /** height, width */
   size: [number, number];
@@ -994,7 +994,7 @@ export interface Mask {
   png?: string;
 }
 
-/** A named point, in pixels of the upright original; it may lie outside. */
+/** A named point in pixels of the upright original image. It may lie outside the image. */
 export interface Keypoint {
   name: string;
   x: number;
@@ -1002,7 +1002,7 @@ export interface Keypoint {
   score: number;
 }
 
-/** A rotated rectangle in pixels of the upright original; it may reach outside. */
+/** A rotated box in pixels of the upright original image. It may extend beyond the image. */
 export interface Rotated {
   cx: number;
   cy: number;
@@ -1011,13 +1011,13 @@ export interface Rotated {
   angle: number;
 }
 
-/** A corner of a rotated rectangle, in pixels of the upright original. */
+/** A corner of a rotated box in pixels of the upright original image. */
 export interface Corner {
   x: number;
   y: number;
 }
 
-/** One class of an image. */
+/** One class of an image and its area. */
 export interface ClassArea {
   class_id: number;
   class_name: string;
@@ -1029,7 +1029,7 @@ export interface ClassArea {
   mask?: Mask;
 }
 
-/** One character of a text; its score is 0 to 1. */
+/** One character of a text, with a score from 0 to 1. */
 export interface Character {
   character: string;
   score: number;

@@ -1,1 +1,1 @@
-"""Images in, boxes out: FastAPI routes and their OpenAPI page."""
+"""The routes of /v1 for images, and their OpenAPI document."""

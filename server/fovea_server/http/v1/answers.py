@@ -1,4 +1,4 @@
-"""Answers of predict requests, whatever received them, and their JSON."""
+"""Responses of predict requests as JSON or as drawn images, independent of the transport."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fovea_server.tensors.messages import ImageResult, SentImage
 
 
 def error_answer(error: FoveaError) -> Response:
-    """Make an answer with an error."""
+    """Make the response for an error."""
     headers = error_headers(error)
     return Response(http_status(error), [error_json(error)], headers=headers, error=error)
 
@@ -38,7 +38,11 @@ async def boxes_json(
     timeout_s: float | None,
     content_type: str,
 ) -> bytes:
-    """Write the boxes on images as JSON; raises as `DataPlane.predict`, and for a single image."""
+    """Run a model on images, and return the results as JSON.
+
+    Raises:
+        FoveaError: an error of `DataPlane.predict`, or the error of the only image.
+    """
     request = PredictRequest(
         model, version, images, options, timeout_s=timeout_s, encode=image_json
     )
@@ -50,7 +54,7 @@ async def boxes_json(
 def raise_if_alone(
     prediction: Prediction, sent: Sequence[SentImage | FoveaError], content_type: str
 ) -> None:
-    """Raise the error of a single image as the error of the request."""
+    """Raise the error of a single image as the error of the whole request."""
     if len(prediction.images) != 1 or not isinstance(prediction.images[0], FoveaError):
         return
     error, body = prediction.images[0], sent[0]
@@ -63,14 +67,14 @@ def raise_if_alone(
 def _hint(body: bytes | bytearray, content_type: str) -> str:
     if body[:1] == b"{" and not wraps_images(content_type):
         return " (for JSON add the header Content-Type: application/json)"
-    # curl names this type, and with -d it takes the line ends out.
+    # curl sends this Content-Type by default, and removes line ends with -d.
     if content_type == "application/x-www-form-urlencoded" and b"\n" not in body:
         return " (with curl: --data-binary, not -d)"
     return ""
 
 
 def prediction_json(prediction: Prediction) -> bytes:
-    """Write the body of a `PredictAnswer`, whose images are encoded."""
+    """Return the JSON of a `PredictAnswer` from images that are already encoded."""
     images = [
         error_json(image) if isinstance(image, FoveaError) else image.encoded
         for image in prediction.images
@@ -87,14 +91,14 @@ def prediction_json(prediction: Prediction) -> bytes:
 
 
 def error_json(error: FoveaError) -> bytes:
-    """Write the body of an `Error`."""
-    # It may quote a client's bytes that are no valid text.
+    """Return the JSON of an `Error`."""
+    # The message may quote invalid UTF-8 from a client.
     message = str(error).encode(errors="backslashreplace").decode()
     return orjson.dumps({"error": {"code": error.code, "message": message}})
 
 
 def image_json(result: ImageResult, vocabulary: Vocabulary, options: PredictOptions) -> bytes:
-    """Write an `ImageAnswer`; where the head is not recognised, with the tensors and why."""
+    """Return the JSON of an `ImageAnswer`; raw tensors and the reason if the head is unknown."""
     answer: dict[str, Any] = {
         "width": result.width,
         "height": result.height,
@@ -117,7 +121,7 @@ def image_json(result: ImageResult, vocabulary: Vocabulary, options: PredictOpti
 
 
 async def draw_image(service: Service, prediction: Prediction, kind: MediaType) -> bytes:
-    """Draw the results into the single image of a prediction, which has kept its pixels."""
+    """Draw the results on the single image of a prediction that has kept its pixels."""
     result = prediction.images[0]
     assert isinstance(result, ImageResult)
     assert result.pixels is not None, "asked for with keep_pixels"

@@ -1,4 +1,4 @@
-"""Bodies of requests: received, unpacked, and parsed into images, texts or JSON."""
+"""Receives, decompresses and parses request bodies with images, texts or JSON."""
 
 from __future__ import annotations
 
@@ -33,13 +33,17 @@ _SHAPE = 'each of images is {"data": BASE64} or {"url": ADDRESS}'
 async def read_body(
     request: Request, watch: Watch, hold: Callable[[int], None], settings: Settings
 ) -> bytes:
-    """Receive and decompress a body; its size is limited in both forms.
+    """Receive and decompress a body. The size limit applies to both forms of the body.
 
-    `hold` counts what is decompressed, and may raise.
+    Args:
+        request: the request.
+        watch: receives the body.
+        hold: counts the decompressed bytes, and may raise QueueFull.
+        settings: settings of the operator.
 
     Raises:
-        InvalidRequest: it is empty, or its encoding is unknown or not as declared.
-        BodyTooLarge, BodyTimeout, QueueFull, ClientLeft: as `Watch.body`.
+        InvalidRequest: the body is empty, or its encoding is unknown or not as declared.
+        BodyTooLarge, BodyTimeout, QueueFull, ClientLeft: see `Watch.body`.
     """
     max_bytes = settings.http_max_input_size
     encoding = request.headers.get("content-encoding", "identity")
@@ -61,7 +65,7 @@ async def read_body(
 
 
 def check_encoding(encoding: str | None) -> None:
-    """Raise InvalidRequest for a Content-Encoding that is not understood."""
+    """Raise InvalidRequest for an unsupported Content-Encoding."""
     if encoding not in (None, "identity", "gzip", "deflate"):
         raise InvalidRequest(
             f"Content-Encoding '{encoding}' is not understood; send it plain, or in gzip or deflate"
@@ -77,13 +81,13 @@ def too_large(limit: int) -> BodyTooLarge:
 
 
 def empty() -> InvalidRequest:
-    """Make the error for a body without a byte."""
+    """Make the error for an empty body."""
     return InvalidRequest("the body is empty; send an image, a form with images, or JSON")
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An image that must be fetched first, with this header for the host that is named."""
+    """An image that must be fetched first; `authorization` is a header for the URL's host."""
 
     address: str
     authorization: str | None = None
@@ -95,12 +99,12 @@ Source = bytes | bytearray | Url | FoveaError
 def parse_body(
     body: bytes | bytearray, content_type: str, query: Mapping[str, str], max_images: int
 ) -> tuple[list[Source], PredictOptions]:
-    """Parse the images and options in a body: JSON, a multipart form, or else a single image.
+    """Parse the images and options in a body: JSON, a multipart form, or a single image.
 
-    Options in the body win over those in the address, `query`.
+    Options in the body take precedence over options in the query of the URL.
 
     Raises:
-        InvalidRequest: it is invalid, or has no images or too many.
+        InvalidRequest: the body is invalid, or has no images or too many.
         InvalidOption: an option is unknown or out of range.
     """
     kind, _ = parse_options_header(content_type)
@@ -125,7 +129,7 @@ async def parsed_body(
     max_images: int,
     json: JsonThread,
 ) -> tuple[list[Source], PredictOptions]:
-    """Await `parse_body` where it keeps nobody else waiting."""
+    """Run `parse_body` in a thread, so that it does not block other requests."""
     work = partial(parse_body, body, content_type, query, max_images)
     is_json = parse_options_header(content_type)[0] == b"application/json"
     if is_json and not looks_encoded(bytes(body[:8])):
@@ -134,7 +138,7 @@ async def parsed_body(
 
 
 def parse_texts(body: bytes, most: int = MAX_WEIGHT) -> tuple[list[str], PredictOptions]:
-    """Parse the texts and options of a JSON body; raises as `parse_body`."""
+    """Parse the texts and options of a JSON body; raises the errors of `parse_body`."""
     given = json_object(body, most)
     sent = given.pop("text", None)
     texts = [sent] if isinstance(sent, str) else sent
@@ -146,7 +150,12 @@ def parse_texts(body: bytes, most: int = MAX_WEIGHT) -> tuple[list[str], Predict
 
 
 def json_object(body: bytes, most: int = MAX_WEIGHT) -> dict[str, Any]:
-    """Read a body that must be a JSON object, and weighs at most `most`."""
+    """Parse a body that must be a JSON object and weighs at most `most`.
+
+    Raises:
+        InvalidRequest: the body is not a JSON object.
+        BodyTooLarge: the body weighs more.
+    """
     given = _json(body, most)
     if not isinstance(given, dict):
         raise InvalidRequest("the body must be a JSON object")
@@ -195,7 +204,7 @@ def _from_form(
 def read_form(
     body: bytes | bytearray, content_type: str, max_images: int
 ) -> tuple[list[bytes], dict[str, list[str]]]:
-    """Read a form as `read_parts`; InvalidRequest also if it has no file."""
+    """Read a form like `read_parts`; raise InvalidRequest also if it has no file."""
     images, values = read_parts(body, content_type, max_images)
     if not images:
         raise InvalidRequest("the form has no file; send each image as a file part")
@@ -208,7 +217,7 @@ def read_parts(
     """Read the files and the fields of a multipart form.
 
     Raises:
-        InvalidRequest: it is none, is cut off, or has too many files or fields.
+        InvalidRequest: the body is not a form, is incomplete, or has too many files or fields.
     """
     kind, parameters = parse_options_header(content_type)
     if kind != b"multipart/form-data":
@@ -229,7 +238,7 @@ def read_parts(
     def on_field(field: Field) -> None:
         name = (field.field_name or b"").decode(errors="replace")
         value = (field.value or b"").decode(errors="replace")
-        # A field that is sent twice is a list: `classes=0` and `classes=5`.
+        # A repeated field such as `classes=0` and `classes=5` becomes a list.
         values.setdefault(name, []).append(value)
         if sum(map(len, values.values())) > _MAX_FIELDS:
             raise InvalidRequest(f"the form has more than {_MAX_FIELDS} fields")
@@ -241,10 +250,12 @@ def read_parts(
             on_file,
             on_end=lambda: ended.append(True),
             boundary=boundary,
-            # The whole body is in memory already and within its limit: never spill to disk.
+            # The body is in memory already and within its limit, so nothing must
+            # be written to disk.
             config={"MAX_MEMORY_FILE_SIZE": len(body) + 1},
         )
-        # It takes any object with the methods of bytes; a copy would double a large form.
+        # The parser accepts every object with the methods of bytes. A copy would
+        # double a large form.
         parser.write(cast("bytes", body))
         parser.finalize()
     except FormParserError as error:

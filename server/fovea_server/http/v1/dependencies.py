@@ -1,4 +1,4 @@
-"""The parts that every route under /v1 is made of: admission, limits, deadlines."""
+"""Helpers of the routes under /v1: access checks, body limits, timeouts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ T = TypeVar("T")
 ModelName = Annotated[str, Path(description="name of the model", examples=[MODEL_EXAMPLE])]
 Version = Annotated[int, Path(ge=1, description="version of the model", examples=[1])]
 VERSION_PATTERN = "0*[1-9][0-9]{0,99}"
-"""A version in a path; FastAPI refuses other texts for `Version`."""
+"""Pattern of a version in a path; FastAPI rejects other texts for `Version`."""
 
 
 def admit(request: Request) -> None:
-    """Refuse who may not load models; the log says who did."""
+    """Raise an error if a client may not load models, and log the change."""
     call_of(request).model = request.path_params["name"]
     check_control(request, "model-repository")
 
@@ -36,7 +36,11 @@ def admit(request: Request) -> None:
 async def answer_change(
     request: Request, kind: type[Document], work: Callable[[Document], Awaitable[str]]
 ) -> Response:
-    """Answer with the JSON that `work` makes of the document in the body."""
+    """Answer with the JSON that `work` makes of the JSON document in the body.
+
+    Raises:
+        Restricted, Unauthenticated, Forbidden: the client may not change the server.
+    """
     admit(request)
 
     def read(body: bytes, most: int) -> Document:
@@ -56,13 +60,13 @@ def service_of(request: Request) -> Service:
 
 
 def call_of(request: Request) -> Call:
-    """Return the call of a request, as the log and the metrics know it."""
+    """Return the call of a request, which the log and the metrics use."""
     call: Call = request.state.call
     return call
 
 
 def require_access(api: str) -> Any:
-    """Make a dependency that admits requests to an API, as `Authenticator.admit`."""
+    """Make a dependency that checks access to an API; see `Authenticator.admit`."""
 
     async def check(request: Request) -> None:
         call = call_of(request)
@@ -81,14 +85,18 @@ async def _admit_inference(request: Request) -> None:
 
 
 INDEX = [require_access("metadata"), require_access("model-repository")]
-"""Dependencies of routes that show the state of every model, and why one is not ready."""
+"""Dependencies of routes that show the state of every model, and why a model is not ready."""
 
 inferring = Depends(_admit_inference)
-"""Dependency of routes that ask a model to infer: they are measured, also if they are refused."""
+"""Dependency of routes that run a model. Their requests are measured, even if they are rejected."""
 
 
 def check_control(request: Request, api: str) -> None:
-    """Raise Restricted if a client may not change the server by an API; the log says who did."""
+    """Check that a client may change the server through an API, and log the change.
+
+    Raises:
+        Restricted, Unauthenticated, Forbidden: the client may not change the server.
+    """
     call = call_of(request)
     service_of(request).authenticator.admit(call, api, control=f"{call.method} {call.shown!r}")
 
@@ -97,11 +105,14 @@ Work = Callable[[bytes], Coroutine[Any, Any, Response]]
 
 
 async def answer_body(request: Request, work: Work, timeout_s: float | None) -> Response:
-    """Receive the body of a request, and await the answer that `work` makes of it.
+    """Receive the body of a request, and return the response that `work` makes of it.
 
-    Bytes that the work gives to `request.state.hold` count as held until then.
-    The work stops when the client leaves, or `timeout_s` after its head came. Raises as
-    `read_body`.
+    Bytes passed to `request.state.hold` are released when the response is made. The
+    work is cancelled if the client disconnects, or `timeout_s` seconds after the head
+    of the request arrived.
+
+    Raises:
+        FoveaError: an error of `read_body`, of `Watch` or of `work`.
     """
     service = service_of(request)
     watch = Watch(request.receive, timeout_s, call_of(request).began)
@@ -116,13 +127,13 @@ async def answer_body(request: Request, work: Work, timeout_s: float | None) -> 
 async def parse_json_body(
     request: Request, body: bytes, work: Callable[[bytes, int], T], most: int = MAX_WEIGHT
 ) -> T:
-    """Await `work`, which parses the JSON in a body, where it keeps nobody else waiting."""
+    """Run `work`, which parses the JSON in a body, without blocking other requests."""
     return await service_of(request).json.run(body, partial(work, body, most), most)
 
 
 async def fetch_images(
     request: Request, sources: Sequence[Source]
 ) -> list[bytes | bytearray | FoveaError]:
-    """Replace the addresses among the sources of a request that is being answered by images."""
+    """Replace URLs among the sources of a request by the images there."""
     fetching: ImageSources = request.app.state.sources
     return await fetching.fetch_all(sources, request.state.hold)

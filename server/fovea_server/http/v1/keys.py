@@ -1,4 +1,4 @@
-"""The key of a request, and the rights of its holder."""
+"""The route that shows the key of a request and its rights."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ router = APIRouter(tags=["keys"], prefix="/v1/keys", dependencies=[require_acces
 
 @router.get("/self", **describe_route("own_key", OwnKey, 403, 404))
 async def own_key(request: Request) -> OwnKey:
-    """Tell what the key of this request allows, and what it has left."""
+    """Return what the key of this request allows, and what is left of its limits."""
     principal = call_of(request).principal
     if principal is None:
         raise NotFound("this server requires no keys: it was started without --keys")
@@ -54,8 +54,8 @@ async def own_key(request: Request) -> OwnKey:
 
 
 class KeyRoute(Feature):
-    """The route of keys."""
+    """The route for keys."""
 
     def router(self) -> APIRouter:
-        """Make the route."""
+        """Return the route."""
         return router

@@ -1,4 +1,4 @@
-"""Routes about the server and its models: health, metadata, statistics."""
+"""Routes for the health, metadata and statistics of the server and its models."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ _METADATA = [require_access("metadata")]
 
 
 async def identity(_: Request) -> Response:
-    """Return the server's name and version to programs, as load balancers that look for a 200."""
+    """Return the server's name and version to programs such as load balancers that expect a 200."""
     content = {"name": "fovea", "version": version("fovea-serve"), "docs": "/docs"}
     return JSONResponse(content, headers={"Cache-Control": "no-cache", "Vary": "Accept"})
 
 
 @health.get("/live", **describe_route("server_live", Live, 403))
 async def live() -> Live:
-    """Answer that the process is live."""
+    """Report that the process is alive."""
     return Live(live=True)
 
 
 @health.get("/ready", **describe_route("server_ready", Ready, 403, 503))
 async def ready(request: Request) -> Ready:
-    """Report whether every model of the start is ready; 503 says why not."""
+    """Report whether all models of the start are ready; a 503 has the reason if not."""
     service_of(request).models.check_ready()
     return Ready(ready=True)
 
 
 @router.get("", dependencies=INDEX, **describe_route("list_models", ModelList, 403))
 async def list_models(request: Request) -> ModelList:
-    """List the models that are served, and those that could not be loaded and why."""
+    """List the models that are served, and the models that failed to load with the reason."""
     return service_of(request).models.documents()
 
 
 @router.get("/{name}", dependencies=_METADATA, **describe_route("get_model", Model, 403, 404, 503))
 async def get_model(request: Request, name: ModelName) -> Model:
-    """Describe the version of a model that answers: inputs, outputs, labels and engine card."""
+    """Describe the current version of a model: inputs, outputs, labels and engine card."""
     return service_of(request).models.document(name)
 
 
@@ -71,10 +71,10 @@ async def get_model_version(request: Request, name: ModelName, version: Version)
     **describe_route("load_model_version", Model, 400, 403, 404, 503),
 )
 async def load_model_version(request: Request, name: ModelName, version: Version) -> Model:
-    """Load a version beside those that are served; which one is current stays the same."""
+    """Load a version in addition to the served ones; the current version stays the same."""
     check_control(request, "model-repository")
     models = service_of(request).models
-    # A client that leaves does not stop it half-way.
+    # The load continues even if the client disconnects.
     await asyncio.shield(models.load_version(name, version))
     return models.document(name, version)
 
@@ -85,7 +85,7 @@ async def load_model_version(request: Request, name: ModelName, version: Version
     **describe_route("unload_model_version", Model, 400, 403, 404, 503),
 )
 async def unload_model_version(request: Request, name: ModelName, version: Version) -> Model:
-    """Unload a version that was loaded beside others; describes the version that answers."""
+    """Unload a version that was loaded by number; returns the document of the current version."""
     check_control(request, "model-repository")
     models = service_of(request).models
     await asyncio.shield(models.unload_version(name, version))
@@ -98,7 +98,7 @@ async def unload_model_version(request: Request, name: ModelName, version: Versi
     **describe_route("model_ready", Ready, 403, 404, 503),
 )
 async def model_ready(request: Request, name: ModelName) -> Ready:
-    """Report whether a model takes requests; 503 says why not."""
+    """Report whether a model accepts requests; a 503 has the reason if not."""
     service_of(request).models.check_ready(name)
     return Ready(ready=True)
 
@@ -109,6 +109,6 @@ async def model_ready(request: Request, name: ModelName) -> Ready:
     **describe_route("model_statistics", ModelStatistics, 403, 404, 503),
 )
 async def model_statistics(request: Request, name: ModelName) -> ModelStatistics:
-    """Count what each version of a model has answered, and where the time went."""
+    """Return the request counts of each ready version of a model, and where the time went."""
     service = service_of(request)
     return service.models.statistics(name, service.traffic.durations.of(name))

@@ -1,6 +1,6 @@
-"""The OpenAPI document: FastAPI derives it from the routes, and here it is completed.
+"""Completes the OpenAPI document that FastAPI derives from the routes, and serves its page.
 
-And the page that shows it, whose buttons send requests: no other site's page may frame it.
+The buttons of the page send requests, so pages of other sites may not embed it in a frame.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DEADLINE = {
     "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600_000},
     "description": "after this time the answer is 504 and the work stops",
 }
-# Of the page: Swagger UI writes styles into its elements, and shows images that were answered.
+# Content Security Policy of the page. Swagger UI sets inline styles, and shows images of responses.
 _POLICY = (
     "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -71,7 +71,7 @@ _PAGE = """<!DOCTYPE html>
 </body>
 </html>
 """
-# The schemas stand below the routes, closed until they are clicked.
+# The list of schemas below the routes is closed until the user clicks it.
 _START = """
 const address = new URL("openapi.json", location.href);
 fetch(address).then((answer) => answer.json()).then((spec) => SwaggerUIBundle({
@@ -83,7 +83,7 @@ fetch(address).then((answer) => answer.json()).then((spec) => SwaggerUIBundle({
 """
 _PREFIX = "X-Forwarded-Prefix"
 MODEL_EXAMPLE = "yolov8n"
-"""In the place of a model that the client may see."""
+"""Placeholder that is replaced by a model that the client may see."""
 _ERRORS = {
     400: "the request, or its only image, cannot be understood, or the body arrives too slowly",
     401: "the server asks for a key, and there is none, or one that does not hold",
@@ -104,15 +104,15 @@ def describe_route(
     *errors: int,
     body: type[BaseModel] | None = None,
 ) -> dict[str, Any]:
-    """Describe a route for FastAPI: its name, its answer, and its errors by status.
+    """Return FastAPI arguments of a route: name, response and errors by status.
 
     Args:
-        operation_id: its name for generated clients.
-        answer: None where it is no JSON.
-        errors: their statuses.
-        body: the model of JSON that the route reads itself.
+        operation_id: name of the operation in generated clients.
+        answer: model of the JSON response; None for other content.
+        errors: HTTP statuses of possible errors.
+        body: model of a JSON body that the route parses itself.
     """
-    # A server that has secrets may ask for keys in their place.
+    # A server with secrets for restricted APIs may require keys instead.
     stated = sorted({*errors, *({401} if 403 in errors else ())})
     responses: dict[int | str, Any] = {
         status: {"model": ErrorAnswer, "description": _ERRORS[status]} for status in stated
@@ -128,7 +128,7 @@ def describe_route(
 def describe_file(
     operation_id: str, text: str, media: Sequence[str], *errors: int
 ) -> dict[str, Any]:
-    """Describe a route that answers with a file of one of some types."""
+    """Return FastAPI arguments of a route that answers with a file of one of several types."""
     route = describe_route(operation_id, None, *errors)
     content = {each: {"schema": _BINARY} for each in media}
     route["responses"][200] = {"description": text, "content": content}
@@ -136,8 +136,8 @@ def describe_file(
 
 
 def describe_prediction(operation_id: str, kind: BodyKind) -> dict[str, Any]:
-    """Describe a route that finds what is on images."""
-    # Options are in the address where the body has no place for them.
+    """Return FastAPI arguments of a route that runs a model on images."""
+    # Options are query parameters if the body has no place for them.
     options = _parameters() if kind == "application/octet-stream" else []
     return describe_images(operation_id, PredictAnswer, kind, options, *_ERRORS)
 
@@ -149,9 +149,10 @@ def describe_images(
     parameters: Sequence[dict[str, Any]],
     *errors: int,
 ) -> dict[str, Any]:
-    """Describe a route that parses the images of its body itself, and `parameters` of its address.
+    """Return FastAPI arguments of a route that parses images and query `parameters` itself.
 
-    An operation has one type of body and one of answer: generated clients cannot choose.
+    An operation has one type of body and one type of response, because generated
+    clients cannot choose.
     """
     text, schema = _BODIES[kind]
     body = {"required": True, "description": text, "content": {kind: {"schema": schema}}}
@@ -160,7 +161,7 @@ def describe_images(
 
 
 def describe_drawing(operation_id: str) -> dict[str, Any]:
-    """Describe a route that draws into an image."""
+    """Return FastAPI arguments of a route that draws on an image."""
     route = describe_prediction(operation_id, "application/octet-stream")
     images = {kind: {"schema": _BINARY} for kind in get_args(MediaType)}
     route["responses"][200] = {"description": "the image, as Accept says", "content": images}
@@ -168,7 +169,7 @@ def describe_drawing(operation_id: str) -> dict[str, Any]:
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """Make the document, with examples."""
+    """Return the completed document with examples."""
     if app.openapi_schema is not None:
         return app.openapi_schema
     made = FastAPI.openapi(app)
@@ -177,21 +178,21 @@ def document(app: FastAPI) -> dict[str, Any]:
     schemas.update(_request_schemas())
     for operation in operations:
         schemas.update(_named_bodies(operation))
-        # FastAPI's own is the name of a function.
+        # Replace FastAPI's summary, which is the name of the function.
         operation["summary"] = operation["description"].partition("\n\n")[0]
     made["components"]["securitySchemes"] = _SCHEMES
-    # Most servers ask for no key, so that none of them is one of the ways.
+    # Most servers require no key, so the empty entry allows requests without one.
     made["security"] = [{}, *({name: []} for name in _SCHEMES)]
     for schema in schemas.values():
-        # The rest of a docstring is for readers of the code.
+        # The other paragraphs of a docstring are for readers of the code.
         schema["description"] = schema.get("description", "").partition("\n\n")[0]
         for field in schema.get("properties", {}).values():
-            # An absent field has no value: null would be one that its type does not have.
+            # A field that may be absent is never null, so it must have no default null.
             if field.get("default", False) is None:
                 del field["default"]
     examples = json.loads(Path(__file__).with_name("examples.json").read_text("utf-8"))
     for name, schema in schemas.items():
-        # Some schemas have theirs with them.
+        # Some schemas contain their own examples.
         if own := schema.pop("examples", None):
             examples[name] = {"one": own[0]}
     for operation in operations:
@@ -200,7 +201,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def document_route(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
-    """Make the endpoint of the document, as it is for the address that a client has used."""
+    """Make the endpoint of the document, adapted to the URL that the client uses."""
 
     @lru_cache(16)
     def written(root: str, model: str) -> bytes:
@@ -223,15 +224,16 @@ def document_route(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _root(request: Request, root: str) -> str:
-    """Return the path below which a proxy serves this server; empty for none."""
+    """Return the path prefix under which a proxy serves this server; "" for none."""
     given = root or request.scope.get("root_path", "") or request.headers.get(_PREFIX, "")
     return given.rstrip("/") if ROOT_PATH.fullmatch(given) else ""
 
 
 def docs_page(scripts: str) -> Callable[[Request], Awaitable[Response]]:
-    """Make the endpoint of the page; its scripts are mounted at `scripts`.
+    """Make the endpoint of the page, whose scripts are mounted at `scripts`.
 
-    All addresses are relative, as a proxy may serve the page below a path that nobody knows here.
+    All links are relative, because a proxy may serve the page under a path that this
+    server does not know.
     """
     digest = b64encode(hashlib.sha256(_START.encode()).digest()).decode()
     content = _PAGE.format(scripts=scripts.strip("/"), start=_START)
@@ -249,9 +251,9 @@ def docs_page(scripts: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _named_bodies(operation: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Put references in place of schemas with a title that stand in the operation, and give these.
+    """Move schemas with a title out of the operation, leave references, and yield (name, schema).
 
-    FastAPI does not collect them where the route reads the body itself.
+    FastAPI does not collect the schemas of bodies that a route reads itself.
     """
     for body in operation.get("requestBody", {}).get("content", {}).values():
         if name := body["schema"].get("title"):
@@ -264,7 +266,7 @@ def _add_examples(operation: dict[str, Any], examples: dict[str, Any]) -> None:
     for status, body in bodies:
         content = body.get("content", {}).get("application/json", {})
         name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
-        # The APIs of other software are described by those who defined them.
+        # APIs of other software have their own documentation.
         given = examples["errors"][status] if name == "ErrorAnswer" else examples.get(name, {})
         if given:
             content["examples"] = {key: {"value": value} for key, value in given.items()}
@@ -272,12 +274,12 @@ def _add_examples(operation: dict[str, Any], examples: dict[str, Any]) -> None:
 
 @cache
 def _request_schemas() -> dict[str, Any]:
-    """Schemas of bodies that are read by hand, so FastAPI does not collect them."""
+    """Return the schemas of bodies that routes parse themselves. FastAPI does not collect them."""
     request = PredictJson.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas = request.pop("$defs")
     for option in request["properties"].values():
-        # Generated clients send every default that they read here: in a form, a default would win
-        # over an option in the address.
+        # Generated clients send every default that they find here. In a form, such a default would
+        # take precedence over an option in the URL.
         if (default := option.pop("default", None)) is not None:
             option["description"] += f"; default {json.dumps(default)}"
     options = {name: _in_text(request["properties"][name]) for name in _OPTIONS}
@@ -289,7 +291,7 @@ def _request_schemas() -> dict[str, Any]:
         "properties": {
             "file": {"type": "array", "items": _BINARY},
             **options,
-            # As text, which may be repeated.
+            # In a form, `classes` is text and may be repeated.
             "classes": {
                 "type": "array",
                 "items": {"type": "string"},
@@ -301,7 +303,7 @@ def _request_schemas() -> dict[str, Any]:
 
 
 def _in_text(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an option in an address or a form, which have no null."""
+    """Return the schema of an option as text, in a query or a form, where null does not exist."""
     kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
     if len(kinds) != 1:
         return schema
@@ -309,9 +311,9 @@ def _in_text(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameters() -> list[dict[str, Any]]:
-    """Describe the options as query parameters.
+    """Return the options as query parameters.
 
-    They have no examples: Swagger UI would send all of them.
+    They have no examples, because Swagger UI would send all of them.
     """
     properties = _request_schemas()["PredictForm"]["properties"]
     return [

@@ -1,4 +1,4 @@
-"""Image in, boxes out."""
+"""The predict and annotate routes of /v1."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from fovea_server.http.v1.sources import ImageSources
 from fovea_server.models.model import ServedModel
 
 router = APIRouter(tags=["predict"], dependencies=[inferring])
-"""Describes the requests in the OpenAPI document, and refuses those with a wrong version."""
+"""Documents the requests in OpenAPI, and rejects requests with an invalid version."""
 
-# FastAPI refuses all that does not match, for example a version that is no number.
+# FastAPI rejects requests that do not match, for example with a version that is not a number.
 _PATH = re.compile(
     rf"/v1/models/(?P<model>[^/]+)(?:/versions/(?P<version>{VERSION_PATTERN}))?"
     r"/(?P<operation>predict(?:/form|/json)?|annotate)",
@@ -45,7 +45,7 @@ _PATH = re.compile(
 
 
 def _add(path: str, operation: str, describe: Callable[[str], dict[str, Any]], does: str) -> None:
-    """Add the two routes of an operation: of the current version of a model, and of a named one."""
+    """Add the two routes of an operation: for the current version and for a given version."""
 
     @router.post(
         f"/v1/models/{{name}}/{path}", **describe(operation), summary=does, description=does
@@ -74,22 +74,22 @@ _add("annotate", "annotate", describe_drawing, "Draw what is on an image into it
 
 @lru_cache(maxsize=256)
 def _resolve(path: str) -> dict[str, str | None] | None:
-    """Find the names in a quoted path; None if it is no predict's."""
+    """Return the names in a quoted path; None if it is not the path of a predict request."""
     found = _PATH.fullmatch(unquote(path)) if path.isascii() else None
     return None if found is None else found.groupdict()
 
 
 def _split(target: str) -> tuple[str, str]:
-    """Split a target into the quoted path and the query; a fragment is for the client alone."""
+    """Return the quoted path and the query of a target. Fragments are only for the client."""
     path, _, query = target.partition("#")[0].partition("?")
     return path, query
 
 
 class PredictRoute(FastRoute):
-    """Answers predict requests: an image as it is, a form, or JSON.
+    """Answers predict requests with an encoded image, a form or JSON.
 
-    `/predict` goes by the Content-Type and by Accept. `/predict/form`, `/predict/json` and
-    `/annotate` are the same with one form of body or answer, as generated clients need it.
+    `/predict` chooses by the headers Content-Type and Accept. `/predict/form`, `/predict/json` and
+    `/annotate` have a fixed type of body or response, which generated clients need.
     """
 
     keeps_refused = False
@@ -99,18 +99,18 @@ class PredictRoute(FastRoute):
         self._sources = sources
 
     def takes(self, method: str, target: str) -> bool:
-        """Return True for a request to predict."""
+        """Return True for a predict or annotate request."""
         return method == "POST" and _resolve(_split(target)[0]) is not None
 
     def route(self, request: Request) -> None:
-        """Find the model of a request, or refuse it."""
+        """Set the endpoint of a request, after checks of access, model and headers."""
         call = request.call
         names = _resolve(_split(call.path)[0])
         assert names is not None, "it was taken"
         request.names, call.model = names, names["model"] or ""
         operation = f"POST /v1/models/{{model}}/{names['operation']}"
         self.service.authenticator.admit(call, "inference", operation=operation)
-        # An unknown model is reported before a large body is read.
+        # Look up the model first, so that an unknown model is reported before a large body arrives.
         version = None if names["version"] is None else int(names["version"])
         model = self.service.models.get(call.model, version)
         request.timeout_s = timeout_of(call.header("x-request-timeout-ms"))
@@ -118,7 +118,7 @@ class PredictRoute(FastRoute):
         request.endpoint = partial(self._predict, model, version, names["operation"] or "")
 
     def error_answer(self, error: FoveaError) -> Response:
-        """Make an answer in the form of /v1."""
+        """Make the response for an error in the form of /v1."""
         return error_answer(error)
 
     def too_large(self, size: int | None) -> BodyTooLarge:
@@ -148,7 +148,7 @@ class PredictRoute(FastRoute):
             )
         if len(images) != 1:
             raise InvalidRequest(f"Accept: {image} answers one image; send one, or accept JSON")
-        # Pixels that wait to be drawn on are large: few at a time.
+        # Limit how many images wait to be drawn on, because their pixels are large.
         async with service.drawing:
             prediction = await service.plane.predict(
                 PredictRequest(*arguments, timeout_s=request.timeout_s, keep_pixels=True)
@@ -159,7 +159,7 @@ class PredictRoute(FastRoute):
 
     async def _parse(self, request: Request, kind: str) -> tuple[list[Source], PredictOptions]:
         settings = self.service.settings
-        # A form or JSON is not kept beside the images in it.
+        # Release the body: a form or JSON is not needed in addition to its images.
         body, request.body = request.body, b""
         encoding = request.header("content-encoding")
         if encoding not in (None, "identity"):

@@ -1,4 +1,4 @@
-"""Reads the head of a predict request: options in its address, time limit, formats."""
+"""Parses the head of a predict request: options in the query, timeout, formats."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _ANSWERS: dict[str, MediaType | None] = {
     "image/*": "image/jpeg",
 }
 
-# Clients send the same few heads over and over.
+# Clients send the same few heads repeatedly.
 _cached = lru_cache(maxsize=64)
 
 
 @_cached
 def query_values(query: str) -> Mapping[str, str]:
-    """Parse the values in an address; one that is repeated is a list: `classes=0&classes=5`."""
+    """Parse a query; a repeated name becomes a list: `classes=0&classes=5`."""
     values: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         values[name] = f"{values[name]},{value}" if name in values else value
@@ -38,19 +38,27 @@ def query_values(query: str) -> Mapping[str, str]:
 
 @_cached
 def query_options(query: str) -> PredictOptions:
-    """Parse the options in an address; InvalidOption names the one that is wrong."""
+    """Parse the options in a query.
+
+    Raises:
+        InvalidOption: an option is unknown or invalid; the message names it.
+    """
     return parse_options(query_values(query))
 
 
 @_cached
 def wraps_images(content_type: str) -> bool:
-    """Return True for a body that holds images in a form or JSON; others are one image."""
+    """Return True if a body contains images in a form or JSON; other bodies are a single image."""
     kind = parse_options_header(content_type)[0]
     return kind == b"application/json" or kind.startswith(b"multipart/")
 
 
 def body_kind(operation: str, content_type: str) -> str:
-    """Return the type of a body; InvalidRequest if the operation does not take it."""
+    """Return the content type of a body.
+
+    Raises:
+        InvalidRequest: the operation does not accept this type.
+    """
     if operation == "predict/json":
         return "application/json"
     kind = parse_options_header(content_type)[0]
@@ -64,22 +72,22 @@ def body_kind(operation: str, content_type: str) -> str:
 
 @_cached
 def accepted_image(accept: str) -> MediaType | None:
-    """Choose an image format by an Accept header; None for JSON."""
+    """Return the image format that an Accept header prefers; None for JSON."""
     best: MediaType | None = None
     most = 0.0
     for kind, weight in weights(accept):
         if kind == "image/webp" and "text/html" in accept:
-            continue  # of a browser that opens an address: it takes WebP, and asks for none
+            continue  # a browser that opens a URL accepts WebP without preferring it
         if kind in _ANSWERS and weight > most:
             most, best = weight, _ANSWERS[kind]
     return best
 
 
 def timeout_of(text: str | None) -> float | None:
-    """Parse X-Request-Timeout-Ms; seconds, None where it is absent.
+    """Parse X-Request-Timeout-Ms; return seconds, or None if the header is absent.
 
     Raises:
-        InvalidOption: it is not a number in its range.
+        InvalidOption: the value is not a number from 1 to 3,600,000.
     """
     if text is None:
         return None

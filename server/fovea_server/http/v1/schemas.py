@@ -1,7 +1,7 @@
-"""The schemas of /v1 for the OpenAPI page: requests with options, and answers.
+"""The schemas of /v1 for the OpenAPI document: requests with options, and responses.
 
-For speed, requests are parsed (`body.py`) and results are written (`to_json` of the engine's
-results) without them; a test holds real answers of every task to them.
+For speed, `body.py` parses requests and `to_json` of the engine's results writes results without
+these schemas. A test checks real responses of every task against them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _refuse_null(value: None) -> None:
 
 
 Absent = Annotated[SkipJsonSchema[None], AfterValidator(_refuse_null)]
-"""A field that may be left out, and is never null."""
+"""A field that may be absent and is never null."""
 
 
 class ImageSource(BaseModel):
@@ -33,7 +33,8 @@ class ImageSource(BaseModel):
     url: str | Absent = Field(None, description="http(s) address (needs `--allow-url`)")
 
 
-# The options have one definition, which requests are also parsed by.
+# The dataclass `PredictOptions` defines the options, and requests are parsed by
+# the same definition.
 _TYPES = get_type_hints(PredictOptions)
 _FIELDS: dict[str, Any] = {
     "images": Annotated[list[ImageSource], Field(min_length=1)],
@@ -51,7 +52,7 @@ PredictJson = create_model(
 
 
 class Part(BaseModel):
-    """A part of an answer, which has no field that is not listed; later servers may list more."""
+    """A part of a response. It has only the listed fields; later servers may add fields."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra=lambda schema: schema.pop("additionalProperties", None)
@@ -59,7 +60,7 @@ class Part(BaseModel):
 
 
 class Box(Part):
-    """Corners in pixels of the upright original."""
+    """Corners in pixels of the upright original image."""
 
     x1: float
     y1: float
@@ -68,7 +69,7 @@ class Box(Part):
 
 
 class Keypoint(Part):
-    """A named point, in pixels of the upright original; it may lie outside."""
+    """A named point in pixels of the upright original image. It may lie outside the image."""
 
     name: str
     x: float
@@ -77,7 +78,7 @@ class Keypoint(Part):
 
 
 class Rotated(Part):
-    """A rotated rectangle in pixels of the upright original; it may reach outside."""
+    """A rotated box in pixels of the upright original image. It may extend beyond the image."""
 
     cx: float
     cy: float
@@ -87,14 +88,14 @@ class Rotated(Part):
 
 
 class Corner(Part):
-    """A corner of a rotated rectangle, in pixels of the upright original."""
+    """A corner of a rotated box in pixels of the upright original image."""
 
     x: float
     y: float
 
 
 class Mask(Part):
-    """A mask as the option `mask` asks for it: run lengths, polygons, or a PNG file."""
+    """A mask in the form of the option `mask`: run lengths, polygons or a PNG file."""
 
     size: list[int] = Field(min_length=2, max_length=2, description="height, width")
     counts: str | Absent = Field(None, description="COCO's compressed run lengths")
@@ -105,7 +106,7 @@ class Mask(Part):
 
 
 class ScoredClass(Part):
-    """A class of the whole image; the scores of all classes add up to 1."""
+    """A class of the whole image. The scores of all classes add up to 1."""
 
     class_id: int
     class_name: str
@@ -113,7 +114,7 @@ class ScoredClass(Part):
 
 
 class Attribute(Part):
-    """The classes of an image by one of several classifiers."""
+    """The classes that one of several classifiers assigns to an image."""
 
     name: str = Field(description="of the classifier")
     exclusive: bool = Field(
@@ -126,14 +127,14 @@ class Attribute(Part):
 
 
 class Character(Part):
-    """One character of a text; its score is 0 to 1."""
+    """One character of a text, with a score from 0 to 1."""
 
     character: str
     score: float
 
 
 class Reading(Part):
-    """The text of an image, which is one line."""
+    """The text of an image that shows one line of text."""
 
     text: str
     score: float = Field(description="the mean of its characters, 0 to 1; 0 without one")
@@ -141,7 +142,7 @@ class Reading(Part):
 
 
 class Embedding(Part):
-    """A vector of an image, to compare images by."""
+    """An embedding of an image, for the comparison of images."""
 
     norm: float = Field(description="the length that the network gave the vector")
     normalised: bool = Field(
@@ -157,26 +158,26 @@ class Embedding(Part):
 
 
 class ErrorDetail(Part):
-    """A stable word for programs, a sentence for people."""
+    """A stable code for programs, and a message for people."""
 
     code: str
     message: str
 
 
 class ErrorAnswer(Part):
-    """Every answer that is not 2xx."""
+    """The body of every response with an error status."""
 
     error: ErrorDetail
 
 
 class Detection(Part):
-    """One thing found."""
+    """One detected object."""
 
     box: Box
     score: float
     class_id: int
     class_name: str
-    # With mask=none it is null, which generated clients take for absent.
+    # With mask=none the field is null. Generated clients treat null as absent.
     mask: Mask | SkipJsonSchema[None] = Field(None, description="of a segmenter")
     keypoints: list[Keypoint] | Absent = Field(None, description="of a pose model")
     rotated: Rotated | Absent = Field(None, description="of a model of rotated boxes or of text")
@@ -197,7 +198,7 @@ class Detection(Part):
 
 
 class ClassArea(Part):
-    """One class of an image."""
+    """One class of an image and its area."""
 
     class_id: int
     class_name: str
@@ -225,7 +226,7 @@ class Saliency(Part):
 
 
 class Depth(Part):
-    """The depths of an image."""
+    """The depth map of an image."""
 
     min: float = Field(description="the least depth")
     max: float = Field(description="the greatest depth")
@@ -236,7 +237,7 @@ class Depth(Part):
 
 
 class NewPicture(Part):
-    """A picture that a network has made of an image: larger, sharper, without noise, in colour."""
+    """The output image of an image-to-image model: larger, sharper, without noise or in colour."""
 
     width: int = Field(description="of the picture, pixels")
     height: int = Field(description="of the picture, pixels")
@@ -244,7 +245,7 @@ class NewPicture(Part):
 
 
 class Tensor(Part):
-    """A raw output row of a model whose head is not recognised."""
+    """A raw output row of a model whose head is unknown."""
 
     name: str
     datatype: str
@@ -253,9 +254,9 @@ class Tensor(Part):
 
 
 class ImageAnswer(Part):
-    """One image of an answer: the field that the `task` names, or `error`."""
+    """The result for one image: the field that belongs to the `task`, or `error`."""
 
-    # One schema, not one for each task: many generators of clients cannot read a choice of schemas.
+    # One schema for all tasks, because many client generators cannot read a choice of schemas.
     width: int | Absent = Field(None, description="pixels of the upright image")
     height: int | Absent = None
     orientation: int | Absent = Field(None, description="EXIF, as in the file: 1 to 8")
@@ -274,7 +275,7 @@ class ImageAnswer(Part):
 
 
 class TimingMs(Part):
-    """Milliseconds by stage (of the slowest image in each) and in all."""
+    """Milliseconds of each stage (for the slowest image in each stage) and in total."""
 
     decode: float
     letterbox: float
@@ -286,7 +287,7 @@ class TimingMs(Part):
 
 
 class PredictAnswer(Part):
-    """Answers in the order of the images; a bad image among good ones fails only itself."""
+    """Results in the order of the images. A bad image among good ones fails alone."""
 
     model: str
     version: str

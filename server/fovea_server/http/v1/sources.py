@@ -1,4 +1,4 @@
-"""Fetches the images that a request names by address."""
+"""Fetches the images that a request names by URL."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class ImageSources:
-    """Replaces addresses by the images there.
+    """Replaces URLs by the images there.
 
     Args:
-        most_bytes: of the images of one request together.
-        fetcher: fetches them; None where the operator does not allow it.
+        most_bytes: largest total number of bytes of the images of one request.
+        fetcher: fetches images; None if the operator does not allow it.
     """
 
     def __init__(self, most_bytes: int, fetcher: Fetcher | None) -> None:
@@ -28,9 +28,9 @@ class ImageSources:
     async def fetch_all(
         self, sources: Sequence[Source], hold: Callable[[int], None]
     ) -> list[bytes | bytearray | FoveaError]:
-        """Replace the addresses among the sources by the images there, or by why there is none.
+        """Replace each URL among the sources by its image, or by an error.
 
-        `hold` counts their bytes, and may raise QueueFull.
+        `hold` counts the bytes of the images, and may raise QueueFull.
         """
         most = left = self._most
         few = asyncio.Semaphore(4)
@@ -60,6 +60,6 @@ class ImageSources:
         return list(await asyncio.gather(*map(image, sources)))
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close all connections."""
         if self._fetcher is not None:
             await self._fetcher.close()

@@ -1,4 +1,4 @@
-"""Answers of the v2 protocol: JSON, and errors in Triton's form."""
+"""Responses of the v2 protocol: JSON, and errors in Triton's form."""
 
 from __future__ import annotations
 
@@ -20,13 +20,19 @@ from fovea_server.error_status import v2_http_status
 from fovea_server.http.messages import JSON, TEXT, Request, Response, error_headers
 from fovea_server.http.receive import unpack
 
-# Compressing more bytes than this would block the event loop.
+# Number of bytes from which compression runs in a thread, because it would block the event loop.
 _IN_THREAD = 65_536
 _WRITTEN = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 async def decompress(request: Request, limit: int) -> bytes | bytearray:
-    """Decompress the body; one that cannot be is taken as empty, as Triton does."""
+    """Decompress the body; treat a damaged body as empty, as Triton does.
+
+    Raises:
+        Unsupported: the Content-Encoding is unknown.
+        BodyTooLarge: the decompressed body exceeds `limit`.
+        QueueFull: the budget has no room for it.
+    """
     encoding = request.headers.get(b"content-encoding", b"identity")
     if encoding in (b"identity", b""):
         return request.body
@@ -45,7 +51,7 @@ def refuse_encoding(request: Request) -> None:
 
 
 async def compress(answer: Response, accepted: bytes) -> None:
-    """Compress an answer in place, if the client prefers that."""
+    """Compress a response in place if the client prefers it."""
     encoding = _choose_encoding(accepted.decode("latin-1"))
     if encoding is None:
         return
@@ -63,7 +69,10 @@ def _compress_pieces(pieces: list[bytes | memoryview], wbits: int) -> list[bytes
 
 
 def _choose_encoding(accepted: str) -> str | None:
-    """Choose gzip, deflate or None by an Accept-Encoding header; the first of equals."""
+    """Return the preferred encoding of an Accept-Encoding header: gzip, deflate, or None.
+
+    If weights are equal, the first encoding is returned.
+    """
     best, best_weight = "identity", 0.0
     for entry in accepted.split(","):
         encoding, _, weight_text = entry.strip().partition(";q=")
@@ -77,23 +86,23 @@ def _choose_encoding(accepted: str) -> str | None:
 
 
 def json_answer(value: object) -> Response:
-    """Make an answer with a value as JSON."""
+    """Make a response with a value as JSON."""
     return Response(body=[orjson.dumps(value)])
 
 
 def error_answer(error: FoveaError, media_type: bytes = JSON) -> Response:
-    """Make an answer with an error in Triton's form."""
+    """Make the response for an error in Triton's form."""
     answer = refusal(v2_http_status(error), str(error), media_type)
     answer.error = error
-    # Triton's clients take 503 as they know it, without a time.
+    # Triton's clients do not expect Retry-After with a 503.
     if isinstance(error, RateLimited | Unauthenticated):
         answer.headers += error_headers(error)
     return answer
 
 
 def refusal(status: int, message: str, media_type: bytes = TEXT) -> Response:
-    """Make an answer with an error message and a status."""
-    # It may quote a client's bytes that are no valid text.
+    """Make a response with an error message and a status."""
+    # The message may quote invalid UTF-8 from a client.
     message = message.encode(errors="backslashreplace").decode()
     return Response(status, [orjson.dumps({"error": message})], media_type)
 

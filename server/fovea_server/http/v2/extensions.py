@@ -18,13 +18,13 @@ from fovea_server.tensors.triton_json import as_string, as_unsigned, find, membe
 
 
 async def status(service: Service, request: Request) -> Response:
-    """List one region of system memory or of GPUs' memory, or all."""
+    """Return one region of system or GPU memory, or all regions."""
     regions = _memory(service, request).status(request.names["region"])
     return json_answer([asdict(region) for region in regions])
 
 
 async def unregister(service: Service, request: Request) -> Response:
-    """Unregister one region of system memory or of GPUs' memory, or all."""
+    """Unregister one region of system or GPU memory, or all regions."""
     _memory(service, request).unregister(request.names["region"])
     return Response()
 
@@ -36,7 +36,7 @@ def _memory(service: Service, request: Request) -> SystemSharedMemory | CudaShar
 
 
 async def register(service: Service, request: Request) -> Response:
-    """Register a region of system memory or of a GPU's memory."""
+    """Register a region of system or GPU memory."""
     name, kind = request.name("region"), request.name("memory")
     if not name:
         raise InvalidRequest(f"'region name' is necessary to register {kind} shared memory region")
@@ -57,11 +57,11 @@ async def _register_cuda(service: Service, name: str, given: object) -> None:
     try:
         handle = base64_bytes(as_string(member(_read_required(given, "raw_handle"), "b64")))
     except ValueError:
-        # Refused as a handle of the wrong length.
+        # An invalid handle is rejected like a handle of the wrong length.
         handle = b""
     byte_size = as_unsigned(member(given, "byte_size"))
     device_id = as_unsigned(member(given, "device_id"))
-    # In a thread: the first one opens the GPU, which takes long.
+    # Use a thread, because the first registration opens the GPU, which takes long.
     register = service.extensions.cuda_shared_memory.register
     await asyncio.to_thread(register, name, handle, device_id, byte_size)
 
@@ -74,7 +74,7 @@ def _read_required(given: object, name: str) -> object:
 
 
 async def trace(service: Service, request: Request) -> Response:
-    """Read or change the trace settings of a model or of all."""
+    """Return or change the trace settings of a model or of all models."""
     model = request.names["model"]
     if request.call.method == "POST":
         given = await _read_object(service, request)
@@ -83,7 +83,7 @@ async def trace(service: Service, request: Request) -> Response:
 
 
 async def log(service: Service, request: Request) -> Response:
-    """Read or change the log settings."""
+    """Return or change the log settings."""
     if request.call.method == "POST":
         given = await _read_object(service, request)
         return json_answer(service.extensions.log_settings.update(given))

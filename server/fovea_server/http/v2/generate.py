@@ -1,4 +1,4 @@
-"""The generate extension: keys of a JSON object in, keys of a JSON object out.
+"""The generate extension: inputs and outputs are members of JSON objects.
 
 Source: "Generate Extension" of Triton's protocol.
 """
@@ -25,12 +25,12 @@ from fovea_server.tensors.triton_json import as_string, parse_json, read
 
 
 async def generate(service: Service, request: Request) -> Response:
-    """Run a model on inputs by name."""
+    """Run a model on inputs that are members of a JSON object."""
     return Response(body=[await _generate(service, request)])
 
 
 async def generate_stream(service: Service, request: Request) -> Response:
-    """Run a model on inputs by name, and answer with a stream of one event."""
+    """Run a model like `generate`, and answer with a stream of one event."""
     try:
         event = await _generate(service, request)
     except FoveaError as error:
@@ -60,7 +60,7 @@ async def _generate(service: Service, request: Request) -> bytes:
 def _read(
     body: bytes | bytearray, infer_request: InferRequest, signature: Sequence[ModelTensor]
 ) -> None:
-    """Fill in a request; errors have Triton's text."""
+    """Fill in `infer_request` from a body; errors have Triton's texts."""
     inputs = {tensor.name: tensor for tensor in signature}
     given = parse_json(body, MAX_OF_TENSORS)
     if type(given) is not dict:
@@ -94,7 +94,10 @@ def _input(tensor: ModelTensor, value: object) -> InputTensor:
 
 
 def _shape(tensor: ModelTensor, left: int) -> tuple[int, ...]:
-    """Fill in the model's shape: the last variable dimension takes all elements, others are 1."""
+    """Return the model's shape for `left` elements.
+
+    The last variable dimension takes all elements; other variable dimensions become 1.
+    """
     refused = InvalidRequest(
         f"The schema can not convert input '{tensor.name}' to tensor with proper shape"
     )
@@ -113,7 +116,7 @@ def _shape(tensor: ModelTensor, left: int) -> tuple[int, ...]:
 
 
 def _write_outputs(response: InferResponse) -> bytes:
-    """Write outputs sorted by name; a single element without brackets."""
+    """Return the outputs as JSON, sorted by name. A single element has no brackets."""
     written: dict[str, Any] = {
         "model_name": response.model_name,
         "model_version": response.model_version,

@@ -1,4 +1,4 @@
-"""The infer endpoint: reads the request, runs the model, writes the answer."""
+"""The infer endpoint: parses the request, runs the model, writes the response."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from fovea_server.tensors.wire import NUMPY, wire
 
 
 async def infer(service: Service, request: Request) -> Response:
-    """Run a model."""
-    # Triton answers errors with the type JSON only for those between these two blocks.
+    """Run a model on the tensors of a request."""
+    # Triton sends errors of the two `try` blocks with the content type text, all others with JSON.
     try:
         model = service.models.find(request.name("model"), request.version)
         refuse_decoupled(model, "HTTP end point")
@@ -70,16 +70,16 @@ def _parse_body(
         return infer_request, reader.encoding
     image = raw_image(model, memoryview(body))
     infer_request.inputs.append(image or _raw_input(model, body))
-    # Clients that send a bare image expect JSON; Triton answers a bare tensor in binary.
+    # Clients that send a bare image expect JSON. Triton answers a bare tensor in binary.
     return infer_request, OutputEncoding(by_default=image is None)
 
 
 def _header_size(request: Request, body_size: int) -> int:
-    """Read the number of bytes of JSON in the body; 0 if it is one bare tensor."""
+    """Return the number of bytes of JSON in the body; 0 if the body is one bare tensor."""
     given = request.headers.get(b"inference-header-content-length")
     if given is None:
         return body_size
-    # Triton parses it with C's atoi.
+    # Triton parses this header with C's atoi.
     size = leading_number(given.decode("latin-1")) or 0
     if not 0 <= size <= body_size:
         raise InvalidRequest(
@@ -125,10 +125,10 @@ def _invalid(what: str) -> InvalidRequest:
 
 
 def _long_json(response: InferResponse, encoding: OutputEncoding) -> int:
-    """Count elements in JSON, if the outputs are so long that to write them blocks the event loop.
+    """Return the number of elements in JSON, or 0 if writing them is fast.
 
     Raises:
-        AnswerTooLarge: outputs are too long for JSON.
+        AnswerTooLarge: the outputs are too long for JSON.
     """
     elements, is_long = 0, False
     for tensor in response.outputs:
@@ -142,7 +142,7 @@ def _long_json(response: InferResponse, encoding: OutputEncoding) -> int:
 
 
 def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Response:
-    """Write the answer; outputs in shared memory are written there."""
+    """Make the response, and write the outputs in `shared` to shared memory."""
     described: dict[str, Any] = {"id": response.id} if response.id else {}
     described["model_name"] = response.model_name
     described["model_version"] = response.model_version
@@ -171,7 +171,7 @@ def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Response
             if len(pieces) == 1:
                 output["data"] = orjson.Fragment(pieces[0])
             else:
-                # A placeholder, because orjson would copy the data; no client can guess it.
+                # Use an unguessable placeholder, because orjson would copy the data.
                 output["data"] = secrets.token_hex(16)
                 long[output["data"]] = pieces
     text = _splice(orjson.dumps(described), long)

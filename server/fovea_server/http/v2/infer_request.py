@@ -1,4 +1,4 @@
-"""Reads the body of an infer request."""
+"""Parses the body of an infer request."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ _EMPTY = memoryview(b"")
 
 @dataclass(slots=True)
 class OutputEncoding:
-    """The encoding of each output in the answer.
+    """The encoding of each output in the response.
 
-    An output is in `shared` memory, or `binary` says True for binary; others are as `by_default`.
+    Attributes:
+        binary: output name: True for binary, False for JSON.
+        shared: output name: its place in shared memory.
+        by_default: True if other outputs are binary.
     """
 
     binary: dict[str, bool] = field(default_factory=dict)
@@ -40,7 +43,7 @@ class OutputEncoding:
 class BodyReader:
     """Parses the body of an infer request.
 
-    A valid body takes a fast path; an invalid one is read again to find the message.
+    A valid body takes a fast path. An invalid body is read again to find the error text.
     """
 
     def __init__(
@@ -58,7 +61,12 @@ class BodyReader:
         self._regions = regions
 
     def read(self) -> None:
-        """Fill in the request and the encoding; errors have Triton's text."""
+        """Fill in the request and the encoding.
+
+        Raises:
+            MalformedJson, InvalidRequest: the body is invalid; the error has Triton's text.
+            NotFound: a shared memory region is not registered.
+        """
         document = _members(parse_json(self._text, MAX_OF_TENSORS))
         request, encoding = self._request, self.encoding
         if "id" in document:
@@ -132,12 +140,12 @@ class BodyReader:
 
 
 def _members(value: object) -> dict[str, Any]:
-    """Return the members of an object; none, as in Triton, for other values."""
+    """Return an object; {} for other values, as Triton does."""
     return value if type(value) is dict else {}
 
 
 def _described(given: dict[str, Any]) -> tuple[str, str, tuple[int, ...]]:
-    """Read name, datatype and shape of an input."""
+    """Return name, datatype and shape of an input."""
     name, datatype, shape = given.get("name"), given.get("datatype"), given.get("shape")
     if type(name) is str and type(datatype) is str and type(shape) is list:
         for size in shape:
@@ -145,7 +153,7 @@ def _described(given: dict[str, Any]) -> tuple[str, str, tuple[int, ...]]:
                 break
         else:
             return name, datatype, tuple(shape)
-    # One of them is invalid: these raise the message for it.
+    # At least one of them is invalid. These functions raise the error for it.
     name = read_member("name", as_string, given)
     datatype = read_member("datatype", as_string, given)
     return name, datatype, read_member("shape", _shape, given)
@@ -199,7 +207,7 @@ def set_parameters(request: InferRequest, given: object) -> bool:
 
 
 def parameter(name: str, value: object) -> Parameter:
-    """Check the type of a custom parameter."""
+    """Return a custom parameter; raise InvalidRequest if its type is not allowed."""
     if not isinstance(value, bool | int | float | str):
         raise InvalidRequest(
             f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
@@ -211,7 +219,7 @@ def _sequence_id(value: object) -> int | str:
     return value if type(value) is int and value >= 0 else as_string(value)
 
 
-# Parameter -> its field of InferRequest, and its reader.
+# Parameter: (field of `InferRequest`, function that reads it).
 _PARAMETERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "sequence_id": ("sequence_id", _sequence_id),
     "sequence_start": ("sequence_start", as_bool),

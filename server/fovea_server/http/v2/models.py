@@ -1,7 +1,6 @@
-"""The endpoints for health, metadata and statistics, and for the model repository.
+"""The endpoints for health, metadata, statistics and the model repository.
 
-Triton answers health requests with a status and no body; KServe's clients read the body, so there
-is one.
+Triton answers health requests without a body. KServe's clients read the body, so Fovea sends one.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from fovea_server.tensors.triton_json import as_bool, as_string, find, parse_jso
 
 
 async def server(service: Service, request: Request) -> Response:
-    """Answer with the server's name, version and extensions."""
+    """Return the server's name, version and extensions."""
     return json_answer(server_metadata(service.settings))
 
 
 async def model(service: Service, request: Request) -> Response:
-    """Answer with a model's versions, inputs and outputs.
+    """Return a model's versions, inputs and outputs.
 
-    Beside Triton's fields a model that takes images has `image_outputs`, and one that was promoted
+    In addition to Triton's fields, a model for images has `image_outputs`, and a promoted model has
     `current_version`.
     """
     found = service.models.find(request.name("model"), request.version)
@@ -46,31 +45,31 @@ async def model(service: Service, request: Request) -> Response:
 
 
 async def config(service: Service, request: Request) -> Response:
-    """Answer with the complete configuration of a model."""
+    """Return the complete configuration of a model."""
     found = service.models.find(request.name("model"), request.version)
     return Response(body=[found.config_json])
 
 
 async def statistics(service: Service, request: Request) -> Response:
-    """Answer with the counters of a model, or of all."""
+    """Return the counters of a model, or of all models."""
     name, version = request.names["model"], request.version
     return json_answer(service.models.v2_statistics(name, version))
 
 
 async def live(service: Service, request: Request) -> Response:
-    """Answer that the process is live."""
+    """Report that the process is alive."""
     return json_answer({"live": True})
 
 
 async def ready(service: Service, request: Request) -> Response:
-    """Report if the server is ready."""
+    """Report whether the server is ready."""
     if service.models.ready:
         return json_answer({"ready": True})
     return _not_ready({"ready": False, "reason": service.models.reason})
 
 
 async def model_ready(service: Service, request: Request) -> Response:
-    """Report if a model is ready; its current version unless the path names one."""
+    """Report whether a model is ready: the version in the path, or the current version."""
     try:
         model = service.models.get(request.name("model"), request.version)
     except (NotFound, ModelNotReady) as error:
@@ -84,14 +83,14 @@ async def model_ready(service: Service, request: Request) -> Response:
 
 
 def _not_ready(value: dict[str, object]) -> Response:
-    # 400 and not 503: clients and probes of Triton expect that.
+    # The status is 400 instead of 503, because clients and probes of Triton expect 400.
     answer = json_answer(value)
     answer.status = 400
     return answer
 
 
 async def index(service: Service, request: Request) -> Response:
-    """List every model of the repository, or those that are ready."""
+    """Return every model of the repository, or only the models that are ready."""
     given = await service.json.run(request.body, partial(_body, request))
     ready = as_bool(find(given, "ready", False))
     entries = map(asdict, service.models.index(ready))
@@ -101,14 +100,14 @@ async def index(service: Service, request: Request) -> Response:
 async def load(service: Service, request: Request) -> Response:
     """Load or reload a model."""
     refuse_repository(request.names["repository"])
-    # The request may hold a model's files.
+    # The request may contain the files of a model.
     config, files = await service.json.run(request.body, partial(_read_files, request))
     await service.models.load(request.name("model"), config=config, files=files)
     return Response()
 
 
 def _read_files(request: Request) -> tuple[str | None, dict[str, bytes]]:
-    """Read the configuration and the files in a request."""
+    """Return the configuration and the files in a request."""
     config, files = None, {}
     for name, value in _parameters(request).items():
         text = as_string(value)
@@ -125,7 +124,7 @@ def _read_files(request: Request) -> tuple[str | None, dict[str, bytes]]:
 
 
 async def unload(service: Service, request: Request) -> Response:
-    """Unload a model, and on request the models that it depends on."""
+    """Unload a model; with `unload_dependents`, also the models that it depends on."""
     refuse_repository(request.names["repository"])
     field = "unload_dependents"
     parameters = await service.json.run(request.body, partial(_parameters, request))

@@ -1,4 +1,4 @@
-"""The routes of the v2 protocol, with its extensions.
+"""The routes of the v2 protocol and its extensions.
 
 Source: the regular expressions of Triton's http_server.cc.
 """
@@ -27,11 +27,11 @@ class V2Route(FastRoute):
     keeps_refused = True
 
     def takes(self, method: str, target: str) -> bool:
-        """Return True for everything under /v2."""
+        """Return True for every path under /v2."""
         return target.startswith("/v2")
 
     def route(self, request: Request) -> None:
-        """Route a request by its head, or refuse it."""
+        """Set the endpoint of a request, or the response that rejects it."""
         found = resolve(request.call.path.partition("?")[0])
         if found is None:
             request.answer = refusal(404, "Not Found")
@@ -62,28 +62,28 @@ class V2Route(FastRoute):
             request.answer = answer
 
     def error_answer(self, error: FoveaError) -> Response:
-        """Make an answer in Triton's form."""
+        """Make the response for an error in Triton's form."""
         return error_answer(error)
 
     def too_large(self, size: int | None) -> BodyTooLarge:
-        """Make the error with Triton's text."""
+        """Make the error for a body over the limit, with Triton's text."""
         return too_large(size, self.service.settings.http_max_input_size)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route of the protocol; the first that matches a path is used."""
+    """A route of the protocol. The first route that matches a path is used."""
 
     path: str
-    """Pattern."""
+    """Regular expression of the path."""
     api: str
-    """Name of its API in restrictions."""
+    """Name of its API for `--http-restricted-api`."""
     methods: tuple[str, ...]
     endpoint: Endpoint
     refusal: bytes = JSON
-    """Content type of the answer to another method."""
+    """Content type of the response to a method that is not allowed."""
     controls: bool = False
-    """POST changes the server."""
+    """True if POST changes the server."""
 
 
 _MEMORY = r"/v2/(?P<memory>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?"
@@ -118,7 +118,7 @@ _PATTERNS = tuple((re.compile(route.path), route) for route in ROUTES)
 
 @lru_cache(maxsize=256)
 def resolve(path: str) -> tuple[Route, dict[str, str | None]] | None:
-    """Find the route of a quoted path, and the unquoted names in it; None if there is none."""
+    """Return the route of a quoted path and the unquoted names in it; None if no route matches."""
     for pattern, route in _PATTERNS:
         if found := pattern.fullmatch(path):
             given = {name: unquote(text) for name, text in found.groupdict().items() if text}

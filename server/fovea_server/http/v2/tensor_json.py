@@ -15,17 +15,17 @@ from fovea_server.tensors.messages import OutputTensor
 from fovea_server.tensors.wire import NUMPY
 
 MANY = 16_384
-"""Elements that take about a millisecond to write."""
+"""Number of elements whose conversion to JSON takes about a millisecond."""
 
 MAX_ELEMENTS = 4 << 20
-"""Elements of an answer: about 80 MB of text, which take 20 s to write."""
+"""Largest number of elements of a response in JSON: about 80 MB of text, written in 20 s."""
 
 ELEMENT = 20
-"""Bytes of the text of an element, a double."""
+"""Bytes of an element as text: a double."""
 
 _NOT_IN_JSON = ("FP16", "BF16")
 _NOT_UNSIGNED = "non-unsigned-integer as unsigned-integer"
-# Beginning of a datatype, the Python types of its elements, the message for others.
+# (prefix of datatypes, Python types of their elements, error text for other types).
 _TAKES: tuple[tuple[str, set[type], str], ...] = (
     ("BYTES", {str}, "non-string as string"),
     ("BOOL", {bool}, "non-boolean as boolean"),
@@ -37,11 +37,17 @@ _WRONG_SHAPE = "Shape does not match true shape of 'data' field"
 
 
 def elements_of(name: str, datatype: str, data: list[Any], count: int | None) -> Array:
-    """Convert the JSON of the input `name` to a flat array; BYTES are objects of `bytes`.
+    """Convert JSON data to a flat array; BYTES elements become `bytes` objects.
+
+    Args:
+        name: name of the input.
+        datatype: the protocol's name of the datatype.
+        data: JSON list, which may be nested.
+        count: expected number of elements; None for any number.
 
     Raises:
-        InvalidRequest: tensors of this type cannot be JSON.
-        MalformedJson: an element has another type, or there are not `count`; None for any number.
+        InvalidRequest: the datatype is unknown, or cannot be sent as JSON.
+        MalformedJson: an element has another type, or the number of elements differs from `count`.
     """
     if datatype in _NOT_IN_JSON:
         raise InvalidRequest(
@@ -51,14 +57,15 @@ def elements_of(name: str, datatype: str, data: list[Any], count: int | None) ->
     if datatype not in NUMPY:
         raise InvalidRequest(f"invalid datatype for input {name}")
     if datatype == "BYTES":
-        # As in Triton, strings are counted with those of binary inputs, which is another error.
+        # Triton counts strings later, together with those of binary inputs, and
+        # reports another error.
         count = None
     flat, kinds = _flatten(data)
     if count is not None and len(flat) != count:
         raise _objection(datatype, kinds) or _unfit_error(_WRONG_SHAPE)
     if wrong := _objection(datatype, kinds):
         raise wrong
-    # Other threads run between pieces.
+    # Other threads can run between two pieces.
     pieces = [_elements(datatype, flat[at : at + MANY]) for at in range(0, len(flat), MANY)]
     if len(pieces) == 1:
         return pieces[0]
@@ -79,7 +86,7 @@ def _elements(datatype: str, flat: list[Any]) -> Array:
 
 
 def _flatten(data: list[Any]) -> tuple[list[Any], set[type]]:
-    """Collect the elements that are no lists, and their types."""
+    """Return the elements of nested lists in one list, and the set of their types."""
     kinds = set(map(type, data))
     while kinds == {list}:
         data = list(chain.from_iterable(data))
@@ -92,7 +99,7 @@ def _flatten(data: list[Any]) -> tuple[list[Any], set[type]]:
 
 
 def _collect(data: list[Any], leaves: list[Any]) -> None:
-    """Collect the leaves; not a generator, which would pass each through every level."""
+    """Append all leaves to a list. A generator would pass each leaf through every level."""
     for value in data:
         if type(value) is list:
             _collect(value, leaves)
@@ -101,7 +108,7 @@ def _collect(data: list[Any], leaves: list[Any]) -> None:
 
 
 def _objection(datatype: str, kinds: set[type]) -> MalformedJson | None:
-    """Make the error for elements of these Python types; None if they are valid."""
+    """Return the error for elements of these Python types; None if the types are valid."""
     for prefix, takes, wrong in _TAKES:
         if datatype.startswith(prefix) and not kinds <= takes:
             return _unfit_error(f"attempt to access JSON {wrong}")
@@ -113,7 +120,7 @@ def _unfit_error(why: str) -> MalformedJson:
 
 
 def refuse_long(elements: int) -> None:
-    """Raise AnswerTooLarge if outputs have too many elements for JSON, before they are written."""
+    """Raise AnswerTooLarge if outputs have too many elements for JSON."""
     if elements > MAX_ELEMENTS:
         raise AnswerTooLarge(
             f"the outputs have {elements:,} elements, and JSON takes {MAX_ELEMENTS:,}: request "
@@ -122,10 +129,10 @@ def refuse_long(elements: int) -> None:
 
 
 def data_json(tensor: OutputTensor) -> list[bytes]:
-    """Convert an output to a flat JSON array, in pieces that let other threads run between them.
+    """Convert an output to a flat JSON array, in pieces so that other threads can run between them.
 
     Raises:
-        InvalidRequest: tensors of this type cannot be JSON.
+        InvalidRequest: the datatype cannot be sent as JSON.
     """
     if tensor.datatype in _NOT_IN_JSON:
         raise InvalidRequest(
@@ -153,7 +160,7 @@ def _numbers(flat: Array) -> bytes:
     finite = np.isfinite(flat)
     if finite.all():
         return text
-    # JSON has no form for these; Triton uses JavaScript's.
+    # JSON cannot represent these values. Triton uses JavaScript's names.
     odd = flat[~finite]
     words = np.where(np.isnan(odd), b"NaN", np.where(odd > 0, b"Infinity", b"-Infinity")).tolist()
     return b"".join(chain.from_iterable(zip(text.split(b"null"), [*words, b""], strict=True)))
@@ -164,7 +171,8 @@ def _strings(flat: Array) -> bytes:
     try:
         return orjson.dumps([element.decode() for element in elements])
     except UnicodeDecodeError:
-        # Unchanged, which may be invalid JSON, as in Triton; clients use binary for BYTES.
+        # Pass the bytes on unchanged like Triton, even if the JSON becomes invalid. Clients should
+        # request binary data for BYTES.
         texts = [element.decode(errors="surrogateescape") for element in elements]
         text = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
         return text.encode(errors="surrogateescape")
