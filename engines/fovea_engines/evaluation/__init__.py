@@ -1,1 +1,1 @@
-"""Accuracy on labelled images: labels in their formats, and what is found on them."""
+"""Measures accuracy on labelled images: reads label formats, and compares labels with results."""

@@ -1,6 +1,6 @@
-"""Measures classifiers and embeddings on images in folders.
+"""Measures classifiers and embeddings on images in directories.
 
-There is a folder for each class, or for each person or thing.
+There is a directory for each class, or for each person or thing.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ from fovea_engines.results.embedding import Embedding
 from fovea_preprocess.errors import InvalidOption
 
 FIRST = 5
-"""Classes of an image that are looked at."""
+"""Number of an image's best classes that are considered."""
 
 Classify = Callable[[Path], Sequence[str]]
-"""Returns the names of an image's first classes, best first; a number stands for no name."""
+"""Returns the names of an image's first classes, best first; a class without a name is a number."""
 
 Embed = Callable[[Path], NDArray[np.float32]]
-"""Returns the vector of an image, of length 1."""
+"""Returns the embedding of an image, of length 1."""
 
-# Rows of cosines at a time: those of all images would take the square of their number.
+# Number of images whose cosines are computed at once. For all images, memory would grow with the
+# square of their number.
 _BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassFolders:
-    """Images in folders whose names are those of their classes, or numbers without names."""
+    """Images in directories that have the names of classes, or class ids if there are no names."""
 
     path: Path
     images: tuple[Path, ...]
@@ -51,11 +52,15 @@ class ClassFolders:
         return self.images
 
     def keep_images(self, paths: Container[Path]) -> Self:
-        """Return the part with these images."""
+        """Return the dataset with only these images."""
         return replace(self, images=tuple(each for each in self.images if each in paths))
 
     def match_classes(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
-        """Return itself; an InvalidOption if the model lacks a class of the folders."""
+        """Return the dataset itself, after a check of its classes.
+
+        Raises:
+            InvalidOption: the model lacks a class of the directories.
+        """
         known = [str(i) for i in range(num_classes or 0)] if labels is None else labels
         strangers = sorted({image.parent.name for image in self.images}.difference(known))
         if strangers and known:
@@ -71,7 +76,7 @@ class ClassFolders:
 
 
 def read_class_folders(data: Path) -> ClassFolders | None:
-    """Read a folder with a folder of images for each class; None if no folder in it has any."""
+    """Read a directory with a subdirectory of images for each class; None without images."""
     folders = sorted(each for each in data.glob("*") if has_images(each))
     files = (file for folder in folders for file in image_files(folder, sys.maxsize))
     return ClassFolders(data, tuple(files)) if folders else None
@@ -91,7 +96,7 @@ def classify_with(engine: Engine) -> Classify:
 def measure_classes(
     classify: Classify, dataset: ClassFolders, progress: Progress | None = None
 ) -> ClassAccuracy:
-    """Measure how often the class of an image is the first, and among the first five."""
+    """Measure how often the class of an image is first, and how often among the first five."""
     progress = progress or Progress()
     first: dict[str, list[bool]] = defaultdict(list)
     five = 0
@@ -110,7 +115,7 @@ def measure_classes(
 
 
 def embed_with(engine: Engine) -> Embed:
-    """Return a function that embeds with an engine."""
+    """Return a function that computes embeddings with an engine."""
 
     def embed(image: Path) -> NDArray[np.float32]:
         found = engine.predict(read_image(image))
@@ -123,15 +128,16 @@ def embed_with(engine: Engine) -> Embed:
 def measure_matches(
     embed: Embed, dataset: ClassFolders, progress: Progress | None = None
 ) -> tuple[MatchAccuracy, list[tuple[str, str]]]:
-    """Measure how often the images that are most like one are of the same folder.
+    """Measure how often the most similar image is from the same directory (recall at 1 and 5).
 
-    Each image is looked for among all others. One that is alone in its folder is only found.
+    Each image is compared with all others. An image that is alone in its directory is not a query,
+    but can be found by other images.
 
     Returns:
-        The accuracy, and of each image that was looked for its folder and that of its best match.
+        The accuracy, and for each query its directory and the directory of its best match.
 
     Raises:
-        InvalidOption: no folder has two images.
+        InvalidOption: no directory has two images.
     """
     names = np.array([image.parent.name for image in dataset.images])
     counts = Counter(names.tolist())
@@ -150,7 +156,7 @@ def measure_matches(
     for start in range(0, len(sought), _BLOCK):
         rows = sought[start : start + _BLOCK]
         cosines = vectors[rows] @ vectors.T
-        cosines[np.arange(len(rows)), rows] = -np.inf  # itself
+        cosines[np.arange(len(rows)), rows] = -np.inf  # exclude the image itself
         best = _best(cosines, min(FIRST, len(names) - 1))
         for name, found in zip(names[rows].tolist(), names[best].tolist(), strict=True):
             first[name].append(found[0] == name)
@@ -166,8 +172,8 @@ def measure_matches(
 
 
 def _best(cosines: NDArray[np.float32], most: int) -> NDArray[np.intp]:
-    """Return the places of the largest numbers of each row, best first."""
-    # To sort all would take longer than to compare them.
+    """Return the indices of the largest numbers of each row, best first."""
+    # Sorting all numbers would take longer than computing them.
     near = np.argpartition(-cosines, most - 1, axis=1)[:, :most]
     order = np.argsort(-np.take_along_axis(cosines, near, axis=1), axis=1)
     return np.take_along_axis(near, order, axis=1)

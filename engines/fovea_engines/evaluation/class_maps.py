@@ -26,7 +26,7 @@ from fovea_engines.results.maps import ClassMap
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 UNLABELLED: Final = (255, NOTHING)
-"""Levels of pixels without a class, unless they have a name: VOC's, and that of `class_png`."""
+"""Levels of pixels without a class, unless they have a name: in VOC, and from `class_png`."""
 
 _SHOWN = 8
 
@@ -34,7 +34,7 @@ Ids = NDArray[np.uint16]
 
 
 class FoundMap(NamedTuple):
-    """The class of each pixel of an image, [height, width], and the names of those by class id."""
+    """The class of each pixel of an image, [height, width], and the names of the classes by id."""
 
     ids: Ids
     names: Mapping[int, str]
@@ -48,9 +48,10 @@ class ClassMaps:
     """Images, each with a PNG file whose levels, or indices, are the classes of its pixels.
 
     Attributes:
-        images: each with its file.
-        names: of the classes by level, "" for levels that are not measured; several levels may
-            have one name. None where levels are the model's class ids.
+        path: the directory of the PNG files.
+        images: pairs of image and PNG file.
+        names: class names by level, "" for levels that are not measured. Several levels may have
+            the same name. None if levels are the model's class ids.
     """
 
     path: Path
@@ -63,11 +64,15 @@ class ClassMaps:
         return tuple(image for image, _ in self.images)
 
     def keep_images(self, paths: Container[Path]) -> Self:
-        """Return the part with these images."""
+        """Return the dataset with only these images."""
         return replace(self, images=tuple(each for each in self.images if each[0] in paths))
 
     def match_classes(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
-        """Return itself; an InvalidOption if the model lacks a class of the names, or a level."""
+        """Return the dataset itself, after a check of its classes.
+
+        Raises:
+            InvalidOption: the model lacks a class name or a level of the dataset.
+        """
         count = num_classes if labels is None else len(labels)
         if self.names is None and count is not None:
             self._check_levels(count)
@@ -106,16 +111,19 @@ class ClassMaps:
 
 
 def holds_maps(data: Path) -> bool:
-    """Return whether a folder has PNG files, and no labels of boxes."""
+    """Return whether a directory has PNG files, and no labels of boxes."""
     texts = {path.name for path in data.glob("[!.]*.txt")} - {CLASSES_FILE}
     return not texts and any(map(is_image, data.glob("*.png")))
 
 
 def read_class_maps(data: Path, images: Path | None = None) -> ClassMaps:
-    """Read a folder of PNG files, with the names of levels in classes.txt if it is there.
+    """Read a directory of PNG files, with the names of levels in classes.txt if it exists.
 
-    The images have the same names before the dot, and lie in `images` beside the folder, unless
-    another is given. NotFound: an image is missing.
+    Images have the same names, apart from the suffix. They are in `images`, by default the
+    directory "images" beside `data`.
+
+    Raises:
+        NotFound: an image is missing.
     """
     pairs = pairs_of(data, sorted(filter(is_image, data.glob("*.png"))), images)
     names = read_labels(data / CLASSES_FILE) if (data / CLASSES_FILE).is_file() else None
@@ -125,7 +133,7 @@ def read_class_maps(data: Path, images: Path | None = None) -> ClassMaps:
 def pairs_of(
     data: Path, files: Iterable[Path], images: Path | None
 ) -> tuple[tuple[Path, Path], ...]:
-    """Return each file with its image before it; raises as `read_class_maps`."""
+    """Return pairs of image and file; errors as in `read_class_maps`."""
     folder = data.parent / "images" if images is None else images
     if not folder.is_dir():
         raise NotFound(f"{folder} is not there: name the folder of the images with --images")
@@ -156,16 +164,16 @@ def segment_with(engine: Engine) -> Segment:
 def measure_maps(
     segment: Segment, dataset: ClassMaps, progress: Progress | None = None
 ) -> MapAccuracy:
-    """Measure the overlap of each class over all pixels that are labelled.
+    """Measure the IoU of each class over all labelled pixels.
 
-    The mean is over the classes that occur in the labels; what is found on other pixels does not
+    The mean is over the classes that occur in the labels. Results on unlabelled pixels do not
     count.
     """
     progress = progress or Progress()
     levels = dataset.level_names()
     names = sorted(set(levels.values()))
     number_of = {name: number for number, name in enumerate(names)}
-    # One more, for what is found and has no name in the labels.
+    # The additional entry is for results whose class has no name in the labels.
     hit, labelled, taken = np.zeros((3, len(names) + 1), np.int64)
     truth_of = _table({level: number_of[name] for level, name in levels.items()}, len(names))
     called: dict[int, str] = {}
@@ -200,7 +208,7 @@ def measure_maps(
 
 
 def _table(numbers: Mapping[int, int], other: int) -> NDArray[np.intp]:
-    """Return the number of each id as an array, `other` for those without."""
+    """Return an array of the number of each id; `other` for ids without a number."""
     table = np.full(NOTHING + 1, other, np.intp)
     table[list(numbers)] = list(numbers.values())
     return table

@@ -16,8 +16,8 @@ from fovea_engines.evaluation.labelled_image import LabelledImage, Outline, chec
 from fovea_engines.repository.files import text_of
 from fovea_preprocess.errors import InvalidOption, NotFound
 
-# Limit of a side or an area in pixels: a larger value means a broken file, and would overflow
-# float32.
+# Range of a side in pixels or an area in square pixels. Larger values mean a broken file, and would
+# overflow float32.
 _Size = Annotated[FiniteFloat, Field(ge=0, le=1e9)]
 
 
@@ -63,10 +63,19 @@ _ADAPTER = TypeAdapter(_File)
 
 
 def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str, ...]]:
-    """Read a COCO file, whose file names are relative to a folder; raises as `read_dataset`.
+    """Read a COCO file.
 
-    Returns the images in the file's order, and the names of the categories. Class ids count the
-    categories in the order of their COCO ids, which may have gaps (COCO's go from 1 to 90).
+    Args:
+        data: the JSON file.
+        folder: directory that file names of images are relative to.
+
+    Returns:
+        The images in the file's order, and the names of the categories. Class ids count the
+        categories in the order of their COCO ids, which may have gaps (COCO's go from 1 to 90).
+
+    Raises:
+        InvalidOption: the file is malformed; the message names the place.
+        NotFound: the file or an image is missing.
     """
     file = _parse(data)
     _refuse_twins(data, "images", (image.id for image in file.images))
@@ -99,7 +108,7 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
 
 
 def coco_class_names(data: Path) -> tuple[str, ...]:
-    """Return the names of a COCO file's categories by their ids; raises as `read_coco`."""
+    """Return the names of a COCO file's categories by class id; errors as in `read_coco`."""
     return tuple(category.name for category in _sort_by_id(_parse(data).categories))
 
 
@@ -174,13 +183,13 @@ def _outlines(annotations: Sequence[_Annotation]) -> tuple[Outline, ...] | None:
 def _outline(marks: list[list[float]] | _RunLengths | None) -> Outline | None:
     if isinstance(marks, _RunLengths):
         return asdict(marks)
-    # Detectors' labels are not held to their outlines, of which some have a corner too few.
+    # Detectors need no outlines, so invalid ones are dropped: some have too few corners.
     sound = marks and all(len(polygon) >= 6 and len(polygon) % 2 == 0 for polygon in marks)
     return marks if sound else None
 
 
 def _keypoints(annotations: Sequence[_Annotation], count: int) -> NDArray[np.float32] | None:
-    """Return [n, count, 3], zeros for objects without them; None if no object has them."""
+    """Return [n, count, 3], zeros for objects without keypoints; None if no object has any."""
     if not count:
         return None
     rows = [a.keypoints or [0.0] * 3 * count for a in annotations]

@@ -1,4 +1,4 @@
-"""Reads labelled images, and matches their classes with a model's."""
+"""Reads labelled images, and matches their classes with a model's classes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class Dataset:
     """Labelled images, in the order of the file or by name, and their class names.
 
     Attributes:
-        path: the COCO file, or the folder of YOLO labels.
-        class_names: by class id; None where nothing names them.
-        split: of the images, as val; None where they have none.
+        path: the COCO file, or the directory of YOLO labels.
+        images: the images with their labels.
+        class_names: names by class id; None if there are none.
+        split: name of the split, such as val; None without splits.
     """
 
     path: Path
@@ -42,7 +43,7 @@ class Dataset:
         return tuple(image.path for image in self.images)
 
     def keep_images(self, paths: Container[Path]) -> Self:
-        """Return the part with these images."""
+        """Return the dataset with only these images."""
         return replace(self, images=tuple(each for each in self.images if each.path in paths))
 
     def match_classes(
@@ -52,11 +53,15 @@ class Dataset:
 
         Classes are matched by name. If a few names differ (aeroplane, airplane), they are matched
         by id, provided that both sides have the same number of classes and most names are equal.
-        A None among the labels, which are by class id, is a class that was never detected; it may
-        match any class that has no match by name.
+
+        Args:
+            labels: class names of the model by id. None in the list is a class that was never
+                detected, which may match any class without a match by name.
+            num_classes: number of the model's classes; None if unknown.
 
         Raises:
-            InvalidOption: the model lacks a class of the dataset, or has two of the same name.
+            InvalidOption: the model lacks a class of the dataset, or two of its classes have the
+                same name.
         """
         if self.class_names is None and num_classes is not None:
             self._check_class_ids(num_classes)
@@ -108,7 +113,7 @@ class Dataset:
             )
 
     def sha256(self) -> str:
-        """Return a hex digest of all images and labels; reads every image."""
+        """Return a hex digest of all images and labels. All image files are read."""
         return json_sha256(
             [
                 [
@@ -128,13 +133,18 @@ class Dataset:
 
 
 def read_dataset(data: Path, images: Path | None = None) -> Dataset:
-    """Read a COCO JSON file, YOLO's data.yaml, or a folder of YOLO label files.
+    """Read a COCO JSON file, YOLO's data.yaml, or a directory of YOLO label files.
 
-    Such a folder may hold them as `labels` or `labels/val`, or a data.yaml that names its splits.
+    Such a directory may contain the files in `labels` or `labels/val`, or a data.yaml that names
+    its splits.
 
-    Class ids are those of YOLO labels, or the positions of COCO's categories in the order of their
-    ids; `Dataset.match_classes` maps them to a model's. The images are in the folder `images`; None
-    searches beside a COCO file, and for YOLO in `images` next to `labels`.
+    Class ids are the ids of YOLO labels, or the positions of COCO's categories in the order of
+    their ids. `Dataset.match_classes` maps them to a model's ids.
+
+    Args:
+        data: the file or directory of the labels.
+        images: directory of the images. None searches beside a COCO file, and for YOLO in `images`
+            next to `labels`.
 
     Raises:
         InvalidOption: the labels are malformed or empty; the message names file and place.
@@ -160,12 +170,12 @@ def read_dataset(data: Path, images: Path | None = None) -> Dataset:
 
 
 def read_class_names(data: Path) -> tuple[str, ...] | None:
-    """Return the class names of labels that `read_dataset` reads; None where nothing names them."""
+    """Return the class names of labels that `read_dataset` reads; None if there are none."""
     return yolo_class_names(data) if data.is_dir() or is_yaml(data) else coco_class_names(data)
 
 
 def share_numbers(names: Sequence[str], labels: Sequence[str | None]) -> bool:
-    """Return True if the classes of labels and model are as many, and most names are equal."""
+    """Return whether labels and model have as many classes, and most names are equal."""
     if len(names) != len(labels):
         return False
     known = sum(label is not None for label in labels)
@@ -173,7 +183,7 @@ def share_numbers(names: Sequence[str], labels: Sequence[str | None]) -> bool:
 
 
 def _is_same_class(name: str, label: str | None) -> bool:
-    """Compare a class of labels with a model's, which may have been read from YAML.
+    """Compare a class name of the labels with a model's, which a trainer may have read as YAML.
 
     A trainer that reads `names: [no, yes]` calls the classes False and True.
     """

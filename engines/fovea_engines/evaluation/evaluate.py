@@ -19,11 +19,11 @@ from fovea_preprocess.errors import UnsupportedModel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompactDetections:
-    """Objects in an image, whose masks are run lengths: those of a whole dataset fit in memory.
+    """Objects in an image with masks as run lengths, so that a whole dataset fits in memory.
 
     Attributes:
-        found: in upright pixels, without its masks.
-        masks: of each object; None without the task.
+        found: the objects in upright pixels, without masks.
+        masks: mask of each object; None if the task has none.
     """
 
     found: Detections
@@ -31,7 +31,7 @@ class CompactDetections:
 
     @classmethod
     def of(cls, found: Detections) -> Self:
-        """Return detections as an answer."""
+        """Convert detections to this form."""
         if found.masks is None:
             return cls(found)
         masks = tuple(run_lengths(one, found.masks.size) for one in found.masks.bitmaps())
@@ -41,16 +41,20 @@ class CompactDetections:
 EVALUATION: Final = PredictOptions(conf=0.001, iou=0.7, max_det=300)
 """Options of a detector while it is measured.
 
-Precision is read at every recall, so nearly everything it finds is wanted. COCO counts the best 100
-of each class on an image; 300 of all classes together is what detectors are usually measured with.
+Precision is measured at every recall, so nearly all detections are needed. COCO counts the best 100
+of each class on an image. 300 of all classes together is the usual limit for detectors.
 """
 
 Detect = Callable[[LabelledImage], CompactDetections]
-"""Finds what is in an image, in its upright pixels."""
+"""Returns the objects in an image, in its upright pixels."""
 
 
 def detect_with(engine: Engine, options: PredictOptions = EVALUATION) -> Detect:
-    """Return a function that detects with an engine; UnsupportedModel if it serves tensors only."""
+    """Return a function that detects objects with an engine.
+
+    Raises:
+        UnsupportedModel: the engine has no head, and serves only tensors.
+    """
     if engine.head is None:
         raise UnsupportedModel(
             f"{engine.card.name} serves tensors only, so there are no boxes to measure: "
@@ -60,15 +64,15 @@ def detect_with(engine: Engine, options: PredictOptions = EVALUATION) -> Detect:
 
 
 def evaluate(detect: Detect, dataset: Dataset, progress: Progress | None = None) -> Accuracy:
-    """Measure a detector whose class ids are the dataset's."""
-    # Imported where it is used: a build without labels does not need COCO's evaluation.
+    """Measure a detector whose class ids are the dataset's class ids."""
+    # Imported here, because a build without labels does not need COCO's evaluation.
     from fovea_engines.evaluation.mean_ap import mean_ap
 
     return mean_ap(dataset, detect_all(detect, dataset, progress or Progress()))
 
 
 def detect_all(detect: Detect, dataset: Dataset, progress: Progress) -> list[CompactDetections]:
-    """Return the answers for each image of a dataset, with the options `EVALUATION`."""
+    """Return the results of `detect` for each image of a dataset."""
     images = dataset.images
     with progress.phase("accuracy"):
         return [detect(image) for image in progress.each(images, len(images))]

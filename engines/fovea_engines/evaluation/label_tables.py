@@ -1,4 +1,4 @@
-"""Measures recognisers of text and attributes on images with words in a table."""
+"""Measures text recognition and attribute models on images that a table labels with words."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 
 SUFFIXES: Final = (".csv", ".tsv", ".txt")
 
-# Names that a column of texts has in public sets.
+# Names of a column of texts in public datasets.
 _TEXTS = ("text", "words")
-# CelebA writes -1 of a class that is not there, PA-100K 0.
+# Words for present and absent classes. For absent ones, CelebA writes -1 and PA-100K 0.
 _PRESENT: Mapping[str, bool] = {"1": True, "0": False, "-1": False}
 _SHOWN = 8
 _ALL_CLASSES = PredictOptions(top_k=MAX_TOP_K)
 
 
 class Judged(NamedTuple):
-    """The names of a classifier's classes, and those that it finds on an image."""
+    """The names of a classifier's classes, and the names that it predicts for an image."""
 
     names: frozenset[str]
     likely: frozenset[str]
@@ -40,7 +40,7 @@ class Judged(NamedTuple):
 
 Read = Callable[[Path], str]
 Judge = Callable[[Path], Mapping[str, Judged]]
-"""Returns what each classifier finds, by its name."""
+"""Returns what each classifier predicts, by the classifier's name."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,9 +48,9 @@ class LabelTable:
     """Images, each with a word in every column.
 
     Attributes:
-        path: the file.
-        columns: their names.
-        rows: the words of each image, by its file.
+        path: the file of the table.
+        columns: names of the columns.
+        rows: words of each image, by the image's file.
     """
 
     path: Path
@@ -63,11 +63,11 @@ class LabelTable:
         return tuple(self.rows)
 
     def keep_images(self, paths: Container[Path]) -> Self:
-        """Return the part with these images."""
+        """Return the dataset with only these images."""
         return replace(self, rows={path: row for path, row in self.rows.items() if path in paths})
 
     def match_classes(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
-        """Return itself: words meet what a model says as it is measured."""
+        """Return the dataset itself: `measure` compares its words with the model's names."""
         return self
 
     def sha256(self) -> str:
@@ -77,12 +77,12 @@ class LabelTable:
 
 
 class TextLabels(LabelTable):
-    """Images of lines of text; the one column is the text."""
+    """Images of lines of text; the only column has the texts."""
 
     __slots__ = ()
 
     def measure(self, read: Read, progress: Progress | None = None) -> TextAccuracy:
-        """Measure how many texts are right, and by how many edits the others are off."""
+        """Measure how many texts are right, and the edit distances of the others."""
         progress = progress or Progress()
         exact = edits = characters = 0
         similarity = 0.0
@@ -99,12 +99,12 @@ class TextLabels(LabelTable):
 
 
 class AttributeLabels(LabelTable):
-    """Images with the class of each classifier, or 1 and 0 of each class; "" does not count."""
+    """Images with the class of each classifier, or 1 and 0 for each class. "" does not count."""
 
     __slots__ = ()
 
     def measure(self, judge: Judge, progress: Progress | None = None) -> AttributeAccuracy:
-        """Measure how often each attribute is right, and how often all of an image are.
+        """Measure how often each attribute is right, and how often all attributes of an image are.
 
         Raises:
             InvalidOption: the model has no such attribute or class.
@@ -131,10 +131,15 @@ class AttributeLabels(LabelTable):
 
 
 def read_table(data: Path, images: Path | None = None) -> TextLabels | AttributeLabels:
-    """Read PaddleOCR's lines of path, tab and text, or a CSV file with a line of column names.
+    """Read PaddleOCR's lines of path, tab and text, or a CSV file with a header.
 
-    The first column of such a file is the image. The next is a text if it is the only one and is
-    called so; else each is an attribute. Paths begin at `images`, or at the folder of the file.
+    The first column of a CSV file has the images. If there is only one other column and its name
+    means text, it has texts. Otherwise each other column is an attribute. Paths are relative to
+    `images`, by default the directory of the file.
+
+    Raises:
+        InvalidOption: the file is malformed or has no labels.
+        NotFound: an image is missing.
     """
     folder = data.parent if images is None else images
     try:
@@ -175,7 +180,7 @@ def _image(data: Path, folder: Path, number: int, line: list[str], columns: int)
 
 
 def read_with(engine: Engine) -> Read:
-    """Return a function that reads with an engine."""
+    """Return a function that reads text with an engine."""
 
     def read(image: Path) -> str:
         found = engine.predict(read_image(image))
@@ -186,7 +191,7 @@ def read_with(engine: Engine) -> Read:
 
 
 def judge_with(engine: Engine) -> Judge:
-    """Return a function that judges with an engine."""
+    """Return a function that predicts attributes with an engine."""
 
     def judge(image: Path) -> dict[str, Judged]:
         found = engine.predict(read_image(image), _ALL_CLASSES)

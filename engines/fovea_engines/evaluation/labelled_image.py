@@ -1,4 +1,4 @@
-"""Defines an image and the objects that people marked on it."""
+"""Defines an image with the objects that people labelled on it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,28 @@ from fovea_engines.evaluation.samples import Pixels, read_image
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 Outline = list[list[float]] | dict[str, Any]
-"""Polygons in pixels, x1 y1 x2 y2 ..., or COCO's run lengths."""
+"""The outline of an object: polygons in pixels, x1 y1 x2 y2 ..., or COCO's run lengths."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledImage:
-    """An image and its labelled objects. Boxes are pixels of the upright image, not clipped to it.
+    """An image with its labelled objects. Boxes are in pixels of the upright image, not clipped.
 
     Attributes:
-        width: of the upright image, pixels, as is `height`.
+        path: file of the image.
+        width: width of the upright image, pixels.
+        height: height of the upright image, pixels.
         boxes: float32 [n, 4], corners x1 y1 x2 y2.
         class_ids: int32 [n].
-        crowd: bool [n]; finding a crowd counts neither for nor against a detector.
-        areas: float32 [n], square pixels: of the object where the labels have it, else of its box.
-        rotated: float32 [n, 5], regular rows of `rotated.py`; None where the labels have boxes
-            only.
-        outlines: of each object, None where the labels do not have all.
-        keypoints: float32 [n, k, 3], x y in pixels and COCO's visibility, 0 where it is not marked;
-            None without any.
+        crowd: bool [n], True for a crowd. A detection of a crowd counts neither for nor against a
+            detector.
+        areas: float32 [n], square pixels, of the object if the labels have it, otherwise of its
+            box.
+        rotated: float32 [n, 5], regular rows as in `rotated.py`; None if the labels have only
+            boxes.
+        outlines: outline of each object; None if the labels lack some.
+        keypoints: float32 [n, k, 3], x y in pixels and COCO's visibility, 0 if not labelled; None
+            if there are no keypoints.
     """
 
     path: Path
@@ -45,7 +49,7 @@ class LabelledImage:
     keypoints: NDArray[np.float32] | None = None
 
     def take(self, chosen: NDArray[np.intp]) -> Self:
-        """Return the image with the objects of these indices alone."""
+        """Return the image with only the objects of these indices."""
         outlines = None if self.outlines is None else tuple(self.outlines[i] for i in chosen)
         return replace(
             self,
@@ -59,25 +63,42 @@ class LabelledImage:
         )
 
     def data(self) -> bytes:
-        """Return the encoded image; NotFound where the file cannot be read."""
+        """Return the bytes of the image file.
+
+        Raises:
+            NotFound: the file cannot be read.
+        """
         try:
             return self.path.read_bytes()
         except OSError as error:
             raise NotFound(f"the image {self.path} cannot be read ({error.strerror})") from error
 
     def pixels(self) -> Pixels:
-        """Return the decoded image, uint8 [height, width, 3], RGB, upright, as it was labelled."""
+        """Return the decoded image, uint8 RGB [height, width, 3], upright.
+
+        Raises:
+            InvalidOption: its size differs from the size in the labels.
+            InvalidImage: the file is damaged.
+        """
         pixels = read_image(self.path)
         self.check_size(pixels.shape[1], pixels.shape[0])
         return pixels
 
     def check_size(self, width: int, height: int) -> None:
-        """Refuse, as InvalidOption, a decoded, upright image of another size than its labels'."""
+        """Check the size of the decoded, upright image against its labels.
+
+        Raises:
+            InvalidOption: the sizes differ.
+        """
         check_size(self.path, width, height, self.width, self.height)
 
 
 def check_size(path: Path, width: int, height: int, label_width: int, label_height: int) -> None:
-    """Refuse, as InvalidOption, an upright image whose labels are for one of another size."""
+    """Check the size of an upright image against the size that its labels are for.
+
+    Raises:
+        InvalidOption: the sizes differ.
+    """
     if (width, height) != (label_width, label_height):
         raise InvalidOption(
             f"{path} is {width} x {height} pixels upright, and its labels are for {label_width} x "
@@ -87,10 +108,19 @@ def check_size(path: Path, width: int, height: int, label_width: int, label_heig
 
 
 def check_box(where: str, box: tuple[float, float, float, float], width: int, height: int) -> None:
-    """Refuse, as InvalidOption, a box whose centre is outside its image; `where` is its place.
+    """Check that the centre of a box is inside its image.
 
-    Edges may lie outside, because many datasets label what the frame cuts off. Boxes without area
-    pass, because well-known datasets have some: COCO counts them as missed.
+    Edges may be outside, because many datasets label objects beyond the frame. Boxes without area
+    pass, because well-known datasets have some; COCO counts them as missed.
+
+    Args:
+        where: place in the labels, for the error message.
+        box: corners x1 y1 x2 y2, pixels.
+        width: width of the image, pixels.
+        height: height of the image, pixels.
+
+    Raises:
+        InvalidOption: the centre is outside.
     """
     x1, y1, x2, y2 = box
     if not (0 <= (x1 + x2) / 2 <= width and 0 <= (y1 + y2) / 2 <= height):

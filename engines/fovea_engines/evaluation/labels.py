@@ -45,7 +45,10 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.text import counted
 
 Labels = Dataset | ClassFolders | ClassMaps | TextLabels | AttributeLabels | PicturePairs
-"""Each kind is of one task, or of those that find objects, or compare whole images."""
+"""Kinds of labels.
+
+A kind is for one task, for all tasks that find objects, or for tasks that compare whole images.
+"""
 
 _KINDS: Final = {
     Dataset: ("labels of objects", "a COCO file, or a folder of YOLO labels"),
@@ -82,7 +85,12 @@ _OF_TASK: Final = {
 
 
 def read_labelled(data: Path, images: Path | None = None) -> Labels:
-    """Read images in a folder for each class, maps, pictures, tables, or objects."""
+    """Read labels of any kind; files and directories show which kind it is.
+
+    Args:
+        data: the file or directory of the labels.
+        images: directory of the images; None for the default place of the kind.
+    """
     if data.is_file() and data.suffix in SUFFIXES:
         return read_table(data, images)
     if data.is_dir() and not (data / "labels").is_dir() and not is_dataset(data):
@@ -96,19 +104,23 @@ def read_labelled(data: Path, images: Path | None = None) -> Labels:
 
 
 def images_text(labelled: Labels) -> str:
-    """Return the number of measured images and the name of their split."""
+    """Return the number of measured images and the name of their split, as text."""
     images = counted(len(labelled.paths), "image")
     split = split_of(labelled)
     return images if split is None else f"{images} of {split}"
 
 
 def split_of(labelled: Labels) -> str | None:
-    """Return the split of the images, as val; None where they have none."""
+    """Return the split of the images, such as val; None without splits."""
     return labelled.split if isinstance(labelled, Dataset) else None
 
 
 def check_task(labelled: Labels, task: str) -> None:
-    """Refuse, as InvalidOption, labels of another task than the model's, or one without any."""
+    """Check that labels are for the model's task.
+
+    Raises:
+        InvalidOption: the labels are for another task, or nothing measures this task.
+    """
     if (wanted := _OF_TASK.get(task)) is None:
         raise InvalidOption(
             f"the task of the model is {task}, and nothing measures its accuracy yet: there is "
@@ -124,7 +136,7 @@ def check_task(labelled: Labels, task: str) -> None:
 
 
 def _check_visibility(labelled: Dataset) -> None:
-    """Refuse polygons of YOLO labels, which keypoints without visibility are read as."""
+    """Reject polygons for a pose model: keypoints without visibility would be read as polygons."""
     drawn = [image.path.stem for image in labelled.images if image.outlines]
     if drawn and all(image.keypoints is None for image in labelled.images):
         raise InvalidOption(
@@ -137,7 +149,7 @@ def _check_visibility(labelled: Dataset) -> None:
 def measure(
     engine: Engine, labelled: Labels, progress: Progress, options: PredictOptions = EVALUATION
 ) -> AnyAccuracy:
-    """Measure an engine whose classes are those of the labels; `options` are a detector's."""
+    """Measure an engine whose classes match the labels; `options` apply to detectors."""
     match labelled:
         case ClassFolders() if engine.card.task == "embed":
             return measure_matches(embed_with(engine), labelled, progress)[0]

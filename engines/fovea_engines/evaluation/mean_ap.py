@@ -1,4 +1,4 @@
-"""Measures answers against labels by COCO's rules, with COCO's documents and its evaluation."""
+"""Measures detections against labels by COCO's rules, with COCO's evaluation."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ _SIZES: Final = ("small", "medium", "large")
 
 
 def mean_ap(dataset: Dataset, answers: Sequence[CompactDetections]) -> Accuracy:
-    """Measure the answers for each image of a dataset by COCO's rules.
+    """Measure the detections on each image of a dataset by COCO's rules.
 
     Each detection, best score first, is matched with the best-overlapping unmatched object of its
-    class. The best 100 per class and image count, and 20 of those with keypoints. Precision is read
-    at 101 recalls (Lin et al., Microsoft COCO, 2014, and cocoapi's `cocoeval.py`).
+    class. The best 100 detections per class and image count, or 20 with keypoints. Precision is
+    measured at 101 recalls (Lin et al., Microsoft COCO, 2014, and cocoapi's `cocoeval.py`).
 
-    What overlaps are masks or keypoints where both the labels and the answers have them, and the
-    figures of the boxes are beside theirs. Rotated boxes overlap as rectangles.
+    If labels and detections have masks or keypoints, these are compared, and the result has the
+    figures of the boxes, too. Rotated boxes are compared as rectangles.
 
-    Raises InvalidOption where the detections are rotated and the labels are not.
+    Raises:
+        InvalidOption: the detections are rotated, and the labels are not.
     """
     own, indices = coco_indices(dataset, answers)
     accuracy = _accuracy(own, indices, dataset)
@@ -49,9 +50,10 @@ def mean_ap(dataset: Dataset, answers: Sequence[CompactDetections]) -> Accuracy:
 def coco_indices(
     dataset: Dataset, answers: Sequence[CompactDetections]
 ) -> tuple[Overlap, list[COCO]]:
-    """Return by what objects are compared, and the labels and the answers as COCO's documents.
+    """Return the overlap that is compared, and labels and detections as COCO documents.
 
-    Raises InvalidOption as `mean_ap`.
+    Raises:
+        InvalidOption: as in `mean_ap`.
     """
     images = dataset.images
     classes = sorted({int(class_id) for image in images for class_id in image.class_ids})
@@ -64,7 +66,7 @@ def coco_indices(
 
 
 def build_index(document: Row) -> COCO:
-    """Return a document of COCO's form as its evaluation reads it."""
+    """Return a COCO document in the form that COCO's evaluation reads."""
     index = COCO()
     index.dataset = document
     index.createIndex()
@@ -72,7 +74,7 @@ def build_index(document: Row) -> COCO:
 
 
 def judge(overlap: Overlap, indices: Sequence[COCO], dataset: Dataset) -> COCOeval_faster:
-    """Return COCO's evaluation of answers, `indices[1]`, by labels, `indices[0]`."""
+    """Return COCO's evaluation of detections, `indices[1]`, against labels, `indices[0]`."""
     kind = _RotatedJudge if overlap == "rotated IoU" else COCOeval_faster
     found = kind(*indices, _KINDS.get(overlap, "bbox"))
     if overlap == "OKS":
@@ -82,7 +84,7 @@ def judge(overlap: Overlap, indices: Sequence[COCO], dataset: Dataset) -> COCOev
 
 
 def _overlap_of(dataset: Dataset, answers: Sequence[CompactDetections]) -> Overlap:
-    """Return by what objects can be compared, as labels and answers both have it."""
+    """Return the overlap that labels and detections can be compared by."""
     images = dataset.images
     if any(answer.found.rotated is not None for answer in answers):
         if any(image.rotated is None for image in images):
@@ -105,7 +107,7 @@ def _accuracy(overlap: Overlap, indices: Sequence[COCO], dataset: Dataset) -> Ac
     found = judge(overlap, indices, dataset)
     found.evaluate()
     found.accumulate()
-    # Its axes are overlap .50 to .95, recall 0 to 1, class, area, most an image.
+    # The axes are overlap .50 to .95, recall 0 to 1, class, area, and limit per image.
     precision = np.asarray(found.eval["precision"])[..., -1]
     areas = list(found.params.areaRngLbl)
     everything = precision[..., areas.index("all")]
@@ -127,16 +129,16 @@ def _accuracy(overlap: Overlap, indices: Sequence[COCO], dataset: Dataset) -> Ac
 
 
 def _mean(precision: NDArray[np.float64]) -> float | None:
-    """Return the mean over classes that have objects; COCO marks the others with -1."""
+    """Return the mean over classes that have objects; COCO marks other classes with -1."""
     defined = precision[precision > -1]
     return float(defined.mean()) if defined.size else None
 
 
 class _RotatedJudge(COCOeval_faster):  # type: ignore[misc]
-    """Judges annotations that have `rotated`, a row cx cy w h angle, beside their bbox."""
+    """Compares annotations by `rotated`, a row cx cy w h angle, instead of by bbox."""
 
     def computeIoU(self, imgId: int, catId: int) -> list[float] | NDArray[np.float64]:  # noqa: N802, N803
-        """Return the overlaps [found, objects] of one class on one image, the best found first."""
+        """Return the overlaps [found, objects] of one class on one image, best detection first."""
         objects: list[dict[str, Any]]
         found: list[dict[str, Any]]
         objects, found = (
@@ -154,9 +156,9 @@ class _RotatedJudge(COCOeval_faster):  # type: ignore[misc]
 def _labels_document(
     classes: Sequence[int], images: Sequence[LabelledImage], *, rotated: bool
 ) -> Row:
-    """Return labelled images, of which each object has its outline and keypoints, if it has any.
+    """Return labels as a COCO document, with outlines and keypoints if there are any.
 
-    It has its rectangle where the answers have `rotated` ones.
+    With `rotated`, objects also have their rectangles.
     """
     rows = []
     for image in images:
@@ -174,7 +176,7 @@ def _labels_document(
 def _answers_document(
     classes: Sequence[int], images: Sequence[LabelledImage], answers: Sequence[CompactDetections]
 ) -> Row:
-    """Return a model's answers; the area of an object is that of its mask, or else of its box."""
+    """Return detections as a COCO document. An object's area is its mask's, or else its box's."""
     rows = []
     for answer in answers:
         found, masks = answer.found, answer.masks

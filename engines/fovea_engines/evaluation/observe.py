@@ -1,4 +1,4 @@
-"""Runs a model on sample images, so that its head is recognised by what it computes."""
+"""Runs a model on sample images, so that its head can be recognised by the outputs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from fovea_preprocess.spec import PreprocessSpec
 if TYPE_CHECKING:
     import onnx
 
-# A model whose numbers tell its family is run on this many images, and one with a user's own head
-# on these.
+# Number of sample images to recognise a family, and to check a user's own head.
 _IMAGES, _IMAGES_OF_OWN = 3, 8
 _OTHER_SIZES = (320, 416, 512)
 _SIDES = range(64, 1281, 32)
@@ -36,9 +35,9 @@ _BOXES_PER_CELL = (1, 2, 3)
 
 
 class Observer:
-    """Runs a graph of one image input on sample images, preprocessed as for a family.
+    """Runs a graph with one image input on sample images, preprocessed as for a family.
 
-    It sees nothing of a graph that ONNX Runtime cannot run.
+    If ONNX Runtime cannot run the graph, there are no outputs.
     """
 
     def __init__(
@@ -49,10 +48,13 @@ class Observer:
         *,
         own_head: bool = False,
     ) -> None:
-        """Take a graph whose input has a fixed size.
+        """Prepare for a graph whose input has a fixed size.
 
-        Fields of `PreprocessSpec` that are `trained` override the family's. `images` is the folder
-        to take them from; None takes those that ship with Fovea. With an `own_head` there are more.
+        Args:
+            graph: the model.
+            trained: fields of `PreprocessSpec` that override the family's.
+            images: directory of the images; None for the photographs of Fovea.
+            own_head: True to run more images, for a user's own head.
         """
         self._graph = graph
         self._facts = graph_inputs(graph), metadata_of(graph)
@@ -74,9 +76,9 @@ class Observer:
             return ()
 
     def seen(self, spec: PreprocessSpec, *, moved: bool = False) -> Sequence[Outputs]:
-        """Return the outputs for each image; nothing if the graph cannot be run.
+        """Return the outputs for each image, or nothing if the graph cannot be run.
 
-        `moved` says that the images are mirrored and smaller, at the left and the bottom.
+        With `moved`, images are mirrored, smaller, and at the bottom left.
         """
         if (spec, moved) not in self._seen:
             try:
@@ -86,7 +88,7 @@ class Observer:
         return self._seen[spec, moved]
 
     def places(self, spec: PreprocessSpec) -> Sequence[LetterboxMap]:
-        """Return the place of each image in the model's input."""
+        """Return the position of each image in the model's input."""
         return [fit(spec, width, height) for width, height in self._sizes]
 
     @cached_property
@@ -102,12 +104,12 @@ class Observer:
 def recognise_graph(
     model: onnx.ModelProto, family: str | None = None, trained: Mapping[str, Any] | None = None
 ) -> tuple[Recognition, tuple[int, int] | None]:
-    """Recognise the head of a model as its exporter wrote it; raises as `recognise`.
+    """Recognise the head of a model as its exporter wrote it; errors as in `recognise`.
 
-    A model that takes any size, but cannot compute the usual one, is run at others.
+    A model of dynamic size that cannot compute the usual size is run at other sizes.
 
     Returns:
-        The head, and the (height, width) that the model needs; None where the usual one will do.
+        The head, and the (height, width) that the model needs; None if the usual size works.
     """
     beside = list_other_inputs(graph_inputs(model))
     for size in (None, *_possible_sizes(model)):
@@ -129,10 +131,11 @@ def recognise_graph(
 def recognise_with_batch(
     graph: onnx.ModelProto, recognise_one: Callable[[onnx.ModelProto], tuple[Recognition, Observer]]
 ) -> tuple[onnx.ModelProto, Recognition, Observer]:
-    """Recognise a head by `recognise_one`; if none fits, that of outputs with a batch.
+    """Recognise a head with `recognise_one`; if none fits, try again with a batch axis added.
 
-    Returns that graph, or the given one, with its head and with what has seen its outputs. Raises
-    as `recognise_one`.
+    Returns:
+        The graph that was recognised, its head, and the observer of its outputs. Errors are those
+        of `recognise_one`.
     """
     refused: UnsupportedModel | None = None
     try:
@@ -156,7 +159,7 @@ def recognise_with_batch(
 
 
 def working_size(model: onnx.ModelProto) -> tuple[int, int] | None:
-    """Return a (height, width) at which ONNX Runtime runs a model of any size; None if none is."""
+    """Return a (height, width) at which ONNX Runtime can run a model of dynamic size, or None."""
     for size in _possible_sizes(model):
         pinned = _copy_at_size(model, size)
         if pinned is not None and Observer(pinned)(None):
@@ -165,7 +168,7 @@ def working_size(model: onnx.ModelProto) -> tuple[int, int] | None:
 
 
 def _possible_sizes(model: onnx.ModelProto) -> Iterator[tuple[int, int]]:
-    """Yield sizes to try of a dynamic input: first those whose cells an output declares."""
+    """Yield sizes to try for a dynamic input. Sizes that fit the declared outputs come first."""
     if open_size(model) is None:
         return
     declared = {length for output in graph_outputs(model) for length in output.shape[1:]}
@@ -177,7 +180,7 @@ def _possible_sizes(model: onnx.ModelProto) -> Iterator[tuple[int, int]]:
 
 
 def _copy_at_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> onnx.ModelProto | None:
-    """Return a copy of the model for one size; None if it does not take that."""
+    """Return a copy of the model for one size; None if the model does not accept it."""
     pinned = deepcopy(model)
     try:
         pin_inputs(pinned, size)

@@ -1,4 +1,4 @@
-"""Measures models that make pictures of images on the right ones."""
+"""Measures image-to-image models against the right output images."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fovea_engines.results.new_image import NewImage
 from fovea_preprocess.errors import InvalidOption
 
 MAX_PSNR: Final = 100.0
-"""Stands for the ratio of pictures that are equal, which is infinite."""
+"""Largest PSNR in dB. It stands for infinity, the PSNR of equal images."""
 
 # Wang et al. 2004 use a window of 11 pixels.
 _WINDOW_RADIUS, _WINDOW_SIGMA = 5, 1.5
@@ -32,37 +32,46 @@ _STABLE = (0.01 * _WHITE) ** 2, (0.03 * _WHITE) ** 2
 
 Floats = NDArray[np.float64]
 Paint = Callable[[Path], Pixels]
-"""Makes the picture of an image, [h, w, 3] RGB, or [h, w] of a grey one."""
+"""Returns the output for an image, RGB [h, w, 3], or grey [h, w]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PicturePairs:
-    """Images, each with the picture that a network should make of it."""
+    """Images, each with the right output image.
+
+    Attributes:
+        path: the directory of the output images.
+        images: pairs of input image and output image.
+    """
 
     path: Path
     images: tuple[tuple[Path, Path], ...]
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The files of the images."""
+        """The files of the input images."""
         return tuple(image for image, _ in self.images)
 
     def keep_images(self, paths: Container[Path]) -> Self:
-        """Return the part with these images."""
+        """Return the dataset with only these images."""
         return replace(self, images=tuple(each for each in self.images if each[0] in paths))
 
     def match_classes(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
-        """Return itself: pictures have no classes."""
+        """Return the dataset itself: images have no classes."""
         return self
 
     def sha256(self) -> str:
-        """Return a hex digest of all images and pictures."""
+        """Return a hex digest of all input and output images."""
         return json_sha256(
             [(path.name, file_sha256(path)) for each in self.images for path in each]
         )
 
     def measure(self, paint: Paint, progress: Progress | None = None) -> PictureAccuracy:
-        """Measure how close the pictures are, in RGB; InvalidOption where sizes differ."""
+        """Measure how close the outputs are, in RGB.
+
+        Raises:
+            InvalidOption: an output has another size than the right image.
+        """
         progress = progress or Progress()
         figures = []
         with progress.phase("accuracy"):
@@ -81,9 +90,9 @@ class PicturePairs:
 
 
 def holds_pictures(data: Path, images: Path | None) -> bool:
-    """Return whether a folder has pictures in colours, or JPEG files, beside that of the images.
+    """Return whether a directory has colour images or JPEG files, and input images exist.
 
-    PNG files of one level or index a pixel are maps of classes.
+    PNG files with one level or index per pixel are class maps instead.
     """
     folder = data.parent / "images" if images is None else images
     if not has_images(data) or not folder.is_dir() or folder.resolve() == data.resolve():
@@ -97,12 +106,12 @@ def holds_pictures(data: Path, images: Path | None) -> bool:
 
 
 def read_pictures(data: Path, images: Path | None = None) -> PicturePairs:
-    """Read a folder of pictures; the images are found as those of maps are."""
+    """Read a directory of output images. Input images are found as in `read_class_maps`."""
     return PicturePairs(data, pairs_of(data, image_files(data, sys.maxsize), images))
 
 
 def paint_with(engine: Engine) -> Paint:
-    """Return a function that makes pictures with an engine."""
+    """Return a function that computes output images with an engine."""
 
     def paint(image: Path) -> Pixels:
         found = engine.predict(read_image(image))
@@ -113,15 +122,19 @@ def paint_with(engine: Engine) -> Paint:
 
 
 def psnr(want: Pixels, have: Pixels) -> float:
-    """Return the peak signal-to-noise ratio of two pictures, dB, `MAX_PSNR` at most."""
+    """Return the peak signal-to-noise ratio of two images in dB, at most `MAX_PSNR`."""
     error = float(np.square(want.astype(np.float64) - have).mean())
     return min(MAX_PSNR, 10 * float(np.log10(_WHITE**2 / error))) if error else MAX_PSNR
 
 
 def ssim(want: Pixels, have: Pixels) -> float:
-    """Return the structural similarity of two pictures, [h, w, c]: the mean of their channels.
+    """Return the structural similarity of two images [h, w, c], the mean over channels.
 
-    It is that of Wang et al. 2004 (doi 10.1109/TIP.2003.819861) in windows that lie inside.
+    The formula is from Wang et al. 2004 (doi 10.1109/TIP.2003.819861), for windows that lie inside
+    the image.
+
+    Raises:
+        InvalidOption: a side is shorter than the window.
     """
     if min(want.shape[:2]) <= 2 * _WINDOW_RADIUS:
         raise InvalidOption(
@@ -136,7 +149,7 @@ def ssim(want: Pixels, have: Pixels) -> float:
 
 
 def _gaussian_mean(values: Floats) -> Floats:
-    """Return the mean under a Gaussian window, for each that lies inside."""
+    """Return the mean under a Gaussian window, for each window that lies inside."""
     side = 2 * _WINDOW_RADIUS + 1
     blurred = np.asarray(cv2.GaussianBlur(values, (side, side), _WINDOW_SIGMA), np.float64)
     return blurred[_WINDOW_RADIUS:-_WINDOW_RADIUS, _WINDOW_RADIUS:-_WINDOW_RADIUS]

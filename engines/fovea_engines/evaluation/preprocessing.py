@@ -1,6 +1,6 @@
-"""Chooses how a detector's images are preprocessed, and checks where its boxes lie on them.
+"""Chooses how a detector's images are preprocessed, and checks the positions of its boxes.
 
-What it finds on sample images decides; where it does not, InvalidOption lists the choices.
+The results on sample images decide. If they do not, InvalidOption lists the choices.
 """
 
 from __future__ import annotations
@@ -30,40 +30,48 @@ from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_preprocess.text import counted
 
-# So many objects on one image are noise: values out of a model's range make it sure of everything.
+# Largest number of objects on an image. More are noise: with values out of its range, a model finds
+# objects everywhere.
 _NOISE = 80
-# Nearly nothing is found where the scores add up to less than this, and to less than this share of
-# those with another preprocessing. On the photographs yolov5n, yolov10n, yolox_nano and yolov8n-seg
-# reach 1.8 to 3.2, and .0 to .7 with ImageNet's preset; yolov8n reaches 3.4, and 2.1 with it.
+# A model finds nearly nothing if the sum of its scores is below both limits: the first one, and
+# this share of the sum with another preprocessing. On the photographs, yolov5n, yolov10n,
+# yolox_nano and yolov8n-seg reach 1.8 to 3.2, and .0 to .7 with ImageNet's preset. yolov8n reaches
+# 3.4, and 2.1 with ImageNet's preset.
 _MIN, _LITTLE = 1.0, 0.25
 
-# Shares of the area of all boxes that lies in the padding. Trained detectors have .00 to .11 there
-# on the photographs, and .14 to .37 with x and y swapped.
+# Limits for the share of the area of all boxes that lies in the padding: before and after a swap.
+# Trained detectors have .00 to .11 on the photographs, and .14 to .37 with x and y swapped.
 _MUCH, _NEXT_TO_NOTHING = 0.125, 0.05
-# Pixels within which all boxes of an input of this side, or a larger one, are shares of it.
+# Boxes are fractions of the input if all of them are within this many pixels of the corner, and the
+# input has at least this side.
 _NEAR, _LARGE = 4, 64
-# Shares of all keypoints that lie in the box of their object. Trained models have 1.00 there, and
-# .00 to .79 with x and y swapped; untrained ones .85, and .31 to .55.
+# Limits for the share of all keypoints that lie in the box of their object: before and after a
+# swap. Trained models have 1.00, and .00 to .79 with x and y swapped. Untrained ones have .85, and
+# .31 to .55.
 _FEW, _NEARLY_ALL = 0.9, 0.97
-# Medians of the overlap of boxes with those of the moved images, moved back. Trained
-# detectors have .55 to .99, and .01 more at most in another order; with their numbers in another
-# order .00 to .74, and over .9 once the order is right. Untrained ones have anything, and at most
-# .77 in another order where it is more.
+# Limits for the median overlap of boxes with the boxes of moved images, moved back: the minimum in
+# another order, and the minimum gain. Trained detectors have .55 to .99, and at most .01 more in
+# another order. If their numbers are in the wrong order, they have .00 to .74, and over .9 in the
+# right order. Untrained ones have any value, and at most .77 in another order if that is higher.
 _TOGETHER, _BETTER = 0.75, 0.15
-# A user's own head is judged on so many images that show something. Trained detectors have medians
-# of .64 to .93 on eight; with boxes 1.25 or .8 times as large, or moved by 32 pixels, .00 to .44.
+# Number of images with objects that are needed to judge a user's own head, and the lowest median
+# overlap. Trained detectors have .64 to .93 on eight images. With boxes 1.25 or .8 times as large,
+# or moved by 32 pixels, they have .00 to .44.
 _IMAGES, _APART = 5, 0.5
-# So many keypoints must have more than this score.
+# Number of keypoints that are needed, and the score from which they count.
 _ENOUGH, _SEEN = 5, 0.5
 
-# Fields in which the preprocessing of a family differs most, and which a user may leave out.
+# Fields in which the preprocessing of models differs most, and which a user may leave out.
 _DECISIVE = ("fit", "channels", *VALUES)
 
 Boxes = NDArray[np.float32]
 
 
 class _Counts(NamedTuple):
-    """Objects on all images, their scores but for crowded images, and the number of those."""
+    """Number of objects on all images, sum of their scores, and number of crowded images.
+
+    Scores on crowded images, which have more than `_NOISE` objects, are left out.
+    """
 
     objects: int
     scores: float
@@ -77,14 +85,14 @@ class _Counts(NamedTuple):
         return f"{text}, whose scores add up to {self.scores:.2f}" if self.scores else noise
 
     def contradicts(self, other: _Counts) -> bool:
-        """Return whether the other is nearly nothing beside this."""
+        """Return whether the other counts are nearly nothing compared with these."""
         return self.scores >= _MIN and other.scores < min(_MIN, _LITTLE * self.scores)
 
 
 def _detect_each(
     head: Recognition, inputs: Sequence[TensorSpec], seen: Sequence[Outputs]
 ) -> list[Detections]:
-    """Return what a detector finds on each image that it was `seen` on, in pixels of its input."""
+    """Return the detections on each image, in pixels of the model's input."""
     opened = open_head(head, inputs)
     if not isinstance(opened, Detector):
         return []
@@ -101,14 +109,24 @@ def choose_preprocess(
     own: Mapping[str, Any],
     named_by: str,
 ) -> tuple[PreprocessSpec, str]:
-    """Return the preprocessing of a model, and its origin, for people.
+    """Choose the preprocessing of a model.
 
-    `own` has the fields that the model's graph decides, and `given` those with what is named; it is
-    None where nothing is. `named_by` describes who names them.
+    Args:
+        head: the recognised head.
+        inputs: inputs of the model.
+        metadata: metadata of the model.
+        observe: runs the model on sample images.
+        given: fields that the user names, merged with `own`; None if the user names none.
+        own: fields that the model's graph decides.
+        named_by: how the user named the fields, for messages.
+
+    Returns:
+        The preprocessing, and its origin as text.
 
     Raises:
-        UnsupportedModel: with what the user names it finds nothing that it finds otherwise.
-        InvalidOption: exporters differ, and the images do not show which of them it was.
+        UnsupportedModel: with the user's fields, the model finds nearly nothing, although it finds
+            objects otherwise.
+        InvalidOption: exporters differ, and the images do not show which preprocessing is right.
     """
 
     def make_spec(fields: Mapping[str, Any]) -> PreprocessSpec:
@@ -130,7 +148,7 @@ def choose_preprocess(
             return spec, f"{named_by}{rest}"
         has, more = count(spec), count(usual)
         both = f"with it the model finds {has}, and with that of the family {head.family} {more}"
-        # A crowd is as many objects as noise, so this does not contradict what a user names.
+        # A crowded image may have many real objects, so it does not contradict the user.
         if more.contradicts(has) and not has.crowded:
             raise UnsupportedModel(
                 f"--preprocess is wrong: {both}. Leave it out, or give --images that show what the "
@@ -141,7 +159,7 @@ def choose_preprocess(
         return usual, head.preprocess_from
     ways: dict[str, PreprocessSpec] = {}
     for name in ("family", *head.variants):
-        # An input of whole numbers takes pixels as they are, so only the geometry may differ.
+        # An integer input takes pixels as they are, so only the geometry may differ.
         fields = {**read_preprocess(name), **own}.items()
         spec = make_spec({key: v for key, v in fields if not (usual.whole and key in VALUES)})
         if spec not in ways.values():
@@ -158,7 +176,7 @@ def choose_preprocess(
 def _choose_preset(
     head: Recognition, seen: Mapping[str, _Counts], usual: PreprocessSpec
 ) -> tuple[str, str]:
-    """Return the one preprocessing, by name, with which the model finds something, and the figures.
+    """Return the name of the only preprocessing with which the model finds objects, and figures.
 
     Raises:
         InvalidOption: there are several, and the user must choose.
@@ -183,7 +201,7 @@ def _choose_preset(
 def find_misplacement(
     head: Recognition, inputs: Sequence[TensorSpec], observe: Observer, spec: PreprocessSpec
 ) -> str | None:
-    """Return why the numbers of boxes or keypoints are others; None if nothing says so."""
+    """Return the reason why boxes or keypoints must be read differently, or None."""
     found = _detect_each(head, inputs, observe.seen(spec))
     if not found:
         return None
@@ -201,7 +219,7 @@ def find_misplacement(
 
 
 def _find_shares(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> str | None:
-    """Return why the boxes cannot be in pixels; None if nothing says so."""
+    """Return a reason if boxes are fractions of the input and not pixels, otherwise None."""
     farthest = max(each.max(initial=0) for each in boxes)
     smallest = min(min(image.input_width, image.input_height) for image in images)
     if farthest == 0 or farthest > _NEAR or smallest < _LARGE:
@@ -224,10 +242,13 @@ _SWAPS: Mapping[str, Callable[[Boxes], Boxes]] = {
 
 
 def _find_swap(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> str | None:
-    """Return why numbers of the boxes must be swapped; None if nothing says so.
+    """Return a reason if numbers of the boxes must be swapped, otherwise None.
 
-    Each image has boxes [n, 4], corners in pixels of the input, and its place there. Square images,
-    and those that are stretched, say nothing.
+    Square and stretched images have no padding, so they give no evidence.
+
+    Args:
+        boxes: for each image, corners [n, 4] in pixels of the input.
+        images: position of each image in the input.
     """
     share = _share_in_padding(boxes, images)
     if share <= _MUCH:
@@ -243,7 +264,7 @@ def _find_swap(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> str | 
 
 
 def _list_orders(boxes: Boxes) -> Iterator[tuple[str, Boxes]]:
-    """Yield what else the numbers of boxes may be that a head read as corners, or as centres."""
+    """Yield other readings of boxes that a head read as corners or as centres, with their names."""
     centred = np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]], 1)
     for numbers in (boxes, centred):
         for names, read in _FORMS.items():
@@ -266,12 +287,12 @@ _FORMS: Mapping[str, Callable[[Boxes], Boxes]] = {
 def _find_order(
     found: Sequence[Detections], moved: Sequence[Detections], images: Sequence[LetterboxMap]
 ) -> str | None:
-    """Return what the numbers of boxes must be; None if nothing says so.
+    """Return a reason if the numbers of boxes have another order, otherwise None.
 
-    Only then do the boxes of the moved images lie where the moved boxes do.
+    Only in the right order do the boxes of moved images equal the moved boxes.
     """
     if len(moved) < len(found):
-        return None  # it does not run on these
+        return None  # the model does not run on the moved images
     read = _agreement(found, moved, images)
     if read + _BETTER > 1:
         return None
@@ -292,9 +313,9 @@ def _find_order(
 def _find_elsewhere(
     found: Sequence[Detections], moved: Sequence[Detections], images: Sequence[LetterboxMap]
 ) -> str | None:
-    """Return why boxes do not move with the images; None if nothing says so."""
+    """Return a reason if boxes do not move with the images, otherwise None."""
     if len(moved) < len(found):
-        return None  # it does not run on these
+        return None  # the model does not run on the moved images
     follow, still = _agreement(found, moved, images), _median_overlap(found, moved)
     if still > max(_TOGETHER, follow + _BETTER):
         return (
@@ -313,7 +334,7 @@ def _find_elsewhere(
 def _agreement(
     found: Sequence[Detections], moved: Sequence[Detections], images: Sequence[LetterboxMap]
 ) -> float:
-    """Return how far boxes overlap with those of the moved images, moved back: the median."""
+    """Return the median overlap of boxes with the boxes of moved images, moved back, 0 to 1."""
     back = []
     for other, image in zip(moved, images, strict=True):
         edge = np.array([image.offset_x, image.offset_y + image.scaled_height] * 2, np.float32)
@@ -324,9 +345,9 @@ def _agreement(
 
 
 def _median_overlap(found: Sequence[Detections], others: Sequence[Detections]) -> float:
-    """Return how far boxes overlap with the best other one of their class: the median.
+    """Return the median overlap of boxes with the best other box of their class, 0 to 1.
 
-    Those without an other one do not count; it is 1 where none has one.
+    Boxes without another box of their class do not count. If there are no others, the result is 1.
     """
     shares: list[float] = []
     for one, other in zip(found, others, strict=True):
@@ -337,7 +358,7 @@ def _median_overlap(found: Sequence[Detections], others: Sequence[Detections]) -
 
 
 def _find_crossing(found: Sequence[Detections]) -> str | None:
-    """Return why x and y of keypoints must be swapped; None if nothing says so."""
+    """Return a reason if x and y of keypoints must be swapped, otherwise None."""
     inside, turned = (
         np.concatenate([_lie_in_boxes(one, order) for one in found]) for order in ([0, 1], [1, 0])
     )
@@ -350,7 +371,7 @@ def _find_crossing(found: Sequence[Detections]) -> str | None:
 
 
 def _lie_in_boxes(found: Detections, order: list[int]) -> NDArray[np.bool_]:
-    """Return if each keypoint that is seen lies in its box, or a tenth of its sides beside it."""
+    """Return whether each visible keypoint is in its box, or at most a tenth of a side outside."""
     if found.keypoints is None:
         return np.zeros(0, np.bool_)
     low, high = found.boxes[:, None, :2], found.boxes[:, None, 2:]
@@ -360,7 +381,7 @@ def _lie_in_boxes(found: Detections, order: list[int]) -> NDArray[np.bool_]:
 
 
 def _share_in_padding(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> float:
-    """Return the share of the area of boxes that lies outside the images."""
+    """Return the share of the area of boxes that lies outside the images, 0 to 1."""
     total = inside = 0.0
     for each, image in zip(boxes, images, strict=True):
         low = np.array([image.offset_x, image.offset_y], np.float64)

@@ -1,4 +1,4 @@
-"""Runs source models as they are, as the reference for engines."""
+"""Runs source models unchanged, as the reference for engines."""
 
 from __future__ import annotations
 
@@ -39,10 +39,14 @@ Outputs = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """The name of an image, its input row [1, ...], and the source model's outputs.
+    """The source model's outputs for one image.
 
-    The rows of outputs that are `ranked` may come in another order on another runtime. `replaced`
-    says that ONNX Runtime's outputs were not finite, so that they are OpenVINO's.
+    Attributes:
+        name: name of the image.
+        row: input of the model, [1, ...].
+        want: outputs of the source model.
+        ranked: names of outputs whose rows may have another order on another runtime.
+        replaced: True if ONNX Runtime's outputs were not finite, so these are OpenVINO's.
     """
 
     name: str
@@ -53,11 +57,11 @@ class Sample:
 
 
 Unsound = Callable[[Outputs], str | None]
-"""Returns what in the outputs of one image is NaN or infinite; None where all can be read."""
+"""Returns what is NaN or infinite in the outputs for one image, or None if all are usable."""
 
 
 def unsound_with(head: Head | None) -> Unsound:
-    """Return the check of what a head decodes; without a head, of all outputs."""
+    """Return a check of the arrays that a head decodes; without a head, of all outputs."""
     if head is not None:
         return lambda outputs: head.unsound(outputs, 0)
     return lambda outputs: next(
@@ -66,10 +70,13 @@ def unsound_with(head: Head | None) -> Unsound:
 
 
 class ReferenceSession:
-    """A model of one image, run unchanged; UnsupportedModel if ONNX Runtime cannot.
+    """Runs a model for one image, unchanged.
 
-    It does not use a backend: the reference must not share code with what it checks. The tensors
-    given can be requested beside the outputs.
+    It does not use a backend: the reference must not share code with the engines it checks. The
+    given tensors can be requested in addition to the outputs.
+
+    Raises:
+        UnsupportedModel: ONNX Runtime cannot load the model; raised on construction.
     """
 
     def __init__(self, model: Path | onnx.ModelProto, tensors: Iterable[str] = ()) -> None:
@@ -88,7 +95,11 @@ class ReferenceSession:
         )
 
     def run(self, outputs: Sequence[str], row: Array) -> list[Array]:
-        """Return the named outputs for one preprocessed image, [1, ...]."""
+        """Return the named outputs for one preprocessed image, [1, ...].
+
+        Raises:
+            UnsupportedModel: ONNX Runtime cannot run the model.
+        """
         with onnxruntime_errors(cannot_run):
             found: list[Array] = self._session.run(list(outputs), self.feeds(row))
         return found
@@ -99,7 +110,7 @@ class ReferenceSession:
 
 
 def _runnable(path: Path) -> Path | bytes:
-    """Return the file; its content where it has TensorRT's suppression, in standard operators."""
+    """Return the file; or its content with TensorRT's plugin for NMS replaced, if it has that."""
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         if content.find(PLUGIN.encode()) < 0:
             return path
@@ -108,10 +119,10 @@ def _runnable(path: Path) -> Path | bytes:
 
 
 class Reference:
-    """The outputs of a model, run unchanged, that engines are compared with.
+    """The outputs of an unchanged model, which engines are compared with.
 
-    They are ONNX Runtime's. For an image on which these are not finite and OpenVINO's are, they
-    are OpenVINO's: either runtime may be wrong, and what is no number is.
+    They are ONNX Runtime's outputs. If these are not finite for an image and OpenVINO's are, they
+    are OpenVINO's: either runtime may have an error, and outputs that are not finite are wrong.
     """
 
     def __init__(
@@ -123,9 +134,9 @@ class Reference:
         self._session = ReferenceSession(model)
 
     def run(self, row: Array) -> tuple[Outputs, bool]:
-        """Return the outputs for one preprocessed image, [1, ...], and whether they are replaced.
+        """Return the outputs for one preprocessed image, [1, ...], and whether they are OpenVINO's.
 
-        They are ONNX Runtime's where no runtime's are finite.
+        If the outputs of both runtimes are not finite, they are ONNX Runtime's.
         """
         found = self._name_outputs(self._session.run(self._outputs, row))
         if self._unsound(found) is not None:
@@ -155,10 +166,11 @@ def read_samples(
     *,
     head: Head | None,
 ) -> Iterator[Sample]:
-    """Run the source model on images, as `sample_images` yields them, one at a time.
+    """Run the source model on the images of `sample_images`, one at a time.
 
-    Raises UnsupportedModel if what the `head` decodes, or without a head an output, is not finite
-    on an image, whatever runs it.
+    Raises:
+        UnsupportedModel: on an image, an array that the `head` decodes (without a head, an output)
+            is not finite on any runtime.
     """
     unsound = unsound_with(head)
     reference = Reference(source, outputs, unsound)
@@ -175,9 +187,10 @@ def read_samples(
 
 
 def answers(engine: Engine, samples: Iterable[Sample]) -> Iterator[tuple[Sample, Outputs]]:
-    """Yield each sample with the engine's answer; batches are as large as the engine takes.
+    """Yield each sample with the engine's outputs, in batches as large as the engine accepts.
 
-    Raises UnsupportedModel if the answers of a batch cannot be distinguished.
+    Raises:
+        UnsupportedModel: the outputs of a batch cannot be assigned to its images.
     """
     session = engine.session
     batched = batched_outputs(session)

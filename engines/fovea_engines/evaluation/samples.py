@@ -1,4 +1,4 @@
-"""Reads the images that a built engine is checked on."""
+"""Reads the images that a built engine is checked with."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Pixels = NDArray[np.uint8]
 
 MAX_SAMPLES = 16
 MAX_IMAGES = 1000
-"""Most images of a folder that are looked at, whatever for."""
+"""Largest number of images of a directory that are used, for any purpose."""
 MOVED = 0.75
-"""Sides of an image that is moved, in those of the image."""
+"""Scale of an image that is moved."""
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"))
 _GREY = 114
@@ -31,7 +31,11 @@ _PHOTOGRAPHS = Path(__file__).parent / "photographs"
 
 
 def image_files(folder: Path, most: int) -> list[Path]:
-    """List at most `most` images of a folder, evenly over their names; InvalidOption if none."""
+    """List at most `most` images of a directory, spread evenly over the sorted names.
+
+    Raises:
+        InvalidOption: the path is not a directory, or has no image.
+    """
     if not folder.is_dir():
         raise InvalidOption(f"{folder} is not a folder of images")
     files = _require_images(folder, folder.glob("*"))
@@ -40,9 +44,12 @@ def image_files(folder: Path, most: int) -> list[Path]:
 
 
 def images_below(folder: Path) -> list[Path]:
-    """List all images of a folder and of those in it; InvalidOption if there are none.
+    """List all images of a directory and its subdirectories.
 
-    Hidden folders hold copies and thumbnails.
+    Hidden directories are skipped, because they hold copies and thumbnails.
+
+    Raises:
+        InvalidOption: the path is not a directory, or there is no image.
     """
     if not folder.is_dir():
         raise InvalidOption(f"{folder} is not a folder of images")
@@ -52,7 +59,7 @@ def images_below(folder: Path) -> list[Path]:
 
 
 def is_hidden(path: Path, folder: Path) -> bool:
-    """Return whether a path below a folder is hidden, or lies in a folder that is."""
+    """Return whether a path below a directory is hidden, or lies in a hidden subdirectory."""
     return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
@@ -71,23 +78,23 @@ def images_sha256(files: Iterable[Path]) -> str:
 
 
 def has_images(folder: Path) -> bool:
-    """Return whether a folder holds images, by their names."""
+    """Return whether a directory contains images, judged by file names."""
     return folder.is_dir() and any(map(is_image, folder.glob("*")))
 
 
 def is_image(path: Path) -> bool:
-    """Return whether a path is a file with the name of an image.
+    """Return whether a path is a file with the suffix of an image.
 
-    Hidden files are none: a Mac leaves a `._a.jpg`, which holds no pixels, beside each `a.jpg`.
+    Hidden files do not count: macOS leaves a `._a.jpg` without pixels beside each `a.jpg`.
     """
     hidden = path.name.startswith(".")
     return path.suffix.lower() in IMAGE_SUFFIXES and not hidden and path.is_file()
 
 
 def sample_images(folder: Path | None, most: int = MAX_SAMPLES) -> Iterator[tuple[str, Pixels]]:
-    """Yield name and pixels, uint8 [height, width, 3] RGB, of the images that `image_files` lists.
+    """Yield name and pixels, uint8 RGB [height, width, 3], of the images of `image_files`.
 
-    Without a folder they are the photographs that ship with Fovea.
+    Without a directory, these are the photographs that ship with Fovea.
     """
     for file in image_files(folder or _PHOTOGRAPHS, most):
         yield file.name, read_image(file)
@@ -96,22 +103,22 @@ def sample_images(folder: Path | None, most: int = MAX_SAMPLES) -> Iterator[tupl
 def read_rows(
     spec: PreprocessSpec, folder: Path | None, most: int, *, moved: bool = False
 ) -> Iterator[tuple[str, Array]]:
-    """Yield name and input row, [1, ...], of the images that `sample_images` yields.
+    """Yield name and input row, [1, ...], of the images of `sample_images`.
 
-    with `moved` they are as `_mirror` makes them.
+    With `moved`, images are mirrored, smaller, and at the bottom left.
     """
     for name, pixels in sample_images(folder, most):
         yield name, input_row(spec, _mirror(pixels) if moved else pixels)
 
 
 def input_row(spec: PreprocessSpec, pixels: Pixels) -> Array:
-    """Return an image as a batch of one, [1, ...], of its own size where `spec` has several."""
+    """Return an image as a batch of one, [1, ...], in the best size if `spec` has several."""
     height, width = pixels.shape[:2]
     return Preprocessor(fit_spec(spec, width, height)).row(pixels)[0]
 
 
 def _mirror(pixels: Pixels) -> Pixels:
-    """Return an image of the same size: mirrored and smaller, at the left and the bottom."""
+    """Return an image of the same size, with the image mirrored and smaller at the bottom left."""
     height, width, _ = pixels.shape
     sides = max(round(width * MOVED), 1), max(round(height * MOVED), 1)
     small = cv2.resize(pixels[:, ::-1], sides, interpolation=cv2.INTER_AREA)
@@ -121,12 +128,16 @@ def _mirror(pixels: Pixels) -> Pixels:
 
 
 def sample_image(folder: Path | None, name: str) -> Pixels:
-    """Return the pixels of a named image, one of those that `sample_images` yields."""
+    """Return the pixels of a named image, one of the images of `sample_images`."""
     return read_image((folder or _PHOTOGRAPHS) / name)
 
 
 def read_image(file: Path) -> Pixels:
-    """Return the pixels, uint8 [height, width, 3] RGB, of a file; InvalidImage if it is damaged."""
+    """Return the pixels of a file, uint8 RGB [height, width, 3].
+
+    Raises:
+        InvalidImage: the file is damaged.
+    """
     try:
         return decode_image(file.read_bytes()).pixels
     except InvalidImage as error:

@@ -1,4 +1,4 @@
-"""Times engines on this machine, beside each other and in both thread layouts."""
+"""Times engines on this machine, in turn and in both thread layouts."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from fovea_engines.evaluation.samples import Pixels
 from fovea_engines.progress import Progress
 from fovea_preprocess.errors import NotFinite
 
-# An engine runs in a round for so many calls, within so many seconds, or for a single call. After
-# the other engines its first call is slower, and with few calls that decides.
+# Length of an engine's turn in a round: the time of 16 calls, but at least and at most these
+# seconds. The first call after other engines is slower, which would decide if there were few calls.
 _CALLS, _SHORTEST_S, _LONGEST_S = 16, 0.02, 0.25
-# Rounds in each layout: as many as fit into the seconds of each engine, three for a median.
+# Rounds in each layout: at least three, for a median, and at most nine within these seconds per
+# engine.
 _FEWEST, _MAX, _SECONDS = 3, 9, 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Images a second of one engine in each round; rounds of several engines belong together.
+    """Images per second of one engine in each round. Rounds of several engines belong together.
 
     Attributes:
-        alone: of one caller, to which every core belongs.
-        parallel: of `Session.concurrency` callers with one core each.
+        alone: rates with one caller, which uses all cores.
+        parallel: rates with `Session.concurrency` callers, each with one core.
     """
 
     alone: tuple[float, ...]
@@ -35,10 +36,14 @@ class Rates:
 
 
 def call_rate(call: Callable[[int], object], *, callers: int, seconds: float) -> float:
-    """Call from so many threads for so long, at least once each, and return the calls a second.
+    """Call from several threads for some time, and return the calls per second.
 
-    `call` gets the number of calls that its thread made before. The last calls are finished and
-    counted.
+    Each thread calls at least once. The last calls are finished and counted.
+
+    Args:
+        call: gets the number of earlier calls of its thread.
+        callers: number of threads.
+        seconds: duration.
     """
     start = time.perf_counter()
 
@@ -61,12 +66,12 @@ def time_engines(
     *,
     together: bool = True,
 ) -> list[Rates]:
-    """Time engines in turn, round by round, so that a busy neighbour slows each of them.
+    """Time engines in turn, round by round, so that other load slows all of them equally.
 
-    A call is all that follows the decoding of an image, as a server does it: runtimes differ in how
-    well they share the cores with the rest. Engines that cannot be open `together` are timed one
-    after another, as to open one in every round takes longer than to time it. The timing takes up
-    to three seconds for each engine, and more where a call takes over 250 ms.
+    A call includes all steps after the decoding of an image, as in a server, because runtimes
+    differ in how well they share the cores with these steps. If engines cannot be open `together`,
+    they are timed one after the other, because opening one in every round takes longer than timing
+    it. Timing takes up to three seconds per engine, or more if a call takes over 250 ms.
     """
     alone: list[tuple[float, ...]] = []
     parallel: list[tuple[float, ...]] = []
@@ -92,7 +97,7 @@ def _rounds(
         run = engine.outputs_of if engine.head is None else engine.predict
 
         def call(number: int) -> None:
-            # Such an answer takes as long as another: `rejection` refuses it.
+            # Time a call whose output is not finite, too. `rejection` rejects the engine later.
             with suppress(NotFinite):
                 run(images[number % len(images)], alone=alone)
 
@@ -113,20 +118,20 @@ def _rounds(
 
 
 def fastest(rates: Sequence[Sequence[float]], ties: Sequence[Sequence[float]]) -> int:
-    """Return the position of rates that no others beat; of several, by `ties`.
+    """Return the index of the rates that no others beat; `ties` decides between several.
 
-    The earliest wins where these are equal, too.
+    If these are equal, too, the first index wins.
     """
     return _find_unbeaten(ties, _find_unbeaten(rates, range(len(rates))))[0]
 
 
 def _find_unbeaten(rates: Sequence[Sequence[float]], among: Sequence[int]) -> Sequence[int]:
-    """Return the positions whose rates no others beat; all where each is beaten, in a circle."""
+    """Return the indices whose rates no others beat; all indices if each is beaten by another."""
     beaten = {one for one in among for other in among if is_faster(rates[other], rates[one])}
     return [one for one in among if one not in beaten] or among
 
 
 def is_faster(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether rates are higher than those of another in three rounds of four."""
+    """Return whether rates are higher than other rates in three of four rounds."""
     ratios = [own / its for own, its in zip(one, other, strict=True)]
     return statistics.quantiles(ratios, n=4)[0] > 1

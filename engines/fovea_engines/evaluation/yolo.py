@@ -22,23 +22,23 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 
 DATA_YAML = "data.yaml"
 SPLITS = ("val", "valid", "validation", "test", "train")
-"""A measurement takes the first of these splits that the file names."""
+"""Names of splits; the first one in a data.yaml is measured."""
 
 _NOTHING = ("", "~", "null", "Null", "NULL")
 
 # LabelImg, Label Studio and darknet leave this file among or above the label files.
 CLASSES_FILE = "classes.txt"
-# Values are 0 to 1, but rounding puts some slightly outside.
+# Tolerance for coordinates of 0 to 1: rounding moves some slightly outside.
 _ROUNDING = 1e-3
 _MAX_CLASSES = 1_000_000
-# Words of a line that has no polygon: class cx cy w h.
+# Number of words on a line without a polygon: class cx cy w h.
 _BOX = 5
 
 Outline = NDArray[np.float64]
 
 
 class Pair(NamedTuple):
-    """An image, and the file that has its labels if there are any."""
+    """An image, and the path of its label file, which may be missing."""
 
     image: Path
     labels: Path
@@ -46,16 +46,20 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DataYaml:
-    """A data.yaml, whose scalars are texts: YAML would read a class called "no" as False."""
+    """A data.yaml. Its scalars are texts, because YAML would read a class called "no" as False."""
 
     file: Path
     document: dict[str, Any]
 
     @classmethod
     def read(cls, file: Path) -> DataYaml:
-        """Read a file; InvalidOption says what is wrong with it."""
+        """Read a data.yaml.
+
+        Raises:
+            InvalidOption: the file cannot be read, or is not a mapping.
+        """
         try:
-            # A loader without types: it makes texts, lists and dicts.
+            # A loader without types: it returns texts, lists and dicts.
             document = yaml.load(text_of(file.read_bytes()), Loader=yaml.BaseLoader)
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise InvalidOption(f"{file} cannot be read as YAML: {error}") from None
@@ -65,7 +69,7 @@ class DataYaml:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The class names by id, None without any; a number without a name is its own name."""
+        """The class names by id; None if there are none. A missing name is the class id."""
         names = self.document.get("names", "")
         if names in _NOTHING:
             return None
@@ -78,14 +82,22 @@ class DataYaml:
 
     @property
     def split(self) -> str:
-        """The split that is measured, by its name in the file."""
+        """The name of the split that is measured."""
         for name in SPLITS:
             if self.document.get(name) not in (None, [], *_NOTHING):
                 return name
         raise InvalidOption(f"{self.file} names no folder of images as {', '.join(SPLITS)}")
 
     def pairs(self, folder: Path | None) -> list[Pair]:
-        """List the images of the split; they are in `folder` if it is given."""
+        """List the images of the split with their label files.
+
+        Args:
+            folder: directory of the images, if it is not the one in the file.
+
+        Raises:
+            InvalidOption: the file does not describe a list of images.
+            NotFound: the images are missing.
+        """
         split = self.split
         entries = self.document[split]
         entries = [entries] if isinstance(entries, str) else entries
@@ -97,11 +109,11 @@ class DataYaml:
         if folder is not None:
             return self._pair_moved(split, entries, folder)
         pairs = [pair for entry in entries for pair in self._pair_entry(split, entry)]
-        # An image that is named twice is measured once.
+        # An image that is listed twice is measured once.
         return list({pair.image: pair for pair in pairs}.values())
 
     def _pair_moved(self, split: str, entries: list[str], folder: Path) -> list[Pair]:
-        """Pair the images of a folder with the labels that belong to the one in the file."""
+        """Pair the images of another directory with the labels of the directory in the file."""
         if len(entries) > 1 or entries[0].endswith(".txt"):
             raise InvalidOption(
                 f"{self.file} names more than a folder as `{split}`: leave --images out, or give "
@@ -147,31 +159,32 @@ class DataYaml:
         return next(filter(Path.exists, self._places(entry)), None)
 
     def _places(self, entry: str) -> list[Path]:
-        """List where an entry may be, the likeliest first."""
-        # Windows writes "valid\\images", and Roboflow "../valid/images" of a folder beside it.
+        """List the paths where an entry may be, the most probable one first."""
+        # Windows writes "valid\\images". Roboflow writes "../valid/images" for a directory beside
+        # the file.
         plain = entry.replace("\\", "/")
         below = plain
         while below.startswith(("./", "../")):
             below = below.partition("/")[2]
         parent = self.file.parent
-        # `path` may be one of another machine.
+        # `path` may be a path on another machine.
         root = parent / str(self.document.get("path", "")).replace("\\", "/")
         roots = [root, parent] if root.is_dir() else [parent]
         return [place / each for each in (plain, below) for place in roots]
 
 
 def labels_of(images: Path) -> Path:
-    """Return the folder of the labels of images: as YOLO has it, `labels` for `images`."""
+    """Return the directory of the labels of images: YOLO replaces `images` by `labels`."""
     return replace_part(images, "images", "labels")
 
 
 def label_file(image: Path, images: Path, labels: Path) -> Path:
-    """Return the file of an image's labels, which has the same place in another folder."""
+    """Return the label file of an image, which has the same relative path in another directory."""
     return labels / image.relative_to(images).with_suffix(".txt")
 
 
 def replace_part(folder: Path, name: str, other: str) -> Path:
-    """Replace the last part of a path that has this name; YOLO finds labels of images so."""
+    """Replace the last part of a path that has this name, as YOLO does to find labels of images."""
     parts = list(folder.absolute().parts)
     if name not in parts:
         return folder
@@ -180,14 +193,14 @@ def replace_part(folder: Path, name: str, other: str) -> Path:
 
 
 def _find_label_file(image: Path) -> Path:
-    """Return the file of an image's labels: in `labels` in place of `images`, or beside it."""
+    """Return the label file of an image: in `labels` instead of `images`, or beside the image."""
     beside = image.with_suffix(".txt")
     usual = labels_of(image.parent) / beside.name
     return beside if beside.is_file() and not usual.is_file() else usual
 
 
 class YoloLabels(NamedTuple):
-    """Labelled images, the names of their classes if any are given, and their split."""
+    """Labelled images, their class names if there are any, and their split."""
 
     images: list[LabelledImage]
     names: tuple[str, ...] | None
@@ -195,7 +208,7 @@ class YoloLabels(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A line; corners and keypoints are in pixels, and `drawn` is True for a polygon."""
+    """An object; coordinates are in pixels, and `drawn` is True for a polygon."""
 
     class_id: int
     outline: Outline
@@ -204,14 +217,23 @@ class _Row(NamedTuple):
 
 
 def read_yolo(data: Path, folder: Path | None) -> YoloLabels:
-    """Read a folder of YOLO label files, one that holds it as `labels`, or a data.yaml.
+    """Read a directory of YOLO label files, a directory that contains `labels`, or a data.yaml.
 
-    A line is ``class cx cy w h``, or ``class x y x y x y ...`` for a polygon, which is reduced to
-    its box, and for models of rotated boxes to the smallest rectangle around it. Or each line is
-    ``class cx cy w h x y v x y v ...`` with as many keypoints, whose v is COCO's visibility.
-    Coordinates are 0 to 1 of the upright image. An image without a label file, or with an empty
-    one, has no objects. The images are by default in `images` in place of `labels` in the path, as
-    for YOLO itself, or beside the labels. Folders in these folders are read, too.
+    A line has one of three forms. Coordinates are 0 to 1 of the upright image.
+
+    - ``class cx cy w h`` is a box.
+    - ``class x y x y x y ...`` is a polygon. It is reduced to its box, and for models of rotated
+      boxes to the smallest rectangle around it.
+    - ``class cx cy w h x y v x y v ...`` is a box with keypoints, on every line as many. v is
+      COCO's visibility.
+
+    An image without a label file, or with an empty one, has no objects. By default, images are in
+    `images` instead of `labels` in the path, as for YOLO itself, or beside the labels.
+    Subdirectories are read, too.
+
+    Raises:
+        InvalidOption: the labels are malformed; the message names file and line.
+        NotFound: labels or an image are missing.
     """
     split: str | None
     if is_yaml(data) or is_dataset(data):
@@ -232,17 +254,17 @@ def read_yolo(data: Path, folder: Path | None) -> YoloLabels:
 
 
 def is_yaml(data: Path) -> bool:
-    """Return True for a data.yaml, as YOLO is trained with."""
+    """Return whether the path is a YAML file, such as YOLO's data.yaml."""
     return data.suffix.lower() in (".yaml", ".yml")
 
 
 def is_dataset(data: Path) -> bool:
-    """Return True for a folder that a data.yaml in it describes, as those of Roboflow."""
+    """Return whether a directory is described by a data.yaml in it, as in Roboflow's exports."""
     return (data / DATA_YAML).is_file() and not (data / "labels").is_dir()
 
 
 def yolo_class_names(data: Path) -> tuple[str, ...] | None:
-    """Return the class names of YOLO labels; None where nothing names them."""
+    """Return the class names of YOLO labels; None if there are none."""
     if is_yaml(data):
         if (names := DataYaml.read(data).names) is None:
             raise InvalidOption(f"{data}: `names` is no list of class names")
@@ -255,7 +277,7 @@ def yolo_class_names(data: Path) -> tuple[str, ...] | None:
 
 
 def _pair_folders(data: Path, folder: Path | None) -> tuple[list[Pair], str | None]:
-    """Pair the images of a folder with the label files of another; return their split, too."""
+    """Pair the images of a directory with the label files of another; return their split, too."""
     labels, split = data / "labels" if (data / "labels").is_dir() else data, None
     if not any(labels.glob("[!.]*.txt")) and (found := _find_split(labels)) is not None:
         labels, split = found, found.name
@@ -280,7 +302,7 @@ def _pair_folders(data: Path, folder: Path | None) -> tuple[list[Pair], str | No
 
 
 def _find_split(labels: Path) -> Path | None:
-    """Return the folder of the split that is measured, as val or val2017; None without splits."""
+    """Return the directory of the measured split, such as val or val2017; None without splits."""
     named = {path.name.rstrip("0123456789"): path for path in labels.glob("*") if path.is_dir()}
     return next((named[name] for name in SPLITS if name in named), None)
 
@@ -288,7 +310,7 @@ def _find_split(labels: Path) -> Path | None:
 def _count_keypoints(files: Iterable[Path]) -> int:
     """Return the number of keypoints on every line of files; 0 for boxes and polygons.
 
-    All lines decide, as one polygon may look like a box and keypoints by chance.
+    All lines are needed, because a single polygon may look like a box with keypoints by chance.
     """
     lines = (line.split() for file in files for line in _lines(file))
     counts = {_count_on_line(words) for words in lines if words}

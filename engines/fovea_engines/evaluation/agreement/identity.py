@@ -1,4 +1,4 @@
-"""Checks that an engine of full precision computes just what its source model does."""
+"""Checks that an engine of full precision computes the same results as its source model."""
 
 from __future__ import annotations
 
@@ -22,34 +22,37 @@ from fovea_preprocess.errors import Disagreement
 
 MAX_BOX_PX = 1.0
 MAX_SCORE = 0.01
-# Of a raw output, over its largest value; decides where there are no detections to compare.
+# Largest error of a raw output, over its largest value. Used only without detections to compare.
 MAX_OUTPUT_ERROR = 0.01
-# Of one column of a head, such as the scores of one class in all cells, over its largest value.
-# Engines that are right stay under .02, and two classes of a trained model that are swapped reach
-# .2 and more, also where no image shows them (docs/how-to/precision.md).
+# Largest error of one column of a head, such as the scores of one class in all cells, over its
+# largest value. Correct engines stay under .02. If two classes of a trained model are swapped, the
+# error is .2 or more, even if no image shows them (docs/how-to/precision.md).
 MAX_COLUMN_ERROR = 0.1
-# Of a mask with that of the same object. Rounding moves single pixels of its edge.
+# Smallest IoU of the masks of one object. Rounding moves single pixels at the edge.
 MIN_MASK_IOU = 0.8
-# A probability next to 1 is rounded by so much, and some runtimes take small ones from it.
+# Tolerance for probabilities: values next to 1 are rounded by this much, and some runtimes also
+# subtract it from small ones.
 _ROUNDING = float(np.finfo(np.float32).eps)
 
-# Compared is what scores over this, and on an image without much to find the best few.
+# Lowest score of compared detections. On an image with few detections, it falls so that at least
+# the best 20 are compared.
 _CONF = 0.05
 _AT_MIN = 20
-# From this score on, the default threshold of a request, a box counts in full.
+# Score from which a box has full weight: the default threshold of a request.
 _FULL_WEIGHT = 0.25
 
 
 @dataclass(slots=True)
 class IdentityCheck:
-    """Compares images that pass through it, before suppression.
+    """Compares detections before suppression, for all images that pass through it.
 
-    The difference of a box is multiplied by a weight. It is 1 from a score of .25 on, the default
-    threshold of a request, and falls in proportion to the score under that. On an image on which
-    all score less, the best score has weight 1.
+    The difference of a box is multiplied by a weight. The weight is 1 from a score of .25 on, the
+    default threshold of a request. Below, it is proportional to the score. If all scores on an
+    image are lower, the best one has weight 1.
 
     Attributes:
-        detections: of the source model that were compared.
+        head: head of the model; None compares raw outputs.
+        detections: number of detections of the source model that were compared.
         box_px: largest weighted difference of a box corner or a keypoint, pixels of the model's
             input.
         score: largest difference of a score.
@@ -61,13 +64,14 @@ class IdentityCheck:
     score: float = 0.0
 
     def each(self, pairs: Iterable[tuple[Sample, Outputs]]) -> Iterator[tuple[Sample, Outputs]]:
-        """Pass on samples with the engine's answers.
+        """Yield samples with the engine's outputs, after comparing them with the source's.
 
-        Raises Disagreement if a box or a keypoint is off by more than 1 px of the model's input,
-        weighted, a score by more than 0.01, a detection is missing or extra, a mask overlaps by
-        less than 0.8, a column of the head or a prototype of masks is off by more than 10 %; or,
-        where the source model has no detection of any score, a raw output is off by more than 1 %
-        of its largest value.
+        Raises:
+            Disagreement: a box or a keypoint differs by more than 1 px of the model's input
+                (weighted), a score by more than 0.01, or a column of the head or a mask prototype
+                by more than 10 %; a detection is missing or extra; a mask overlaps by less than
+                0.8. If the source model has no detection of any score, a raw output differs by more
+                than 1 % of its largest value.
         """
         for sample, have in pairs:
             self._check(sample, have)
@@ -78,7 +82,7 @@ class IdentityCheck:
         if self.head is not None:
             best = _candidates(self.head, sample.want, 0.0, _AT_MIN).scores
             conf = min(_CONF, float(best.min(initial=_CONF)))
-            # Lower than compared: the partner of what just reaches the threshold may not.
+            # Search below the threshold: the partner of a detection just above it may score lower.
             lowest = conf - min(MAX_SCORE, conf / 5)
             want = _candidates(self.head, sample.want, lowest)
             if len(want):
@@ -97,17 +101,17 @@ class IdentityCheck:
 
 
 def _check_columns(name: str, head: Detector, want: Outputs, have: Outputs) -> None:
-    """Compare what the best boxes do not show, such as classes that are not on the image."""
+    """Compare columns, because detections do not show e.g. classes that are not on the image."""
     found = head.tables(have)
     for what, expected in head.tables(want).items():
-        # `_output_error` has checked that both are finite at the same places.
+        # `_output_error` has checked that both are finite at the same positions.
         off, size = (
             np.abs(values).max(axis=1, where=np.isfinite(expected), initial=0)
             for values in (found[what].astype(np.float32) - expected, expected)
         )
         errors = np.maximum(off - _ROUNDING, 0) / np.maximum(size, _ROUNDING)
         worst = int(errors.argmax())
-        # Negations catch NaN, too.
+        # The negated comparison also catches NaN.
         if not errors[worst] <= MAX_COLUMN_ERROR:
             raise Disagreement(
                 f"on {name} the best detections agree, but column {worst} of the {what} (of "
@@ -117,7 +121,7 @@ def _check_columns(name: str, head: Detector, want: Outputs, have: Outputs) -> N
 
 
 def _check_masks(name: str, head: Detector, want: Outputs, have: Outputs) -> None:
-    """Compare the masks of the best objects, which may come in an order that is not fixed."""
+    """Compare the masks of the best objects. The order of objects may differ."""
     best, other = (
         head.decode(outputs, 0, PredictOptions(conf=_CONF, iou=1.0, max_det=most))
         for outputs, most in ((want, _AT_MIN), (have, 2 * _AT_MIN))
@@ -136,10 +140,18 @@ def _check_masks(name: str, head: Detector, want: Outputs, have: Outputs) -> Non
 def compare_detections(
     name: str, want: Detections, have: Detections, conf: float
 ) -> tuple[float, float]:
-    """Return the largest weighted difference of a box corner, pixels, and the largest of a score.
+    """Return the largest weighted difference of a box corner in pixels, and of a score.
 
-    From a score of `conf` on a detection must have a partner, which may score somewhat less; `name`
-    is that of the image, for the error. Raises as `IdentityCheck.each`.
+    A detection with a score from `conf` on must have a partner, which may score slightly lower.
+
+    Args:
+        name: name of the image, for the error message.
+        want: detections of the source model.
+        have: detections of the engine.
+        conf: lowest score of compared detections.
+
+    Raises:
+        Disagreement: a detection has no partner that is close enough.
     """
     box_px = score = 0.0
     full = np.clip(want.scores.max(), np.finfo(np.float32).tiny, _FULL_WEIGHT)
@@ -170,8 +182,8 @@ def compare_detections(
 def _candidates(
     head: Detector, outputs: Mapping[str, Array], conf: float, most: int = MAX_DETECTIONS
 ) -> Detections:
-    # Nothing is suppressed: a difference of 1e-6 would decide which of two equal boxes is left.
-    # Masks are sums of columns and prototypes, which are compared as they are.
+    # Suppress nothing: a difference of 1e-6 would decide which of two equal boxes remains. Masks
+    # are left out, because their columns and prototypes are compared directly.
     options = PredictOptions(conf=conf, iou=1.0, max_det=most, mask="none")
     return head.decode(outputs, 0, options)
 
@@ -179,10 +191,13 @@ def _candidates(
 def _nearest(
     one: Detections, other: Detections, weights: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return how far, weighted, the closest other of its class is from each; inf for none."""
+    """Return weighted distance and score difference to the closest detection of the same class.
+
+    Both are float32 [n], and infinity if there is none.
+    """
     off = np.full((2, len(one)), np.inf, np.float32)
     edges, others = _edges(one), _edges(other)
-    # Class by class: an untrained network finds thousands of boxes.
+    # Process class by class: an untrained model finds thousands of boxes.
     for each in np.unique(one.class_ids):
         mine, its = (np.flatnonzero(found.class_ids == each) for found in (one, other))
         if not len(its):
@@ -199,10 +214,12 @@ def _nearest(
 
 
 def _edges(found: Detections) -> NDArray[np.float32]:
-    """Return the edges of the boxes, pixels, [n, 4]; of rotated ones [n, 8], of keypoints x y too.
+    """Return the coordinates that are compared, in pixels, float32 [n, columns].
 
-    The upright box is the same for an angle and its negative, so that of a rectangle turned by an
-    eighth follows. All are continuous where w and h, or both ends of the angle, change places.
+    They are the corners of the boxes, [n, 4], and x y of keypoints if there are any. For rotated
+    boxes, the corners of the upright boxes around the rectangles turned by 45 degrees follow,
+    because an angle and its negative have the same upright box. All coordinates are continuous at
+    the points where w and h swap, or where the angle wraps.
     """
     parts = [found.boxes]
     if found.rotated is not None:

@@ -18,14 +18,15 @@ MIN_OVERLAP = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matching:
-    """Paired detections of two models on one image.
+    """Pairs of detections of two models on one image.
 
     Attributes:
         want: int [n], indices of the source's detections.
         have: int [n], indices of their partners among the engine's.
-        overlap: float [n], of the partners.
-        overlap_of: what it is the overlap of.
-        missed: number of the source's detections without a partner; `extra` of the engine's.
+        overlap: float [n], overlap of each pair, 0 to 1.
+        overlap_of: name of the overlap.
+        missed: number of the source's detections without a partner.
+        extra: number of the engine's detections without a partner.
     """
 
     want: NDArray[np.intp]
@@ -37,12 +38,12 @@ class Matching:
 
     @property
     def total(self) -> float:
-        """Return the number of detections; one that only one model finds counts as half."""
+        """Return the number of detections. A detection of only one model counts as half."""
         return len(self.overlap) + (self.missed + self.extra) / 2
 
     @property
     def lost(self) -> float:
-        """Return the part of `total` that the models do not share: 0 when they agree."""
+        """Return the part of `total` in which the models differ: 0 if they agree fully."""
         return self.total - float(self.overlap.sum())
 
     @property
@@ -54,8 +55,8 @@ class Matching:
 def match(want: Detections, have: Detections, conf: float, margin: float) -> Matching:
     """Pair detections of the same class that overlap by half or more, best score first.
 
-    Both models' reach down to a score of `conf - margin`. Those over `conf` count; a partner may
-    score less by `margin`: .249 for .251 is no loss.
+    Both lists must reach down to a score of `conf - margin`. Detections with a score from `conf` on
+    count. A partner may score lower by `margin`, so .249 beside .251 is not a loss.
     """
     shared = overlap(want, have)
     left = shared.copy()

@@ -20,36 +20,37 @@ from fovea_engines.results.options import MAX_TOP_K, PredictOptions
 from fovea_engines.session import Array
 
 NO_NUMBER = 1e30
-"""Stands for a difference that is infinite or no number, which JSON cannot say."""
+"""Stands for a difference that is NaN or infinite, which JSON cannot represent."""
 
 Floats = NDArray[np.float64]
 
 _WORST = 5
-# Of a classifier, so many classes of the source are compared.
+# Number of a classifier's best classes that are compared.
 _FIRST = 5
 
 
 def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agreement:
-    """Compare an engine's answers with those of its source model.
+    """Compare an engine's outputs with those of its source model.
 
-    Detections of a known head are compared after suppression, from a score of .25, of a classifier
-    the source's first five classes, and other results as `TaskResult.shared` does. Raw outputs are
-    compared where there is no head or there are no detections.
+    Detections are compared after suppression, from a score of .25 on. For a classifier, the
+    source's best five classes are compared. Other results are compared by `TaskResult.shared`. Raw
+    outputs decide if there is no head, or there are no detections.
     """
     return _agreement([_compare(head, one, have) for one, have in pairs])
 
 
 def measure_detections(pairs: Iterable[tuple[str, Detections, Detections]]) -> Agreement:
-    """Compare two detectors whose raw outputs differ in kind.
+    """Compare two detectors whose raw outputs have different forms.
 
-    Each pair has the name of an image, the source's detections and the other's, from a score of
-    `CONF - MARGIN`.
+    Args:
+        pairs: for each image its name, the source's detections, and the other model's detections,
+            from a score of `CONF - MARGIN` on.
     """
     return _agreement([_compare_objects(*pair) for pair in pairs])
 
 
 def measure_outputs(pairs: Iterable[tuple[str, Outputs, Outputs]]) -> Agreement:
-    """Compare the raw outputs of two models, by the name of an image."""
+    """Compare the raw outputs of two models. Each triple begins with the name of an image."""
     return _agreement([_compare_outputs(_Figures(name), *outputs) for name, *outputs in pairs])
 
 
@@ -67,7 +68,7 @@ def _agreement(figures: list[_Figures]) -> Agreement:
         overlap=matched[0].overlap_of if matched else "IoU",
         mean_iou=_mean([matching.overlap for matching in matched]),
         score_drift=_mean([one.drift for one in figures]),
-        # Images without detections count only where no image has any.
+        # Images without detections count only if no image has any.
         quality=1 - sum(one.lost for one in figures) / (total or len(shared))
         if total or shared
         else _closeness(figures),
@@ -109,7 +110,7 @@ class _Figures:
 
     @property
     def lost(self) -> float:
-        """Return how much this image lowers the quality of all images together."""
+        """Return how much this image lowers the quality over all images."""
         return 1 - self.quality if self.matching is None else self.matching.lost
 
     @property
@@ -155,7 +156,7 @@ def _compare_objects(name: str, want: Detections, have: Detections) -> _Figures:
 
 
 def _compare_order(name: str, want: Classes, have: Classes) -> _Figures:
-    """Compare the place and the score of the first classes."""
+    """Compare the ranks and the scores of the first classes."""
     first = want.class_ids[:_FIRST]
     places = np.full(len(first), -1)
     places[: len(have)] = have.class_ids[: len(first)]
@@ -165,14 +166,14 @@ def _compare_order(name: str, want: Classes, have: Classes) -> _Figures:
 
 
 def _closeness(figures: Sequence[_Figures]) -> float:
-    """Return 1 minus the largest relative error of an output over all images."""
+    """Return 1 less the largest relative error of an output over all images."""
     outputs = figures[0].energies
     errors = (_relative_error([one.energies[name] for one in figures]) for name in outputs)
     return 1 - max(errors, default=0.0)
 
 
 def _relative_error(energies: Sequence[tuple[float, float]]) -> float:
-    """Return the norm of the error over that of the right values; 1 if it is larger or NaN."""
+    """Return the norm of the error over the norm of the right values; 1 if it is larger or NaN."""
     error, energy = (sum(one) for one in zip(*energies, strict=True))
     if error == 0:
         return 0.0
@@ -181,7 +182,7 @@ def _relative_error(energies: Sequence[tuple[float, float]]) -> float:
 
 
 def difference(want: Array, have: Array) -> Floats:
-    """Return the difference: 0 where both are equal, infinite or NaN; inf where shapes differ."""
+    """Return the difference; 0 where both are equal or NaN; infinity if shapes differ."""
     if want.shape != have.shape:
         return np.full(want.shape or 1, np.inf)
     same = (want == have) | ((want != want) & (have != have))
@@ -189,15 +190,20 @@ def difference(want: Array, have: Array) -> Floats:
 
 
 def output_error(want: Outputs, have: Outputs, rounding: float = 0.0) -> float:
-    """Return the largest error of an output over its largest value; `NO_NUMBER` at most.
+    """Return the largest error of an output over its largest value, at most `NO_NUMBER`.
 
-    Of integers, such as a map of classes, it is the share that differs, where that is less.
+    For integers, such as class maps, it is at most the share of values that differ.
+
+    Args:
+        want: the right outputs, by name.
+        have: the outputs to compare.
+        rounding: error that is ignored.
     """
     return max(_largest_error(w, difference(w, have[name]), rounding) for name, w in want.items())
 
 
 def finite(array: Array) -> Floats:
-    """Return float64 values with 0 in place of NaN and infinity."""
+    """Return the values as float64, with 0 in place of NaN and infinity."""
     return np.where(np.isfinite(array), array, 0.0).astype(np.float64)
 
 

@@ -1,4 +1,4 @@
-"""Measures how much the objects of two models overlap, in what their task is about."""
+"""Measures how much the objects of two models overlap, by the measure of their task."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from fovea_engines.results.rotated import axes, bounds
 
 Floats = NDArray[np.float64]
 
-# Of COCO's keypoint evaluation, for the points of a person.
+# Sigmas of COCO's keypoint evaluation, for the 17 points of a person.
 _PERSON_SIGMAS = np.array(
     [26, 25, 25, 35, 35, 79, 79, 72, 72, 62, 62, 107, 107, 87, 87, 89, 89]
 ) / 1000  # fmt: skip
 _OTHER_SIGMA = 0.05
-# Added to the sides of boxes, pixels: one that its image's border has cut to a line has no area.
+# Added to the sides of boxes, pixels: a box that the image's border cuts to a line has no area.
 _LINE = 1e-6
 
 
 def sigmas(count: int) -> Floats:
-    """Return how far people differ who mark the same points, over the root of an object's area."""
+    """Return the spread of human labels for each keypoint, over the square root of the area."""
     return _PERSON_SIGMAS if count == len(_PERSON_SIGMAS) else np.full(count, _OTHER_SIGMA)
 
 
 def overlap_of(want: Detections, have: Detections) -> Overlap:
-    """Return the name of the overlap that `overlap` computes for objects like these."""
+    """Return the name of the overlap that `overlap` computes for such objects."""
     if want.masks is not None and have.masks is not None:
         return "mask IoU"
     if want.keypoints is not None and have.keypoints is not None:
@@ -37,7 +37,11 @@ def overlap_of(want: Detections, have: Detections) -> Overlap:
 
 
 def overlap(want: Detections, have: Detections) -> Floats:
-    """Return the overlap [n, m], 0 to 1, of two models' objects, by what both have."""
+    """Return the overlap [n, m], 0 to 1, of two models' objects.
+
+    If both have masks, it is the IoU of masks; then OKS of keypoints, the IoU of rotated boxes, and
+    finally the IoU of boxes.
+    """
     boxes = iou(want.boxes, have.boxes)
     if want.masks is not None and have.masks is not None:
         return _mask_iou(want.masks, have.masks, boxes)
@@ -68,7 +72,7 @@ def iou(one: NDArray[np.float32], other: NDArray[np.float32]) -> Floats:
 
 
 def _mask_iou(want: Masks, have: Masks, boxes: Floats) -> Floats:
-    """Return the overlap of masks where boxes overlap; of two empty masks, it is that of boxes."""
+    """Return the IoU of masks if their boxes overlap; for two empty masks, the IoU of the boxes."""
     ours, theirs = list(want.bitmaps()), list(have.bitmaps())
     areas = [[np.count_nonzero(one.pixels) for one in each] for each in (ours, theirs)]
     found = boxes.copy()
@@ -89,9 +93,10 @@ def _count_shared(one: Bitmap, other: Bitmap) -> int:
 
 
 def _similarity(want: Detections, have: Detections, boxes: Floats) -> Floats:
-    """Return COCO's object keypoint similarity, with each point's weight the larger of its scores.
+    """Return COCO's object keypoint similarity [n, m].
 
-    Where neither model has a point of an object, it is the overlap of the boxes.
+    A point is weighted by the larger of its two scores. If neither model has any point of an
+    object, the overlap of the boxes is returned.
     """
     assert want.keypoints is not None, "the caller has checked it"
     assert have.keypoints is not None, "the caller has checked it"

@@ -1,4 +1,4 @@
-"""Brings the rows of an engine's ranked outputs into the order of its source's."""
+"""Reorders the rows of an engine's ranked outputs like the rows of its source model."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 from fovea_engines.evaluation.reference import Outputs
 from fovea_engines.session import Array
 
-# Of the largest value: rows that differ by less stay where they are.
+# Largest difference of rows that keep their position, over the largest value.
 _NEAR = 1e-3
 
 
 def align(want: Outputs, have: Outputs, ranked: Set[str]) -> Outputs:
-    """Return what an engine has, each row in the place of the source's that it is closest to.
+    """Return the engine's outputs, with rows in the positions of the closest rows of the source.
 
-    A top-k orders rows of almost equal scores differently from runtime to runtime, and a threshold
-    lets one more pass. Outputs of as many rows, [1, k, ...] or [k, ...], move together. Zeros stand
-    for rows that the engine lacks, and rows that only it has are left out.
+    A top-k may order rows of almost equal scores differently on another runtime, and a threshold
+    may let one more row pass. Outputs with the same number of rows, [1, k, ...] or [k, ...], are
+    reordered together. Rows that the engine lacks become zeros, and its extra rows are dropped.
 
     Args:
-        want: of the source model.
-        have: of the engine.
+        want: outputs of the source model.
+        have: outputs of the engine.
         ranked: names of the outputs that a top-k or a suppression has ordered.
     """
     found = dict(have)
@@ -41,7 +41,7 @@ def align(want: Outputs, have: Outputs, ranked: Set[str]) -> Outputs:
 
 
 def _groups(want: Outputs, have: Outputs, ranked: Set[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the axis of the rows, and names of outputs that share them."""
+    """Yield the axis of the rows, and the names of outputs that share them."""
     groups = defaultdict(list)
     for name in (name for name in want if name in ranked):
         pair = want[name], have[name]
@@ -50,13 +50,13 @@ def _groups(want: Outputs, have: Outputs, ranked: Set[str]) -> Iterator[tuple[in
         if len(set(shapes)) == 1:
             groups[(axis, *(array.shape[axis] for array in pair))].append(name)
     for (axis, *_), names in groups.items():
-        # One column of numbers is no row of anything: a classifier's scores have their order.
+        # A single column has no rows to reorder: the scores of a classifier have a fixed order.
         if len(names) > 1 or want[names[0]].ndim - axis > 1:
             yield axis, names
 
 
 def _table(arrays: dict[str, Array], largest: dict[str, Array]) -> NDArray[np.float64]:
-    """Return [rows, columns] of all arrays, each over its largest value."""
+    """Return a table [rows, columns] of all arrays, each divided by its largest value."""
     columns = []
     for name, array in arrays.items():
         finite = np.nan_to_num(array.astype(np.float64), posinf=0, neginf=0)
@@ -67,7 +67,7 @@ def _table(arrays: dict[str, Array], largest: dict[str, Array]) -> NDArray[np.fl
 
 
 def _partners(want: NDArray[np.float64], have: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Return the closest row that no other has taken, for each row; -1 where none is left."""
+    """Return the index of the closest unused row for each row; -1 if none is left."""
     partners = np.full(len(want), -1)
     free = np.ones(len(have), bool)
     both = min(len(want), len(have))
@@ -79,7 +79,8 @@ def _partners(want: NDArray[np.float64], have: NDArray[np.float64]) -> NDArray[n
         off: NDArray[np.float64] = np.abs(have - want[i]).max(axis=1, initial=0)
         return np.where(free, off, np.inf)
 
-    # First those that have a close one: a row that the engine lacks must not take another's.
+    # Rows with a close partner choose first, so that a row that the engine lacks takes no partner
+    # from others.
     left = np.flatnonzero(partners < 0).tolist()
     for i in sorted(left, key=lambda i: distances(i).min(initial=np.inf)):
         if free.any():
