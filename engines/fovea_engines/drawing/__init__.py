@@ -1,1 +1,1 @@
-"""Drawings of what models find, one file for each kind of result."""
+"""Draws results of models into images."""

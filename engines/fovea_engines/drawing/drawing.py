@@ -29,12 +29,16 @@ Pixels = NDArray[np.uint8]
 
 @singledispatch
 def draw(found: TaskResult, pixels: Pixels, vocabulary: Vocabulary) -> Pixels:
-    """Return a copy of an image, uint8 RGB [h, w, 3], with the results of a model drawn on it.
+    """Return a copy of an image with the results of a model drawn on it.
 
-    It is in pixels of this image. A picture that a network made of it is returned itself. A result
-    without a drawing of its own is listed in a corner.
-    Class ids beyond the labels are shown as numbers. A class has one colour in all images; lines
-    and letters scale with the image.
+    If the result has no drawing of its own, its lines of text are listed in a corner. An output
+    image of a model is returned itself. Class ids beyond the labels are shown as numbers. A class
+    has the same colour in all images. Line widths and letters scale with the image.
+
+    Args:
+        found: the result, in pixels of this image.
+        pixels: the image, uint8 RGB [h, w, 3].
+        vocabulary: names of classes and keypoints.
     """
     return _draw_lines(found.lines(vocabulary.labels), pixels)
 
@@ -47,18 +51,21 @@ def _draw_picture(found: NewImage, pixels: Pixels, vocabulary: Vocabulary) -> Pi
 def annotate(
     found: TaskResult, pixels: Pixels, vocabulary: Vocabulary, media_type: MediaType
 ) -> bytes:
-    """Draw as `draw` does, and encode; of a `SoftMask`, PNG and WebP are the foreground alone."""
+    """Draw as `draw` does, and encode the image.
+
+    A `SoftMask` as PNG or WebP is the image with a transparent background.
+    """
     if isinstance(found, SoftMask) and media_type != "image/jpeg":
         return encode(cut_out(found, pixels), media_type)
     return encode(draw(found, pixels, vocabulary), media_type)
 
 
-# Share of a mask's colour over the image: an object stays recognisable under it.
+# Opacity of a mask's colour: the object stays recognisable under it.
 _MASK_OPACITY = 0.45
 _JOINT = (255, 255, 255)
-# Length of an arrowhead, in widths of a line; in a small rectangle its height.
+# Length of an arrowhead, in line widths; at most the height of the rectangle.
 _ARROW = 11
-# Half of its width over its length.
+# Half the width of an arrowhead over its length.
 _SPREAD = 0.38
 
 
@@ -73,7 +80,7 @@ def _draw_objects(found: Detections, pixels: Pixels, vocabulary: Vocabulary) -> 
         colours = list(map(colour, class_ids, shades(class_ids, found.boxes.tolist())))
         _draw_masks(canvas, found.masks, colours, line)
     corners = np.clip(found.boxes.round(), 0, [width - 1, height - 1] * 2).astype(np.int64)
-    # The best box is drawn last, so that nothing covers it; tags are drawn over all boxes.
+    # Draw the best box last, so that nothing covers it. Tags are drawn after all boxes.
     if found.rotated is not None:
         _draw_rotated(canvas, found.rotated, colours, line)
     else:
@@ -109,7 +116,7 @@ def _draw_objects(found: Detections, pixels: Pixels, vocabulary: Vocabulary) -> 
 def _draw_rotated(
     canvas: Pixels, rotated: NDArray[np.float32], colours: Sequence[Colour], line: int
 ) -> None:
-    """Draw rectangles [n, 5], the first last, with an arrowhead where the angle points."""
+    """Draw rectangles [n, 5], the first one last, with an arrowhead that shows the angle."""
     outlines = rotated_corners(rotated)
     for outline, row, fill in list(zip(outlines, rotated, colours, strict=True))[::-1]:
         length = min(float(row[3]), _ARROW * line)
@@ -126,7 +133,7 @@ def _rounded(points: NDArray[np.floating]) -> NDArray[np.int32]:
 
 
 def _draw_masks(canvas: Pixels, masks: Masks, colours: Sequence[Colour], line: int) -> None:
-    """Tint each object, the best last, and outline it."""
+    """Tint and outline each object, the best one last."""
     for bitmap, fill in reversed(list(zip(masks.bitmaps(), colours, strict=True))):
         if bitmap.pixels.any():
             _tint(canvas, bitmap, fill)
@@ -150,13 +157,13 @@ def _tint(canvas: Pixels, bitmap: Bitmap, fill: Colour) -> None:
 def _draw_keypoints(
     canvas: Pixels, points: NDArray[np.float32], skeleton: Skeleton | None, fill: Colour, line: int
 ) -> None:
-    """Draw the bones between keypoints that are seen, and white joints."""
+    """Draw bones between visible keypoints, and white joints."""
     seen = (points[:, 2] >= SEEN) & (np.abs(points[:, :2]) < 1e6).all(axis=1)
     places = np.where(seen[:, None], points[:, :2], 0).round().astype(int).tolist()
     for one, other in () if skeleton is None else skeleton.bones:
         if seen[one] and seen[other]:
             cv2.line(canvas, places[one], places[other], fill, 2 * line, cv2.LINE_AA)
-    # Small on a small object, such as a face, so that the points stay apart.
+    # Smaller joints on small objects, such as faces, so that they do not overlap.
     span = int(np.ptp(points[seen, :2], axis=0).max()) if seen.any() else 0
     radius = max(2, min(2 * line + 1, span // 16))
     for at, visible in zip(places, seen, strict=True):
@@ -165,24 +172,25 @@ def _draw_keypoints(
             cv2.circle(canvas, at, radius // 2, _JOINT, -1, cv2.LINE_AA)
 
 
-# Share of a class's colour over the image.
+# Opacity of a class's colour.
 _MAP_OPACITY = 0.55
-# A class of these names is not coloured: it is what all others are not. Without names it mostly is
-# the first.
+# Names of classes that are not coloured, because they stand for everything else. Without names this
+# is usually the first class.
 _BACKGROUND = ("background", "class 0")
-# A smaller share would be written as 0.0%.
+# Smallest share that is listed: smaller ones would be printed as 0.0%.
 _MIN_SHARE = 0.0005
-# Brightness of the background of a foreground.
+# Brightness of the background, if the foreground is 1.
 _DIMMED = 0.25
-# A few depths far from all others would leave one colour to these.
+# Percentiles of depths at the ends of the colour scale. With the full range, a few extreme depths
+# would leave a single colour to all others.
 _RANGE = (1, 99)
-# Perceptually uniform: equal steps of depth look equal.
+# A perceptually uniform palette: equal steps of depth look equal.
 _PALETTE = cv2.COLORMAP_INFERNO
 
 
 @draw.register
 def _draw_class_map(found: ClassMap, pixels: Pixels, vocabulary: Vocabulary) -> Pixels:
-    """Draw classes as `draw` does, with their names and shares in the corner."""
+    """Draw classes in their colours, with names and shares in the corner."""
     ids = found.pixels()
     counts = np.bincount(ids.ravel(), minlength=NOTHING + 1)[:NOTHING]
     present = [
@@ -208,22 +216,22 @@ def _draw_class_map(found: ClassMap, pixels: Pixels, vocabulary: Vocabulary) -> 
 
 @draw.register
 def _draw_foreground(found: SoftMask, pixels: Pixels, vocabulary: Vocabulary) -> Pixels:
-    """Draw a foreground as `draw` does: the rest of the image is darkened."""
+    """Draw a foreground: the rest of the image is darkened."""
     light = _DIMMED + (1 - _DIMMED) * found.pixels()
     return (pixels * light[..., None]).round().astype(np.uint8)
 
 
 def cut_out(found: SoftMask, pixels: Pixels) -> Pixels:
-    """Return the image as uint8 RGBA [h, w, 4], transparent where no foreground is."""
+    """Return the image as uint8 RGBA [h, w, 4]; the background is transparent."""
     alpha = (found.pixels() * 255).round().astype(np.uint8)
     return np.dstack([pixels, alpha])
 
 
 @draw.register
 def _draw_depth(found: DepthMap, pixels: Pixels, vocabulary: Vocabulary) -> Pixels:
-    """Draw depths as `draw` does: near pixels are bright, and a scale is in the corner.
+    """Draw depths as colours, with a scale in the corner.
 
-    Of a model without a unit, the greatest values are bright.
+    Near pixels are bright. If the model has no unit, pixels with large values are bright.
     """
     values = found.pixels()
     low, high = np.percentile(values, _RANGE)
@@ -243,7 +251,7 @@ def _colour_levels(levels: Pixels) -> Pixels:
 
 
 def _draw_class_shares(canvas: Pixels, rows: Sequence[tuple[str, Colour]]) -> None:
-    """Write lines on their colours from the top left down, as many as there is room for."""
+    """Write lines of text on their colours from the top left down, as many as fit."""
     height, width = canvas.shape[:2]
     scale = _map_letter_scale(height, width)
     margin = top = round(12 * scale)
@@ -256,7 +264,7 @@ def _draw_class_shares(canvas: Pixels, rows: Sequence[tuple[str, Colour]]) -> No
 
 
 def _draw_scale(canvas: Pixels, colours: Pixels, low: str, high: str) -> None:
-    """Draw a bar of colours [1, n, 3] at the bottom left between the values of its ends."""
+    """Draw a colour bar [1, n, 3] at the bottom left, between the values of its ends."""
     height, width = canvas.shape[:2]
     scale = _map_letter_scale(height, width)
     margin, length = round(12 * scale), width // 4
@@ -273,20 +281,22 @@ def _draw_scale(canvas: Pixels, colours: Pixels, low: str, high: str) -> None:
 
 
 def _map_letter_scale(height: int, width: int) -> float:
-    """Return the scale of OpenCV's font that suits the size of an image."""
+    """Return the scale of OpenCV's font for an image of this size."""
     return max(0.4, (height + width) * 0.00036)
 
 
-# Letters of a list are this much of the image's shorter side, but legible.
+# Scale of OpenCV's font for lists: per pixel of the image's shorter side, and the minimum.
 _SCALE, _SMALLEST = 0.0011, 0.35
-# A longer list would hide the image.
+# Largest number of lines of text: more would hide the image.
 _MAX_LINES = 10
 
 
 def _draw_lines(lines: Iterable[tuple[str, int]], pixels: Pixels) -> Pixels:
-    """Return a copy of an image, uint8 RGB [h, w, 3], with the first ten lines, as many as fit.
+    """Return a copy of an image with the first ten lines of text, or as many as fit.
 
-    Each has the number of its colour.
+    Args:
+        lines: each text with the index of its colour.
+        pixels: the image, uint8 RGB [h, w, 3].
     """
     canvas = np.ascontiguousarray(pixels).copy()
     height, width = canvas.shape[:2]
@@ -302,12 +312,12 @@ def _draw_lines(lines: Iterable[tuple[str, int]], pixels: Pixels) -> Pixels:
     return canvas
 
 
-# Height and gap of a caption, in pixels; size of its letters, by OpenCV's scale.
+# Layout of captions: height and gap in pixels, and the scale of OpenCV's font.
 _STRIP, _GAP, _CAPTION_LETTERS = 40, 16, 0.7
 
 
 def add_caption(image: Pixels, text: str) -> Pixels:
-    """Put a caption above an image, and widen the image on the right where the text needs it."""
+    """Add a caption above an image. The image becomes wider on the right if the text needs it."""
     height, width = image.shape[:2]
     (text_width, text_height), _ = cv2.getTextSize(text, FONT, _CAPTION_LETTERS, 1)
     pane = np.zeros((_STRIP + height, max(width, text_width + _GAP) + _GAP, 3), np.uint8)
@@ -323,14 +333,18 @@ _FORMS: Mapping[MediaType, tuple[str, Sequence[int], int]] = {
     "image/png": (".png", [], 2**31 - 1),
     "image/webp": (".webp", [cv2.IMWRITE_WEBP_QUALITY, _QUALITY], 16_383),
 }
-"""Suffix of a file, settings of OpenCV, and the longest side that the format holds, pixels."""
+"""Suffix, settings of OpenCV and largest side in pixels, for each format."""
 
 
 def encode(pixels: Pixels, media_type: MediaType) -> bytes:
-    """Encode an image, uint8 RGB [h, w, 3], as a JPEG or WebP (quality 92) or a PNG file.
+    """Encode an image as a JPEG or WebP file (quality 92) or as a PNG file.
 
-    A file may also have alpha, [h, w, 4], but for JPEG. InvalidOption: the format does not hold
-    sides as long.
+    Args:
+        pixels: uint8 RGB [h, w, 3]; or RGBA [h, w, 4], except for JPEG.
+        media_type: format of the file.
+
+    Raises:
+        InvalidOption: a side is larger than the format allows.
     """
     suffix, settings, longest = _FORMS[media_type]
     if max(pixels.shape[:2]) > longest:

@@ -1,4 +1,4 @@
-"""Places the names of objects so that none covers another, or the head of an object."""
+"""Places the names of objects so that no name covers another one, or the head of an object."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from numpy.typing import NDArray
 from fovea_engines.results.colours import Colour, ink
 
 Box = tuple[int, int, int, int]
-"""Corners x1 y1 x2 y2 in pixels; x2 and y2 are the first beyond."""
+"""Corners x1 y1 x2 y2 in pixels; x2 and y2 are exclusive."""
 
 FONT = cv2.FONT_HERSHEY_SIMPLEX
-# Smaller letters are illegible.
+# Smallest legible scale of OpenCV's font.
 _SMALLEST_SCALE = 0.3
-# A tag does not hide a head that is this many times as large: a bus may carry a person's tag.
+# A head that is at least this many times as large as a tag may carry tags: a bus may carry the tag
+# of a person.
 _LARGE_HEAD = 32
 
 
 class Lettering(NamedTuple):
-    """One line of text in one size of OpenCV's font, and the size of its tag in pixels.
+    """One line of text at one scale of OpenCV's font, and the size of its tag in pixels.
 
     `origin` is the left end of the base line, relative to the tag's top left corner.
     """
@@ -38,10 +39,10 @@ class Lettering(NamedTuple):
     origin: tuple[int, int]
 
 
-# Measuring a text takes about as long as drawing it, and few texts occur again and again.
+# Measuring a text takes about as long as drawing it, and the same few texts are drawn often.
 @lru_cache(maxsize=4096)
 def letter(text: str, scale: float) -> Lettering:
-    """Measure a text."""
+    """Return the layout of a text."""
     weight = max(1, round(scale * 1.8))
     (width, height), baseline = cv2.getTextSize(text, FONT, scale, weight)
     margin = max(2, height // 4)
@@ -57,7 +58,7 @@ def letter(text: str, scale: float) -> Lettering:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A lettering, and the top left corner of its tag in the image."""
+    """A text, and the top left corner of its tag in the image, pixels."""
 
     lettering: Lettering
     left: int
@@ -67,11 +68,17 @@ class Tag:
 def place(
     boxes: Sequence[Box], names: Sequence[str], scores: Sequence[float], size: tuple[int, int]
 ) -> list[Tag | None]:
-    """Give every box, inside an image of (width, height), the best tag that still fits, or None.
+    """Choose a tag for each box, or None if no tag fits.
 
-    The first box, the best, chooses first. A tag lies inside the image, covers no other tag, and
-    leaves the head of every box, its upper third, free. Where name and score do not fit they
-    shrink, then the score is dropped, then the tag.
+    The first box, which is the best, chooses first. A tag lies inside the image, covers no other
+    tag, and does not cover the upper third of a box, its head. If name and score do not fit, they
+    shrink. If this is not enough, the score is dropped, and finally the tag.
+
+    Args:
+        boxes: corners inside the image, best box first.
+        names: name of each object.
+        scores: score of each object, 0 to 1.
+        size: (width, height) of the image, pixels.
     """
     width, height = size
     scale = max(0.4, (width + height) * 0.00036)
@@ -91,7 +98,7 @@ def place(
 
 
 def _claim(taken: NDArray[np.uint8], box: Box, choices: Sequence[tuple[str, float]]) -> Tag | None:
-    """Reserve the best free place for a box's tag, with the first text and scale that fits."""
+    """Reserve the best free position for a box's tag, with the first text and scale that fits."""
     for text, scale in choices:
         lettering = letter(text, scale)
         for left, top in _spots(box, lettering, taken.shape[1]):
@@ -103,7 +110,7 @@ def _claim(taken: NDArray[np.uint8], box: Box, choices: Sequence[tuple[str, floa
 
 
 def _spots(box: Box, tag: Lettering, image_width: int) -> Iterator[tuple[int, int]]:
-    """Yield top left corners for a tag at a box's edges, best first; some may leave the image."""
+    """Yield top left corners for a tag at a box's edges, best first. Some tags leave the image."""
     x1, y1, x2, y2 = box
     for top in (y1 - tag.height, y1, y2, y2 - tag.height):
         for left in (x1, x2 - tag.width):
