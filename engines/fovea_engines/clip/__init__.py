@@ -1,1 +1,1 @@
-"""Models that read texts as well as images."""
+"""Models that read texts as well as images, such as CLIP."""

@@ -1,4 +1,4 @@
-"""Opens the half of an engine that reads texts."""
+"""Opens the text encoder of an engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,20 @@ log = logging.getLogger(__name__)
 def open_words(
     folder: Path, card: EngineCard, threads: int | None, streams: int | None
 ) -> Words | None:
-    """Open what a build has published beside an engine; None where its card has no texts."""
+    """Open the text encoder that a build stored beside an engine.
+
+    Args:
+        folder: directory of the engine.
+        card: card of the engine.
+        threads: number of threads; None for the default.
+        streams: number of parallel calls of the detector; None for one per core.
+
+    Returns:
+        None if the model of the card reads no texts.
+
+    Raises:
+        BackendUnavailable: the package `tokenizers` is not installed.
+    """
     if (spec := WordsSpec.of(card.metadata)) is None:
         return None
     try:
@@ -47,16 +60,18 @@ def open_words(
 
 
 def own_words(folder: Path, card: EngineCard, session: Session) -> Words | None:
-    """Return what reads texts with a network that takes nothing else, if its tokenizer is there.
+    """Return the text encoder for a model that takes only texts, if its tokenizer is present.
 
-    None for another network.
+    Returns:
+        None if there is no tokenizer, the package `tokenizers` is not installed, or the model takes
+        other inputs.
     """
     if not (folder / TOKENIZER_FILE).is_file():
         return None
     try:
         found = words_of_texts(folder / TOKENIZER_FILE, session, card.metadata)
     except ModuleNotFoundError as error:
-        # Its tensors are served all the same.
+        # The raw tensors of the model are still served.
         log.warning("%s reads no texts: %s is not installed", card.name, error.name)
         return None
     return found and Words(found[0], session, found[1])

@@ -1,4 +1,4 @@
-"""Turns texts into vectors in the space of a model's images, and images into classes by them."""
+"""Computes embeddings of texts in the space of a model's images, and classifies images by them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 WORDS: Final = "fovea.words"
-"""Key of the metadata of a model that reads texts."""
+"""Metadata key of a model that reads texts."""
 TEXT_FILE: Final = "text.onnx"
 TOKENIZER_FILE: Final = "tokenizer.json"
 PROMPTS_FILE: Final = "prompts.onnx"
 PROMPTS: Final = "txt_feats"
-"""Input of detectors that find what texts say: their vectors, [1, n, d], of length 1."""
+"""Input of open-vocabulary detectors: text embeddings, [1, n, d], of length 1."""
 
-_KEPT = 4096  # vectors of 768 numbers take 12 MB
+_KEPT = 4096  # largest number of cached embeddings: 12 MB with 768 dimensions
 _KEPT_LISTS = 64
 LONGEST = 512
-"""Most tokens of a text."""
+"""Largest number of tokens of a text."""
 MAX_ROWS = 16
-"""Most texts that a network reads in one call."""
+"""Largest number of texts that a model reads in one call."""
 
 _MAX_WAITING = 64
 
@@ -44,17 +44,20 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class WordsSpec:
-    """The half of a model that reads texts.
+    """Describes the text encoder of a model.
 
     Attributes:
-        length: tokens of every text, which is cut or padded to them; 0 for as many as the longest
-            of a call has.
-        pad: token that it is padded with.
-        output: name of its vectors, [n, d], or of one for each token, [n, length, d].
-        scale: a cosine times this, plus the bias, is a logit.
-        bias: None where the model was trained with a softmax over texts; else with sigmoids.
-        tower: sha256 of its network, and so is `tokenizer` of that file.
-        pooling: of vectors of tokens: their mean, or the first one ("cls").
+        length: number of tokens of every text, which is cut or padded to it. 0 pads to the longest
+            text of a call.
+        pad: id of the padding token.
+        output: name of the output: embeddings [n, d], or one embedding for each token, [n, length,
+            d].
+        scale: a logit is the cosine times this, plus the bias.
+        bias: the bias if the model was trained with sigmoids; None if it was trained with a softmax
+            over texts.
+        tower: sha256 of the text encoder's file.
+        tokenizer: sha256 of the tokenizer's file.
+        pooling: how embeddings of tokens are combined: "mean", or the first one ("cls").
     """
 
     length: int
@@ -68,12 +71,16 @@ class WordsSpec:
 
     @property
     def text(self) -> str:
-        """Return the spec as the metadata has it."""
+        """Return the spec as JSON, as the metadata has it."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> Self | None:
-        """Read the spec of a model; None where it reads no texts."""
+        """Read the spec from a model's metadata; return None if the model reads no texts.
+
+        Raises:
+            InvalidModel: the metadata is damaged.
+        """
         if (text := metadata.get(WORDS)) is None:
             return None
         try:
@@ -87,14 +94,15 @@ class WordsSpec:
 def words_of_texts(
     tokenizer: Path, session: Session, metadata: Mapping[str, str]
 ) -> tuple[Tokens, WordsSpec] | None:
-    """Return what reads texts with a network of texts alone, such as BERT; None for another.
+    """Return tokenizer and spec for a model that takes only texts, such as BERT; else None.
 
-    Its metadata may have `pooling`. Raises as `Tokens`.
+    The metadata may contain `pooling`. Errors are as in `Tokens`.
     """
     if not all(map(takes_tokens, session.inputs)):
         return None
     floats = [each for each in session.outputs if each.dtype.startswith("float")]
-    # What BERT calls pooled is trained to tell which sentence follows.
+    # Prefer outputs with "embed" in the name: BERT's pooled output is trained for another purpose,
+    # next sentence prediction.
     named = [each for each in floats if len(each.shape) == 2 and "embed" in each.name]
     output = next(iter(named or sorted(floats, key=lambda each: -len(each.shape))), None)
     if output is None or len(output.shape) not in (2, 3):
@@ -106,15 +114,15 @@ def words_of_texts(
 
 
 class Tokens:
-    """Texts to the inputs of a network, by a tokenizer of Hugging Face's format.
+    """Converts texts to model inputs, with a tokenizer in the format of Hugging Face.
 
     Attributes:
-        pad: token that texts are padded with; if it is not given, what the tokenizer says, or the
-            file of transformers beside it.
+        pad: id of the padding token. By default it is the tokenizer's, or the one in
+            tokenizer_config.json beside it.
 
     Raises:
-        InvalidModel: on construction, when the file is none.
-        ModuleNotFoundError: on construction, when the package `tokenizers` is not installed.
+        InvalidModel: the file is not a tokenizer; raised on construction.
+        ModuleNotFoundError: the package `tokenizers` is not installed; raised on construction.
     """
 
     def __init__(self, file: Path, length: int, pad: int | None = None) -> None:
@@ -122,11 +130,11 @@ class Tokens:
 
         try:
             self._tokenizer: Tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # it raises no narrower one
+        except Exception as error:  # tokenizers raises no narrower one
             raise InvalidModel(f"{file} is no tokenizer.json: {error}") from error
         self.pad = self._own_pad(file) if pad is None else pad
         declared = read_tokenizer_config(file).get("model_max_length")
-        # Where there is no limit, transformers writes a number of thirty digits.
+        # For a tokenizer without a limit, transformers writes a number of thirty digits.
         most = declared if isinstance(declared, int) and 1 <= declared <= LONGEST else LONGEST
         self._tokenizer.enable_truncation(length or most)
         self._tokenizer.enable_padding(length=length or None, pad_id=self.pad, direction="right")
@@ -140,7 +148,7 @@ class Tokens:
         return int(padding.get("pad_id", found or 0))
 
     def feeds(self, texts: Sequence[str], inputs: Sequence[TensorSpec]) -> dict[str, Array]:
-        """Return ids, mask and types of texts, [n, length], for the inputs that take them."""
+        """Return token ids, masks and types of texts, [n, length], by the name of the input."""
         encoded = self._tokenizer.encode_batch(list(texts))
         rows = {
             "mask": [each.attention_mask for each in encoded],
@@ -151,7 +159,7 @@ class Tokens:
 
 
 def token_kind(spec: TensorSpec) -> Literal["ids", "mask", "type"]:
-    """Return what an input of a network of texts takes, by its name."""
+    """Return what an input of a text encoder takes, by its name."""
     for kind in ("mask", "type"):
         if kind in spec.name:
             return kind
@@ -159,12 +167,12 @@ def token_kind(spec: TensorSpec) -> Literal["ids", "mask", "type"]:
 
 
 def takes_tokens(spec: TensorSpec) -> bool:
-    """Return whether an input is for tokens: whole numbers, [batch, length]."""
+    """Return whether an input takes tokens: integers, [batch, length]."""
     return spec.dtype in ("int64", "int32") and len(spec.shape) == 2
 
 
 def read_tokenizer_config(tokenizer: Path) -> dict[str, Any]:
-    """Return the fields of tokenizer_config.json beside a tokenizer; none where it is not there."""
+    """Return the fields of tokenizer_config.json beside a tokenizer, or {} if it is missing."""
     try:
         config = json.loads(tokenizer.with_name("tokenizer_config.json").read_bytes())
     except (OSError, ValueError):
@@ -173,12 +181,13 @@ def read_tokenizer_config(tokenizer: Path) -> dict[str, Any]:
 
 
 class Words(Closing):
-    """The vectors of texts, of which the last are kept; safe from any number of threads.
+    """Computes embeddings of texts and caches the latest ones. All methods are thread-safe.
 
     Attributes:
-        detector: finds what texts say; None of models that compare an image as a whole.
-        computed: number of texts that the network has read.
-        found: number of texts whose vector was there already.
+        spec: description of the text encoder.
+        detector: session of an open-vocabulary detector; None if the model compares whole images.
+        computed: number of texts that the model has read.
+        found: number of texts whose embedding was in the cache.
     """
 
     def __init__(
@@ -196,13 +205,13 @@ class Words(Closing):
         self._closed = False
 
     def read(self, texts: Sequence[str]) -> list[Embedding]:
-        """Return the vector of each text.
+        """Return the embedding of each text, from the cache if possible.
 
         Raises:
-            InvalidOption: there is no text, or too many, or one is empty or too long.
-            QueueFull: too many others wait for the network.
-            NotFinite: it computes no numbers.
-            ModelNotReady: it is closed.
+            InvalidOption: there are no texts or too many, or a text is blank or too long.
+            QueueFull: too many other requests wait for the text encoder.
+            NotFinite: an embedding contains NaN or infinity.
+            ModelNotReady: the model was unloaded.
         """
         check_texts(texts)
         with self._lock:
@@ -217,18 +226,23 @@ class Words(Closing):
 
     @property
     def finds(self) -> bool:
-        """True if it finds what texts say, and does not compare an image as a whole."""
+        """True for an open-vocabulary detector; False if the model compares whole images."""
         return self.detector is not None
 
     def infer(
         self, feeds: dict[str, Array], texts: tuple[str, ...], *, alone: bool
     ) -> dict[str, Array]:
-        """Run the detector that finds what texts say."""
+        """Run the open-vocabulary detector on preprocessed images, for these texts."""
         assert self.detector is not None, "the caller has checked it"
         return self.detector.infer(feeds | {PROMPTS: self.matrix(texts)[None]}, alone=alone)
 
     def classes(self, found: Embedding, options: PredictOptions) -> Classes:
-        """Rank the texts of a request by how much an image is like them."""
+        """Rank the texts of a request by their similarity to an image.
+
+        Args:
+            found: embedding of the image.
+            options: options of the request; `labels` are the texts.
+        """
         assert options.labels is not None, "the caller has checked it"
         cosines = self.matrix(options.labels) @ found.unit
         logits = self.spec.scale * cosines + (self.spec.bias or 0)
@@ -238,7 +252,7 @@ class Words(Closing):
         return best_classes((powers / powers.sum()).astype(np.float32), options)
 
     def close(self) -> None:
-        """Release the network's memory, once it has read. Calling it again does nothing."""
+        """Release the model's memory after the current call. A second call has no effect."""
         with self._computing:
             self._closed = True
             self._session.close()
@@ -246,7 +260,7 @@ class Words(Closing):
                 self.detector.close()
 
     def matrix(self, texts: tuple[str, ...]) -> Vectors:
-        """Return the vectors of length 1 of a list, [n, d]; raises as `read`."""
+        """Return the embeddings of texts, float32 [n, d], of length 1; errors as in `read`."""
         with self._lock:
             if (known := self._lists.get(texts)) is not None:
                 self._lists.move_to_end(texts)
@@ -268,7 +282,7 @@ class Words(Closing):
                 )
             self._waiting += 1
         try:
-            # One at a time: a second one would take the cores of images.
+            # Only one call at a time: a second one would take cores from image requests.
             with self._computing:
                 if self._closed:
                     raise ModelNotReady("the model was unloaded meanwhile: send the texts again")
