@@ -142,7 +142,7 @@ class Dense(Detector):
 
 
 def no_classes(columns: NDArray[Any], first: int) -> str | None:
-    """Return a reason if a column is not a class: a position, or with several classes 0 or 1 only.
+    """Return a reason if a column is a position, or, with several classes, has only 0 and 1.
 
     Args:
         columns: probabilities, [boxes, n].

@@ -93,7 +93,7 @@ def _expand(node: onnx.NodeProto, box_shape: Sequence[int], score_shape: Sequenc
         scores = write("Where", columns, np.array(_NOTHING), scores)
     best = None
     if _number(node, "class_agnostic", 0):
-        # Only the best class of a box can survive.
+        # Suppression across classes keeps only the best class of a box.
         best = write("ArgMax", scores, axis=2, keepdims=1)
         scores = write("GatherElements", scores, best, axis=2)
     _write_suppression(write, node, boxes, scores, best)

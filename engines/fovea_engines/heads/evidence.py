@@ -226,7 +226,7 @@ def no_sizes(columns: Columns, first: int) -> str | None:
 
 
 def no_corners(boxes: Columns) -> str | None:
-    """Return a reason if many corners x1 y1 x2 y2 [boxes, 4] have the second above or left."""
+    """Return a reason if many boxes x1 y1 x2 y2 [boxes, 4] have x2 < x1 or y2 < y1."""
     values = finite_rows(boxes)
     wrong = (
         ((values[:, 2] < values[:, 0]) | (values[:, 3] < values[:, 1])).mean() if len(values) else 0

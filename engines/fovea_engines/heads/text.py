@@ -191,7 +191,7 @@ HEADS: tuple[type[Head], ...] = (
     PpOcrDetection,
     Ctc.as_family("ctc"),
     Ctc.as_family("ctc-logits", logits=True),
-    # LPRNet stretches plates to 24 x 94, in BGR, less 127.5 and over 128.
+    # LPRNet stretches plates to 24 x 94 in BGR, with mean 127.5 and std 128.
     Ctc.as_family(
         "lprnet",
         logits=True,

@@ -167,7 +167,7 @@ class Detections(TaskResult):
             ``masks`` texts [n, k] for segmentation: JSON, as in the responses of /v1.
             ``keypoints`` float32 [n, k, points, 3] for pose models: x y in pixels, and a score.
             ``rotated`` float32 [n, k, 5] for rotated boxes: cx cy w h in pixels, angle in radians.
-            ``track_ids`` int32 [n, k] with `track`: -1 until the track is confirmed.
+            ``track_ids`` int32 [n, k] with `track`: -1 without a confirmed track.
             ``findings`` texts [n, k] for pipelines: the JSON that /v1 adds to the object.
         """
         most = max(map(len, found))

@@ -24,7 +24,7 @@ pairs that suppression would have skipped.
 """
 
 WORSE = np.triu(np.ones((BLOCK, BLOCK), dtype=np.bool_), k=1)
-"""Mask [better, worse] of the columns after each row. Boxes come best first, so they are worse."""
+"""Upper triangular mask [better, worse]: boxes come best first, so later ones are worse."""
 
 FARTHEST = 1e6
 """Largest valid coordinate, pixels. Larger ones show broken outputs, and areas overflow float32."""
