@@ -1,1 +1,1 @@
-"""Stores engines on disk in Triton's layout: cards, config.pbtxt, labels, version folders."""
+"""Stores engines on disk in Triton's layout: cards, config.pbtxt, labels, version directories."""

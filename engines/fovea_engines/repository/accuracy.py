@@ -1,4 +1,4 @@
-"""Defines the measured accuracy on labelled images in an engine's card."""
+"""The accuracy on labelled images in an engine's card."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ _COMPARED: Mapping[Overlap, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Accuracy of a detector as average precisions, 0 to 1.
+    """Accuracy of a detector as average precision, 0 to 1.
 
     Attributes:
-        map50_95: mean over classes and over the overlaps .50, .55 ... .95 that a match needs.
-        map50: mean over classes at overlap .50.
-        per_class: `map50_95` of each class that occurs in the labels, by name, or else by number.
-        by_size: `map50_95` of "small" (area under 32² pixels), "medium" and "large" (over 96²)
-            objects; None where there are none.
-        overlap: of what a match needs it.
-        box_map50_95: `map50_95` of the boxes, where that is of masks or keypoints; so is
-            `box_map50`.
+        images: number of images.
+        map50_95: mean over all classes and over the required overlaps 0.50, 0.55 ... 0.95.
+        map50: mean over all classes at overlap 0.50.
+        per_class: name or number of each class in the labels -> its `map50_95`.
+        by_size: `map50_95` of "small" (area below 32² pixels), "medium" and "large" (above 96²)
+            objects; None if there are none of the size.
+        overlap: overlap that a match requires.
+        box_map50_95: `map50_95` of the boxes, if `overlap` compares masks or keypoints.
+        box_map50: `map50` of the boxes, in the same case.
     """
 
     images: int
@@ -47,17 +48,17 @@ class Accuracy:
 
     @property
     def compared(self) -> str:
-        """Return the name of what overlaps, for people."""
+        """Return the name of the compared shapes, for people."""
         return _COMPARED[self.overlap]
 
     @property
     def figure(self) -> float:
-        """Return the figure that decides, `metric`."""
+        """Return the figure that decides about acceptance; `metric` is its name."""
         return self.map50_95
 
     @property
     def rows(self) -> dict[str, float | None]:
-        """Return each figure of all classes by its description."""
+        """Return the figures over all classes, by description."""
         found = {self.metric: self.map50_95, self.metric.removesuffix("-95"): self.map50}
         boxes = {"box mAP50-95": self.box_map50_95, "box mAP50": self.box_map50}
         sizes = {f"{self.metric} {size}": value for size, value in self.by_size.items()}
@@ -66,12 +67,13 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class ClassAccuracy:
-    """Accuracy of a classifier as shares of images, 0 to 1.
+    """Accuracy of a classifier as fractions of images, 0 to 1.
 
     Attributes:
-        top1: whose first class is that of the label.
-        top5: with the class of the label among the first five.
-        per_class: `top1` of the images of each class, by name, or else by number.
+        images: number of images.
+        top1: fraction of images whose best class is the label.
+        top5: fraction of images with the label among the best five classes.
+        per_class: name or number of each class -> `top1` of its images.
     """
 
     metric: ClassVar[str] = "top-1"
@@ -83,23 +85,24 @@ class ClassAccuracy:
 
     @property
     def figure(self) -> float:
-        """Return the figure that decides, `metric`."""
+        """Return the figure that decides about acceptance; `metric` is its name."""
         return self.top1
 
     @property
     def rows(self) -> dict[str, float | None]:
-        """Return each figure of all classes by its description."""
+        """Return the figures over all classes, by description."""
         return {self.metric: self.top1, "top-5": self.top5}
 
 
 @dataclass(frozen=True, slots=True)
 class MapAccuracy:
-    """Accuracy of semantic segmentation, 0 to 1, over all labelled pixels.
+    """Accuracy of semantic segmentation over all labelled pixels, 0 to 1.
 
     Attributes:
-        miou: mean over the classes in the labels of `per_class`.
-        pixel_accuracy: share of the pixels whose class is right.
-        per_class: intersection over union of the pixels of each class, by name, or else by number.
+        images: number of images.
+        miou: mean of `per_class`.
+        pixel_accuracy: fraction of pixels with the correct class.
+        per_class: name or number of each class -> intersection over union of its pixels.
     """
 
     metric: ClassVar[str] = "mIoU"
@@ -111,24 +114,24 @@ class MapAccuracy:
 
     @property
     def figure(self) -> float:
-        """Return the figure that decides, `metric`."""
+        """Return the figure that decides about acceptance; `metric` is its name."""
         return self.miou
 
     @property
     def rows(self) -> dict[str, float | None]:
-        """Return each figure of all classes by its description."""
+        """Return the figures over all classes, by description."""
         return {self.metric: self.miou, "pixel accuracy": self.pixel_accuracy}
 
 
 @dataclass(frozen=True, slots=True)
 class MatchAccuracy:
-    """Accuracy of embeddings as shares of images, 0 to 1.
+    """Accuracy of embeddings as fractions of images, 0 to 1.
 
     Attributes:
-        images: that were looked for, each among all others.
-        recall1: whose best match is of the same person or thing.
-        recall5: with such a match among the first five.
-        per_class: `recall1` of the images of each, by name.
+        images: number of query images. Each is compared with all other images.
+        recall1: fraction of images whose best match shows the same person or object.
+        recall5: fraction of images with such a match among the best five.
+        per_class: name of each person or object -> `recall1` of its images.
     """
 
     metric: ClassVar[str] = "recall@1"
@@ -140,23 +143,25 @@ class MatchAccuracy:
 
     @property
     def figure(self) -> float:
-        """Return the figure that decides, `metric`."""
+        """Return the figure that decides about acceptance; `metric` is its name."""
         return self.recall1
 
     @property
     def rows(self) -> dict[str, float | None]:
-        """Return each figure of all classes by its description."""
+        """Return the figures over all classes, by description."""
         return {self.metric: self.recall1, "recall@5": self.recall5}
 
 
 @dataclass(frozen=True, slots=True)
 class TextAccuracy:
-    """Accuracy of a recogniser of text.
+    """Accuracy of a text recogniser.
 
     Attributes:
-        exact: share of the images whose text is right to the last character.
-        similarity: mean of 1 less the edit distance over the length of the longer text.
-        character_errors: edits of all texts, over the characters of all labels.
+        images: number of images.
+        exact: fraction of images whose text is fully correct, 0 to 1.
+        similarity: mean of 1 minus the edit distance divided by the length of the longer text.
+        character_errors: number of edits over all texts, divided by the number of characters in all
+            labels.
     """
 
     metric: ClassVar[str] = "exact match"
@@ -168,17 +173,17 @@ class TextAccuracy:
 
     @property
     def per_class(self) -> dict[str, float]:
-        """Return nothing: texts have no classes."""
+        """Return an empty dict: texts have no classes."""
         return {}
 
     @property
     def figure(self) -> float:
-        """Return the figure that decides, `metric`."""
+        """Return the figure that decides about acceptance; `metric` is its name."""
         return self.exact
 
     @property
     def rows(self) -> dict[str, float | None]:
-        """Return each figure by its description."""
+        """Return the figures by description."""
         return {
             self.metric: self.exact,
             "edit similarity": self.similarity,
@@ -188,12 +193,13 @@ class TextAccuracy:
 
 @dataclass(frozen=True, slots=True)
 class AttributeAccuracy:
-    """Accuracy of several classifiers as shares of images, 0 to 1.
+    """Accuracy of several classifiers as fractions of images, 0 to 1.
 
     Attributes:
-        mean: of `per_class`.
-        all_right: of the images, those with every attribute right.
-        per_class: the share of images whose attribute is right, by its name.
+        images: number of images.
+        mean: mean of `per_class`.
+        all_right: fraction of images with every attribute correct.
+        per_class: name of each attribute -> fraction of images with the correct value.
     """
 
     metric: ClassVar[str] = "mean accuracy"
@@ -205,22 +211,23 @@ class AttributeAccuracy:
 
     @property
     def figure(self) -> float:
-        """Return the figure that decides, `metric`."""
+        """Return the figure that decides about acceptance; `metric` is its name."""
         return self.mean
 
     @property
     def rows(self) -> dict[str, float | None]:
-        """Return each figure of all attributes by its description."""
+        """Return the figures over all attributes, by description."""
         return {self.metric: self.mean, "all attributes right": self.all_right}
 
 
 @dataclass(frozen=True, slots=True)
 class PictureAccuracy:
-    """Closeness of pictures to the right ones, as means over images.
+    """Similarity of generated images to the correct ones, as means over images.
 
     Attributes:
-        ssim: structural similarity, up to 1 (Wang et al. 2004), of the three channels.
-        psnr: peak signal-to-noise ratio of the three channels together, dB; 100 at most.
+        images: number of images.
+        ssim: structural similarity of the three channels, up to 1 (Wang et al. 2004).
+        psnr: peak signal-to-noise ratio over the three channels, dB; at most 100.
     """
 
     metric: ClassVar[str] = "SSIM"
@@ -231,17 +238,17 @@ class PictureAccuracy:
 
     @property
     def per_class(self) -> dict[str, float]:
-        """Return nothing: pictures have no classes."""
+        """Return an empty dict: images have no classes."""
         return {}
 
     @property
     def figure(self) -> float:
-        """Return the figure that decides, `metric`."""
+        """Return the figure that decides about acceptance; `metric` is its name."""
         return self.ssim
 
     @property
     def rows(self) -> dict[str, float | None]:
-        """Return each figure by its description."""
+        """Return the figures by description."""
         return {self.metric: self.ssim, "PSNR, dB": self.psnr}
 
 
@@ -254,11 +261,11 @@ AnyAccuracy = (
     | AttributeAccuracy
     | PictureAccuracy
 )
-"""Each task has one type."""
+"""The accuracy of any task."""
 
 
 def accuracy_table(accuracy: Mapping[str, AnyAccuracy]) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of a table with a column for each precision, others last."""
+    """Return header and rows of a table with one column per entry, precisions first."""
     names = sorted(accuracy, key=lambda name: name not in get_args(Precision))
     columns = [accuracy[name].rows for name in names]
     rows = [[label, *(_figure(column[label]) for column in columns)] for label in columns[0]]

@@ -1,4 +1,4 @@
-"""Distributions of what an engine finds on the images of its build, to compare live ones with."""
+"""Distributions of an engine's results on the images of its build, to detect drift."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.task_result import TaskResult
 
 MIN_LIVE: Final = 20
-"""Images of fewer of which a distance would say nothing."""
+"""Smallest number of live images for which a distance is meaningful."""
 
 _CONF = PredictOptions().conf
 _BINS = 6
-# Classes with a bin of their own, and images that have one; the rest are others.
+# Largest number of classes with their own bin, and smallest number of images of such a class. The
+# last bin counts all other classes.
 _MAX_CLASSES, _MIN_OF_CLASS = 9, 5
-# Between edges: the card has few digits.
+# Rounding of edges, to keep the numbers in the card short.
 _STEP = 1e-4
 
 Floats = NDArray[np.float64]
 Found = tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32] | None, int]
-"""Scores, class ids, of objects the boxes, and the pixels of their image."""
+"""Scores, class ids, boxes (None without objects), and number of pixels of the image."""
 
 
 class QuantityValues(NamedTuple):
-    """Values of a quantity, and the number of the image that each is of."""
+    """Values of a quantity, and for each value the index of its image."""
 
     values: Floats
     image: NDArray[np.intp]
@@ -38,14 +39,14 @@ class QuantityValues(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """The number of images in each bin; one with several objects is shared out among theirs.
+    """The number of images in each bin. An image with several objects is divided among their bins.
 
     Attributes:
-        edges: between bins, ascending: what equals an edge is above it. Of classes their ids, each
-            of which is a bin; all others are in the last one.
-        counts: of each bin, the first of which is under the first edge.
-        spread: of single images: the sum over bins of their variance over their mean.
-        exact: edges are ids.
+        edges: ascending edges between bins; a value equal to an edge is in the upper bin. For
+            classes: the ids with their own bin; the last bin has all other classes.
+        counts: number of images in each bin. The first bin is below the first edge.
+        spread: sum over bins of variance / mean over single images.
+        exact: True if the edges are class ids.
     """
 
     edges: tuple[float, ...]
@@ -55,7 +56,7 @@ class Distribution:
 
     @classmethod
     def of(cls, found: QuantityValues, *, exact: bool) -> Self:
-        """Choose bins for values: equally many images in each, or one for each frequent class."""
+        """Choose bins with equal numbers of images, or one bin for each frequent class."""
         weights = _weights(found.image)
         if exact:
             ids, places = np.unique(found.values, return_inverse=True)
@@ -66,7 +67,7 @@ class Distribution:
             shares = np.linspace(0, 1, _BINS + 1)
             steps = np.quantile(found.values, shares, weights=weights, method="inverted_cdf")
             steps = np.floor(steps / _STEP)
-            # Beyond the largest value is a bin that only live images are in.
+            # The bin above the largest value is empty here, and may only contain live images.
             steps[-1] += 1
             edges = np.unique(steps) * _STEP
         made = cls(tuple(edges.round(4).tolist()), (), 0.0, exact)
@@ -82,7 +83,7 @@ class Distribution:
         return counts
 
     def _share_by_image(self, found: QuantityValues) -> Floats:
-        """Return the shares of each image that has values, in the bins."""
+        """Return the fractions of each image with values in the bins, [images, bins]."""
         edges, bins = np.array(self.edges), len(self.edges) + 1
         if self.exact:
             places = np.searchsorted(edges, found.values)
@@ -96,17 +97,20 @@ class Distribution:
         return flat.astype(np.float64).reshape(images, bins)
 
     def distance(self, live: Floats) -> float | None:
-        """Return the population stability index of live images, less what chance explains.
+        """Return the population stability index of live images, minus the part due to chance.
 
-        Of two samples of the same, spread * (1/n + 1/m) is the mean of the index; twice its
-        deviation is added. None: there are too few live images.
+        For two samples of the same distribution, spread * (1/n + 1/m) is the mean of the index. Two
+        standard deviations are added to it.
+
+        Returns:
+            The distance, at least 0; None if there are too few live images.
         """
         n, m = live.sum(), sum(self.counts)
         if n < MIN_LIVE:
             return None
         before = np.array(self.counts)
         used = (before > 0) | (live > 0)
-        # Half an image more in each bin: an empty one would be infinitely far.
+        # Each bin gets half an image more, because an empty bin would make the index infinite.
         want, have = ((each[used] + 0.5) / (each[used] + 0.5).sum() for each in (before, live))
         index = ((have - want) * np.log(have / want)).sum()
         free = max(1, used.sum() - 1)
@@ -116,13 +120,13 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The distributions of what an engine finds on the images of its build.
+    """The distributions of an engine's results on the images of its build.
 
     Attributes:
-        images: their number.
-        images_from: name of their folder.
-        quantities: "scores", "classes", "sizes" (root of the share of the image), "objects" (of an
-            image), "brightness"; as far as the task has them.
+        images: number of images.
+        images_from: name of their directory.
+        quantities: distributions of "scores", "classes", "sizes" (square root of the fraction of
+            the image), "objects" (per image) and "brightness", as far as the task has them.
     """
 
     images: int
@@ -131,7 +135,7 @@ class Baseline:
 
     @classmethod
     def of(cls, images_from: str, found: Sequence[Found], brightness: Sequence[float]) -> Self:
-        """Return the distributions of images: what was found on each, and how bright it is."""
+        """Return the distributions of images, from their results and their brightness (0 to 1)."""
         made = {
             name: Distribution.of(values, exact=name == "classes")
             for name, values in _quantities(found, brightness).items()
@@ -149,9 +153,10 @@ _NONE = QuantityValues(np.zeros(0), np.zeros(0, np.intp))
 
 
 def select_values(found: TaskResult | None, pixels: int) -> Found | None:
-    """Return what is compared of a result for an image of so many pixels; None of other tasks.
+    """Return the values of a result to compare, or None for other tasks.
 
-    It is quick, and keeps little of the result in memory.
+    It is quick, and the returned values need little memory. `pixels` is the number of pixels of the
+    image.
     """
     if isinstance(found, Detections):
         return found.scores, found.class_ids, found.boxes, pixels
@@ -161,7 +166,7 @@ def select_values(found: TaskResult | None, pixels: int) -> Found | None:
 
 
 def _quantities(found: Sequence[Found], brightness: Sequence[float]) -> dict[str, QuantityValues]:
-    """Return the values of each quantity; objects of a score under .25 do not count."""
+    """Return the values of each quantity. Objects with a score below 0.25 are left out."""
     of_images = {
         "brightness": QuantityValues(np.array(brightness, np.float64), np.arange(len(brightness)))
     }
@@ -189,5 +194,5 @@ def _quantities(found: Sequence[Found], brightness: Sequence[float]) -> dict[str
 
 
 def _weights(image: NDArray[np.intp]) -> Floats:
-    """Return weights of which those of an image add up to 1."""
+    """Return weights that add up to 1 for each image."""
     return 1 / np.bincount(image)[image] if len(image) else np.zeros(0)

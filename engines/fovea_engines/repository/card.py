@@ -45,9 +45,9 @@ from fovea_preprocess.text import counted
 CARD_FORMAT: Final = 1
 CARD_FILE = "card.json"
 HEAD_FILE = "head.py"
-"""The head of a user, beside the engine that it decodes."""
+"""File with the code of a user's head, beside the engine that it decodes."""
 NOTHING_SEEN: Final = "no image showed anything that the model finds"
-"""The doubt of a head against which no number could speak."""
+"""Doubt about a head if the images showed nothing that could confirm it."""
 
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 
@@ -57,10 +57,11 @@ class HeadCandidate:
     """A head family that was considered for the model.
 
     Attributes:
-        strength: of the evidence, weakest first: "rare", "possible", "shape", "names", "metadata";
-            None where the outputs exclude the family.
-        evidence: what speaks for it; None where the outputs exclude it.
-        against: what excludes it; None where nothing does.
+        family: name of the family.
+        strength: strength of the evidence, weakest first: "rare", "possible", "shape", "names",
+            "metadata"; None if the outputs exclude the family.
+        evidence: evidence for the family; None if the outputs exclude it.
+        against: evidence that excludes the family; None if there is none.
     """
 
     family: str
@@ -71,60 +72,67 @@ class HeadCandidate:
 
 @dataclass(frozen=True, slots=True)
 class EngineCard:
-    """Everything a server needs to know about an engine before it opens it.
+    """Everything that a server needs to know about an engine before it opens the engine.
 
     Attributes:
-        created: time of the build, UTC; None where no build was (a plain Triton repository).
-        content_key: sha256 of all that went in; equal keys build equal engines.
+        format: version of the card's format.
+        name: name of the model.
+        created: time of the build, UTC; None without a build (a plain Triton repository).
+        content_key: SHA-256 of all inputs of the build; equal keys build equal engines.
+        backend: name of the backend.
         backend_version: version of the runtime that compiled and checked the engine.
-        device: the processor it was checked on.
+        device: processor on which the engine was checked.
         precision: element type of the arithmetic.
-        onnx_sha256: of the source model, external data included.
-        files: file name in the version folder -> sha256; the one that is opened comes first.
-        max_batch: most rows one call may carry.
-        family: head family, e.g. "yolov8"; of a head in a file its name and the first digits of its
-            sha256, "my_head.py@0123456789ab"; None: not recognised, the engine serves tensors.
-        reason: evidence for that family, or against every family.
+        onnx_sha256: SHA-256 of the source model, including external data.
+        files: name of each file in the version directory -> SHA-256; the first file is the one to
+            open.
+        max_batch: largest batch size of a call.
+        inputs: inputs of the engine.
+        outputs: outputs of the engine.
+        family: head family, e.g. "yolov8". For a head in a file: its name and the first digits of
+            its SHA-256, "my_head.py@0123456789ab". None: not recognised, the engine serves tensors.
+        reason: evidence for the family, or against every family.
+        task: e.g. "detect"; "tensors" if unknown.
+        labels: class names by id; None if unknown.
+        preprocess: preprocessing of an image to an input row. Without a family, the usual YOLO
+            preprocessing is assumed. None if the model does not accept images.
+        agreement: agreement with the source; None without a build.
+        build_seconds: phase of the build -> seconds.
+        metadata: `metadata_props` of the source model.
+        calibration: calibration of INT8; None unless this build quantised the graph.
+        accuracy: precision -> accuracy on labelled images; "fp32" is the source model.
+        tensorrt: agreement of the graph that was exported for TensorRT, computed by ONNX Runtime;
+            None if none was requested.
+        judge: backend that computed the figures because the engine could not run; None otherwise.
+        builder: options of a TensorRT build; None for other backends.
+        gpu: GPU for which a TensorRT engine was built. None if it was built for the compute
+            capabilities in `builder`, and for other backends.
+        weight_bits: bits of INT8 weights: 7 if built for CPUs that overflow with 8.
+        cpu_features: instruction sets (names of Linux) with which the engine was verified and on
+            which its arithmetic depends; empty if every CPU computes it equally.
+        candidates: backends and precisions among which the build chose; empty if the user chose.
+        goal: criterion of the choice; None if the user chose.
+        refused: reason why the engine was rejected; None in every card of a published version.
         head_outputs: names of the outputs that the head reads, in its order; empty without a
             family, and in cards of earlier builds.
-        num_classes: of the head; None where unknown.
-        skeleton: of the keypoints that the head finds; None without them.
-        head_candidates: families that were considered, best first; empty in cards of earlier
-            builds, and where --head named the family.
-        sizes: agreement at some of the sizes, as "384x640" (height x width), where the engine takes
-            several; `agreement` is that at the largest, and `accuracy` has that "at one size", too.
-        head_doubt: what speaks against a family that --head named all the same, or --force-head
-            forced, or `NOTHING_SEEN`; None where nothing does.
-        preprocess_from: the origin of the preprocessing, for people: "by the family yolov8", "by
-            --preprocess", "a guess: ..."; None in cards of earlier builds, and where the model
-            takes no images.
-        task: e.g. "detect"; "tensors" where unknown.
-        labels: class names by id; None where unknown.
-        preprocess: preprocessing of an image to an input row; without a family the usual YOLO way
-            is assumed; None where the model takes no images.
-        source_preprocess: that of the source model, where the graph does the last part of it; None
-            where `preprocess` is the whole, and in cards of earlier builds.
-        agreement: None where no build was.
-        build_seconds: by phase of the build.
-        metadata: the source model's `metadata_props`.
-        calibration: None unless INT8 was written into the graph by this build.
-        accuracy: on labelled images, by precision; "fp32" is the source model.
-        tensorrt: agreement of the file that was prepared for TensorRT, as ONNX Runtime computes
-            it; None when none was requested.
-        judge: backend that computed the figures in the engine's place, where it could not run.
-        builder: options of a TensorRT build; None for others.
-        gpu: the one that a TensorRT engine was built for; None where it was for the compute
-            capabilities that `builder` names, and for other backends.
-        weight_bits: of INT8 weights: 7 where it was built for CPUs that saturate with 8.
-        cpu_features: instruction sets, by Linux's names, that it was verified with and that its
-            arithmetic depends on; empty for arithmetic that every CPU has.
-        candidates: backends and precisions that the build chose from; empty if the user named one.
-        goal: speed that it chose by; None if the user named one.
-        unproven: operators of TensorRT's plugins, for which nothing compared the engine with the
-            source; empty for a checked engine.
-        baseline: what it finds on the images of its build, which live images are compared with;
-            None without such images, of models without a head, and in cards of earlier builds.
-        refused: reason why it was not published; None in every card of a repository's versions.
+        num_classes: number of classes of the head; None if unknown.
+        skeleton: skeleton of the keypoints that the head returns; None without keypoints.
+        unproven: operators of TensorRT plugins because of which nothing compared the engine with
+            its source; empty for a checked engine.
+        head_candidates: considered families, best first; empty in cards of earlier builds, and if
+            --head set the family.
+        preprocess_from: origin of the preprocessing, for people: "by the family yolov8", "by
+            --preprocess", "a guess: ...". None in cards of earlier builds, and if the model does
+            not accept images.
+        source_preprocess: preprocessing of the source model, if the graph does the last part of it.
+            None if `preprocess` is complete, and in cards of earlier builds.
+        head_doubt: evidence against a family that --head or --force-head set, or `NOTHING_SEEN`;
+            None if there is none.
+        sizes: agreement at some sizes, e.g. "384x640" (height x width), if the engine accepts
+            several. `agreement` is measured at the largest size, and `accuracy` also has an entry
+            "at one size".
+        baseline: distributions of results on the images of the build, for drift detection. None
+            without such images, without a head, and in cards of earlier builds.
     """
 
     format: Literal[1]
@@ -172,7 +180,7 @@ class EngineCard:
 
     @property
     def cpu_mismatch(self) -> str | None:
-        """Return the reason why this CPU would compute something else; None if it would not."""
+        """Return the reason why this CPU would compute other results, or None."""
         if self.builder is not None:
             return None
         had = ", ".join(self.cpu_features)
@@ -191,7 +199,7 @@ class EngineCard:
 
     @property
     def backend_text(self) -> str:
-        """Describe what runs the engine, and what a TensorRT engine was built for."""
+        """Describe the backend, and the target of a TensorRT engine."""
         text = f"{self.backend} {self.backend_version}"
         if self.builder is None:
             return text
@@ -224,7 +232,7 @@ class EngineCard:
 
     @property
     def preprocess_text(self) -> str:
-        """Describe how an image becomes an input row, and who says so."""
+        """Describe the preprocessing and its origin."""
         if self.preprocess is None:
             return NO_FIGURE
         text = self.preprocess.text
@@ -234,7 +242,7 @@ class EngineCard:
 
     @property
     def guess(self) -> str | None:
-        """Warn of a head or a preprocessing that is a guess; None where both are known."""
+        """Return warnings about a guessed head or preprocessing; None if both are known."""
         warnings = []
         if self.head_doubt == NOTHING_SEEN:
             warnings.append(
@@ -251,20 +259,25 @@ class EngineCard:
         return "\n".join(warnings) or None
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types."""
+        """Convert the card to plain JSON types."""
         value: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
         return value
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Read the form that `to_json` writes; `InvalidModel` if it is damaged or newer."""
+        """Read the JSON that `to_json` writes.
+
+        Raises:
+            InvalidModel: the JSON is damaged, or a newer format.
+        """
         if isinstance(value, dict) and value.get("format", CARD_FORMAT) != CARD_FORMAT:
             raise InvalidModel(
                 f"the engine card has format {value['format']}, this Fovea reads {CARD_FORMAT}: "
                 "build the engine again with this version"
             )
         try:
-            # Through text, because only JSON's own rules are strict and take a list for a tuple.
+            # Validated as text, because only JSON's own rules are strict and accept a list as a
+            # tuple.
             card: Self = _ADAPTER.validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
@@ -276,7 +289,12 @@ class EngineCard:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the card at `path`; `NotFound` without one, `InvalidModel` if it is damaged."""
+        """Read the card at `path`.
+
+        Raises:
+            NotFound: the file does not exist.
+            InvalidModel: the card is damaged, or a newer format.
+        """
         try:
             return cls.from_json(json.loads(path.read_bytes()))
         except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Changes fields of a config.pbtxt, and leaves the rest of its text as it is."""
+"""Changes fields of a config.pbtxt, and keeps the rest of its text unchanged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from fovea_engines.repository.config_pbtxt import config_message, model_config_messages
 from fovea_engines.repository.model_config import ModelConfig
 
-# Of protobuf's text format: comments, strings, names, and single characters.
+# Tokens of protobuf's text format: comments, strings, names, and single characters.
 _TOKEN = re.compile(
     r"""(?P<comment>\#[^\n]*)|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|(?P<name>[A-Za-z_]\w*)|\S""",
     re.DOTALL,
@@ -18,20 +18,21 @@ _OPENING, _CLOSING = "{[<", "}]>"
 
 
 def edit_text(text: str, config: ModelConfig) -> str:
-    """Return the text of a config.pbtxt, with the fields that differ in a configuration.
+    """Return the text of a config.pbtxt with the changed fields of a configuration.
 
-    Comments and layout stay, but inside fields that change. Parameters change one by one.
+    Comments and layout stay, except inside fields that change. Each parameter is changed
+    separately.
 
     Args:
-        text: of a valid file.
-        config: read from it, then changed.
+        text: text of a valid file.
+        config: configuration that was read from the text, and then changed.
     """
     message = config_message(config)
     wanted, have = _parts(message), _parts(_parse(text))
     missing, pieces, at = dict(wanted), [], 0
     for start, end in _fields(text):
         named = _parts(_parse(text[start:end]))
-        # A field that is repeated is written whole, in place of its first mention.
+        # A repeated field is written as a whole, at its first position.
         new = [missing.pop(name) for name in named if name in missing]
         if any(wanted.get(name) != have[name] for name in named):
             pieces += [text[at:start], _text(new).rstrip("\n")]
@@ -40,12 +41,15 @@ def edit_text(text: str, config: ModelConfig) -> str:
     if missing:
         kept = f"{edited.rstrip()}\n" if edited.strip() else ""
         edited = kept + _text(missing.values())
-    # Should a way to write the format be unknown here, the layout is lost and nothing else.
+    # If the text uses syntax that this code does not know, only the layout is lost.
     return edited if _parts(_parse(edited)) == wanted else _text(wanted.values())
 
 
 def _fields(text: str) -> Iterator[tuple[int, int]]:
-    """Find where fields at the top begin and end; none of the schema has a name for its value."""
+    """Yield start and end of the top-level fields.
+
+    No field in the schema has a name as its value.
+    """
     depth, start, end = 0, -1, -1
     for token in _TOKEN.finditer(text):
         if token["comment"]:
@@ -67,7 +71,7 @@ def _parse(text: str) -> Any:
 
 
 def _parts(message: Any) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Split a message, as JSON, into its fields; parameters one by one."""
+    """Split a message into JSON fields. Each parameter is a field of its own."""
     from google.protobuf import json_format
 
     plain = json_format.MessageToDict(message, preserving_proto_field_name=True)

@@ -48,14 +48,14 @@ DATA_TYPES = {
     },
     **{f"float{bits}": f"TYPE_FP{bits}" for bits in (16, 32, 64)},
 }
-"""numpy's name of an element type -> the one in config.pbtxt."""
+"""NumPy's name of an element type -> its name in config.pbtxt."""
 
-# Bytes that take a second to parse, while other models wait.
+# Largest size of a file in bytes. Parsing it takes a second, and other models wait meanwhile.
 _LONGEST = 256 << 10
 
 
 def config_text(card: EngineCard) -> str:
-    """Return the text of a config.pbtxt; the same for the same card."""
+    """Return the text of a config.pbtxt. Equal cards give equal texts."""
     from google.protobuf import text_format
 
     text: str = text_format.MessageToString(config_message(config_of(card)))
@@ -78,16 +78,16 @@ def config_of(card: EngineCard) -> ModelConfig:
             ModelOutput(**make_tensor_fields(spec, batched=batched > 0), label_filename=labels)
             for spec in card.outputs
         ),
-        # Ultralytics' Triton client reads names, stride and task here, as a Python literal.
+        # Ultralytics' Triton client reads names, stride and task from here, as a Python literal.
         parameters={"metadata": ModelParameter(repr(card.metadata))},
     )
 
 
 def update_config(config: ModelConfig, before: EngineCard, after: EngineCard) -> ModelConfig:
-    """Return a configuration for another engine than the one that was served `before`.
+    """Return a configuration for a new engine that replaces another one.
 
-    Fields that are as a build writes them for that one are written for the new one; what somebody
-    else has written stays.
+    Fields that equal the build's defaults for the engine `before` get the defaults for the engine
+    `after`. Fields that somebody edited stay.
     """
     old, new = config_of(before), config_of(after)
     make_tensor_fields = ("backend", "platform", "input", "output", "max_batch_size")
@@ -97,7 +97,11 @@ def update_config(config: ModelConfig, before: EngineCard, after: EngineCard) ->
 
 
 def read_config(path: Path) -> ModelConfig:
-    """Read a config.pbtxt; an empty configuration if the file is missing."""
+    """Read a config.pbtxt; return an empty configuration if the file does not exist.
+
+    Raises:
+        InvalidModel: the file is not a valid configuration.
+    """
     from google.protobuf import text_format
 
     message = model_config_messages().ModelConfig()
@@ -108,7 +112,7 @@ def read_config(path: Path) -> ModelConfig:
                 f"{size_text(_LONGEST)}: shorten it"
             )
         try:
-            # Windows editors write a byte order mark first.
+            # utf-8-sig: Windows editors begin files with a byte order mark.
             text_format.Parse(path.read_text(encoding="utf-8-sig"), message)
         except text_format.ParseError as error:
             reason = str(error).partition(" : ")[2].rstrip(".") or error
@@ -122,7 +126,11 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def parse_config(text: str) -> ModelConfig:
-    """Parse the JSON of a request to load a model; numbers may be strings."""
+    """Parse the JSON configuration of a load request. Numbers may be strings.
+
+    Raises:
+        InvalidModel: the JSON is not a valid configuration.
+    """
     from google.protobuf import json_format
 
     try:
@@ -136,7 +144,7 @@ def parse_config(text: str) -> ModelConfig:
 
 
 def config_message(config: ModelConfig) -> Message:
-    """Build the `ModelConfig` message: all fields of the source, with those that were changed."""
+    """Return the `ModelConfig` message with all fields of the source and the changed fields."""
     from google.protobuf import json_format
 
     changed = _json(config, orjson.loads(config.source))
@@ -144,14 +152,14 @@ def config_message(config: ModelConfig) -> Message:
 
 
 def drop_version_policy(config: ModelConfig) -> bytes:
-    """Return the fields of the file, without its version policy, as JSON to compare."""
+    """Return the fields of the file without the version policy, as JSON for comparisons."""
     source = orjson.loads(config.source)
     source.pop("version_policy", None)
     return orjson.dumps(source)
 
 
 def fields_in_source(config: ModelConfig) -> frozenset[str]:
-    """Name the fields that the file sets: "optimization.graph", "instance_group.count"."""
+    """Return the names of the fields in the file, e.g. "instance_group.count"."""
     return frozenset(_names(orjson.loads(config.source)))
 
 
@@ -169,8 +177,8 @@ def _names(value: Any, prefix: str = "") -> Iterator[str]:
 def model_config_messages() -> ModuleType:
     """Return the module with `ModelConfig`, the schema of config.pbtxt.
 
-    It is loaded by its path: importing it by name runs `tritonclient.grpc`, which imports all of
-    grpc (0.27 s and 37 MB), and the schema needs none of it.
+    The module is loaded by its path. An import by name would run `tritonclient.grpc`, which imports
+    all of grpc (0.27 s and 37 MB). The schema does not need it.
     """
     package = importlib.util.find_spec("tritonclient")
     assert package is not None, "tritonclient is a dependency"
@@ -192,14 +200,15 @@ def _adapter() -> TypeAdapter[ModelConfig]:
 def _read_message(message: Message) -> ModelConfig:
     from google.protobuf import json_format
 
-    # Sorted, because the order of protobuf maps is undefined.
+    # The keys are sorted, because the order of protobuf maps is undefined.
     source = json_format.MessageToJson(
         message, preserving_proto_field_name=True, indent=None, sort_keys=True
     )
     try:
         return replace(_adapter().validate_json(source), source=source)
     except ValidationError as error:
-        # The message fits the schema in all but numbers of enums, which protobuf leaves open.
+        # Only enum numbers can be invalid here: protobuf checks everything else, but allows any
+        # number.
         first = error.errors()[0]
         raise InvalidModel(_unknown_number(first["input"], first["loc"])) from error
 
@@ -222,7 +231,7 @@ def _unknown_number(number: object, place: tuple[int | str, ...]) -> str:
 
 
 def _json(value: Any, source: Any) -> Any:
-    """Convert to JSON; fields that the source has and no dataclass stay, and defaults stay out."""
+    """Convert to JSON; keep fields of the source that have no dataclass field, omit defaults."""
     if is_dataclass(value):
         known = source or {}
         changed = {
@@ -238,9 +247,10 @@ def _json(value: Any, source: Any) -> Any:
     if isinstance(value, tuple):
         return [_json(*pair) for pair in zip_longest(value, (source or ())[: len(value)])]
     if isinstance(value, float):
-        # The schema's floats are float32, and the shortest decimal of the largest is beyond it.
+        # The schema has float32 values. The shortest decimal of the largest float32 is out of its
+        # range.
         exact = float(np.float32(value))
-        # "NaN" and "Infinity" are the names that protobuf reads.
+        # protobuf reads the names "NaN" and "Infinity".
         return exact if isfinite(exact) else str(Decimal(exact))
     return value
 
@@ -250,7 +260,7 @@ def _default(field: Field[Any]) -> object:
 
 
 def tensor_spec(tensor: ConfigTensor, max_batch: int) -> TensorSpec:
-    """Convert an input or output, adding the batch dimension where `max_batch` is not 0."""
+    """Convert an input or output; add the batch dimension if `max_batch` is not 0."""
     kind = tensor.data_type
     dtype = next((dtype for dtype, name in DATA_TYPES.items() if name == kind), kind)
     return TensorSpec(tensor.name, dtype, (-1, *tensor.dims) if max_batch else tensor.dims)
@@ -259,7 +269,7 @@ def tensor_spec(tensor: ConfigTensor, max_batch: int) -> TensorSpec:
 def make_tensor_fields(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
     """Return the fields of a tensor: name, data_type, dims and reshape.
 
-    An empty `dims` is not valid. Triton declares one number for each row as [1], reshaped to [].
+    An empty `dims` is not valid. For one number per row, Triton requires [1], reshaped to [].
     """
     dims = spec.shape[1:] if batched else spec.shape
     reshape = ModelTensorReshape() if batched and not dims else None
@@ -272,10 +282,11 @@ class Ensemble:
     """The inputs, outputs and models of an ensemble.
 
     Attributes:
-        max_batch: most rows of a request; 0 where the first dimension is no batch.
-        inputs: tensors that clients send, with the batch dimension.
-        outputs: tensors that clients receive, with the batch dimension.
-        steps: the models, in the order of the file.
+        name: name of the ensemble.
+        max_batch: largest batch size of a request; 0 if the first dimension is not the batch.
+        inputs: tensors that clients send, including the batch dimension.
+        outputs: tensors that clients receive, including the batch dimension.
+        steps: models in the order of the file.
     """
 
     name: str
@@ -286,14 +297,14 @@ class Ensemble:
 
     @classmethod
     def of(cls, config: ModelConfig, name: str) -> Self:
-        """Convert the configuration of the named model."""
+        """Convert the configuration of a model."""
         rows = config.max_batch_size
         inputs = tuple(tensor_spec(tensor, rows) for tensor in config.input)
         outputs = tuple(tensor_spec(tensor, rows) for tensor in config.output)
         return cls(name, rows, inputs, outputs, config.steps)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types."""
+        """Convert the ensemble to plain JSON types."""
         steps = [
             {
                 "model": step.model_name,

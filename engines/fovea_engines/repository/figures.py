@@ -1,4 +1,4 @@
-"""Defines the measured figures of an engine's card."""
+"""The measured figures in an engine's card."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from fovea_preprocess.text import counted
 
 Precision = Literal["fp32", "bf16", "fp16", "int8"]
 Goal = Literal["throughput", "latency"]
-"""Most images/s of parallel calls with a core each, or least time of a lone call with all cores."""
+"""Criterion of a build's choice.
+
+"throughput": most images per second of parallel calls with one core each. "latency": shortest time
+of a single call with all cores.
+"""
 
 Overlap = Literal["IoU", "mask IoU", "OKS", "rotated IoU"]
-"""By what objects are compared: boxes, masks, keypoints (COCO's similarity), or rotated boxes."""
+"""Overlap of objects: of boxes, masks, keypoints (COCO's OKS), or rotated boxes."""
 
 SHIPPED: Final = "photographs that ship with Fovea"
-"""Stands for the folder of images where a build was given none."""
+"""Name of the image directory in figures of a build without its own images."""
 
 NO_FIGURE: Final = "-"
 _NAMES_SHOWN = 8
@@ -25,14 +29,17 @@ _SAME = 0.98
 
 @dataclass(frozen=True, slots=True)
 class StageAgreement:
-    """Agreement of a stage with the reference of its pipeline.
+    """Agreement of a pipeline's stage with a recorded reference.
 
     Attributes:
-        engine: that answers for it, and the one it has replaced since the reference, for people.
-        objects: of the reference; of a later stage, those of them that it saw then and now.
-        agreement: 0 to 1; 0, too, if it saw objects then or now, and none twice.
-        differs: the largest difference, and names that have changed, for people; or empty.
-        undo: the command by which the engine of the reference answers again; empty if none does.
+        stage: name of the stage.
+        engine: text about the engine of the stage, and the engine that it replaced since the
+            reference.
+        objects: number of objects in the reference; for a later stage, of objects that it saw both
+            times.
+        agreement: 0 to 1; also 0 if the stage saw objects, but none of them both times.
+        differs: text about the largest difference and changed names; may be empty.
+        undo: command that makes the engine of the reference current again; empty if there is none.
     """
 
     stage: str
@@ -44,18 +51,21 @@ class StageAgreement:
 
     @property
     def same(self) -> bool:
-        """Return True if it answers as before, as closely as an engine in FP16 would."""
+        """Return True if the stage's results are as close as those of an FP16 engine."""
         return self.agreement >= _SAME
 
 
 @dataclass(frozen=True, slots=True)
 class WorstImage:
-    """An image on which an engine loses most of the source's detections; see `Agreement`.
+    """An image on which an engine loses many of the source's detections; see `Agreement`.
 
     Attributes:
-        lost: half a detection for each that is missed or extra, and 1 minus the overlap for each
-            that both find; without detections 1 minus the quality.
-        missed: None without a known head, and so is `extra`.
+        name: name of the image.
+        quality: quality of the image, 0 to 1.
+        lost: half a detection for each missed or extra detection, plus 1 minus the overlap for each
+            shared detection. Without detections, 1 minus the quality.
+        missed: number of detections that only the source has; None without a known head.
+        extra: number of detections that only the engine has; None without a known head.
     """
 
     name: str
@@ -67,34 +77,36 @@ class WorstImage:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Comparison of the built engine with its source model, run as it is.
+    """Comparison of the built engine with its unchanged source model.
 
     Attributes:
-        images_from: name of their folder, or `SHIPPED`; None in cards of older builds.
-        detections: compared detections of the source model, in FP32 before suppression; 0 without a
-            known head.
-        missed: detections that only the source has, after suppression.
-        extra: detections that only the engine has, after suppression.
-        overlap: by what they are compared.
-        mean_iou: mean overlap of those that both find; None where there are none.
-        score_drift: mean of the engine's score minus the source's; None where there are none.
-        quality: panoptic quality of the detections, 0 to 1, which combines overlap and matches;
-            without detections, 1 minus the relative error of the outputs.
-        box_px: largest difference of a box corner, pixels of the model's input; in FP32 weighted by
-            score, see `IdentityCheck`.
+        images: number of images.
+        detections: number of compared detections of the source model, in FP32 before NMS; 0 without
+            a known head.
+        box_px: largest difference of a box corner, in pixels of the model's input. In FP32 it is
+            weighted by the score, see `IdentityCheck`.
         score: largest difference of a score.
-        output_error: largest difference of a raw output, over that output's largest value; 1e30
-            where one is NaN or has another shape. An end-to-end head sorts its rows, so two swapped
-            rows of equal score count in full.
-        same_top: share of images on which a classifier's first class is the same; None for other
-            models, and so is `same_order`.
-        same_order: share of the source's first five classes that are in the same place.
-        shared: how far the results of both are the same, 0 to 1, where they are neither objects
-            nor classes; None for other models.
-        shares: what `shared` measures, for people.
-        worst: the images that lower the quality most, by `lost`; none when all agree fully.
-        replaced: number of images on which the source was run by OpenVINO, as what ONNX Runtime
-            computes there is not finite.
+        output_error: largest difference of a raw output, divided by the largest value of this
+            output. It is 1e30 if a value is NaN or a shape differs. An end-to-end head sorts its
+            rows, so two swapped rows of equal score count in full.
+        missed: number of detections that only the source has, after NMS.
+        extra: number of detections that only the engine has, after NMS.
+        mean_iou: mean overlap of shared detections; None if there are none.
+        score_drift: mean of the engine's score minus the source's score; None if there are none.
+        quality: panoptic quality of the detections, 0 to 1, which combines overlap and matches.
+            Without detections, 1 minus the relative error of the outputs.
+        same_top: fraction of images with the same best class; None for models other than
+            classifiers.
+        same_order: fraction of the source's best five classes at the same rank; None for other
+            models.
+        images_from: name of the image directory, or `SHIPPED`; None in cards of older builds.
+        worst: images that lower the quality most, by `lost`; empty if all agree fully.
+        overlap: overlap by which detections are compared.
+        shared: fraction of equal results, 0 to 1, for models without objects and classes; None for
+            other models.
+        shares: what `shared` compares, for people.
+        replaced: number of images on which OpenVINO ran the source, because ONNX Runtime computed
+            NaN or infinite values.
     """
 
     images: int
@@ -113,7 +125,7 @@ class Agreement:
     worst: tuple[WorstImage, ...] = ()
     overlap: Overlap = "IoU"
     shared: float | None = None
-    shares: str = "maps"  # of cards of older builds
+    shares: str = "maps"  # default for cards of older builds
     replaced: int = 0
 
     def text(self, precision: Precision) -> str:
@@ -155,7 +167,7 @@ class Agreement:
         return f"outputs within {self.output_error:.2g} on {images}{same_top}{quality}"
 
     def rows(self, precision: Precision) -> dict[str, str]:
-        """Return each figure as text, by its description."""
+        """Return the figures as text, by description."""
         rows = {"images": str(self.images)}
         if self.replaced:
             rows["of these with OpenVINO as the reference"] = str(self.replaced)
@@ -188,7 +200,7 @@ class Agreement:
 
     @property
     def least(self) -> float:
-        """Return the quality, or the share of images with the same first class where it is less."""
+        """Return the smaller of quality and `same_top`."""
         return self.quality if self.same_top is None else min(self.quality, self.same_top)
 
     @property
@@ -205,22 +217,23 @@ class Agreement:
 
 
 Method = Literal["percentile", "minmax", "entropy", "mse"]
-"""The ways to choose the range of a tensor from the values that it had."""
+"""Methods that derive the range of a tensor from its values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Source of an INT8 engine's ranges.
+    """Source of the ranges of an INT8 engine.
 
     Attributes:
         method: "percentile", "minmax", "entropy" or "mse".
-        images_sha256: over their bytes, in their order.
-        preprocess_sha256: digest of the preprocessing, the same as in serving.
-        layers: number of layers that multiply integers.
+        images: number of calibration images.
+        images_sha256: SHA-256 of the bytes of all images in order.
+        preprocess_sha256: digest of the preprocessing, which serving also uses.
+        layers: number of layers with integer multiplications.
         kept_float: names of the quantisable layers that stay float.
-        reused: the ranges come from an earlier build of the same model and images.
-        gains: agreement that each block gains in float, largest first; empty without a search.
-        remarks: what the images lack, and what to do.
+        reused: True if the ranges come from an earlier build of the same model and images.
+        gains: block -> agreement that it gains in float, largest first; empty without a search.
+        remarks: deficiencies of the images, and advice.
     """
 
     method: str
@@ -235,7 +248,7 @@ class Calibration:
 
     @property
     def layers_text(self) -> str:
-        """Describe the layers in INT8, and those kept in float."""
+        """Describe the layers in INT8, and the layers kept in float."""
         kept = self.kept_float
         if not kept:
             return f"{counted(self.layers, 'layer')} in INT8"
@@ -249,13 +262,17 @@ class CandidateFigures:
     """A backend and a precision that a build could choose.
 
     Attributes:
-        alone_ms: median time of a decoded image, from letterbox to boxes, with all cores,
-            milliseconds; None where it was not timed, and so is `images_per_s`.
-        images_per_s: median rate of such images in parallel, one core each.
-        quality: agreement with the source model, 0 to 1; None where it was not verified.
-        accuracy: on labelled images, in the `metric`; None without them.
-        problem: reason why it could not be chosen.
-        kept: it is the engine.
+        backend: name of the backend.
+        precision: precision of the engine.
+        alone_ms: median time in milliseconds for one decoded image, from letterbox to boxes, with
+            all cores; None if it was not measured.
+        images_per_s: median rate of such images in parallel calls with one core each; None if it
+            was not measured.
+        quality: agreement with the source model, 0 to 1; None if it was not verified.
+        accuracy: accuracy on labelled images; None without labels.
+        metric: name of the accuracy; None without labels.
+        problem: reason why it could not be chosen; None if it could.
+        kept: True for the chosen engine.
     """
 
     backend: str
@@ -273,7 +290,7 @@ def candidate_table(
     candidates: Sequence[CandidateFigures], goal: Goal
 ) -> tuple[list[str], list[list[str]]]:
     """Return header and rows of a table with a row for each candidate."""
-    # Labels decide if there are any.
+    # The accuracy decides if there are labels.
     labelled = next((one.metric for one in candidates if one.metric is not None), None)
     rows = [
         [
@@ -306,12 +323,12 @@ def _outcome(one: CandidateFigures, candidates: Sequence[CandidateFigures], goal
         faster = (one.alone_ms or 0.0) < (kept.alone_ms or 0.0)
     else:
         faster = (one.images_per_s or 0.0) > (kept.images_per_s or 0.0)
-    # By its figure it is faster, but not in three rounds of four.
+    # Its median is faster, but not in three of four rounds.
     return "not faster" if faster else "slower"
 
 
 def left_out_text(candidates: Sequence[CandidateFigures]) -> str:
-    """Return the reasons why candidates were left out, one a line."""
+    """Return the reasons why candidates were left out, one line per reason."""
     names: dict[str, list[str]] = {}
     for one in candidates:
         if one.problem:

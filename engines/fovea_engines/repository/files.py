@@ -1,4 +1,4 @@
-"""Writes files with errors that name the space a full disk lacks; digests; exchanges folders."""
+"""Writes files with clear errors for full disks, computes digests, and exchanges directories."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ from fovea_preprocess.errors import NotFound
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file; raises as `writing`."""
+    """Write a file. It raises the errors of `writing`."""
     with writing(path, len(content)):
         path.write_bytes(content)
 
 
 @contextmanager
 def writing(path: Path, size: int) -> Iterator[None]:
-    """Explain an error of the block, which writes `size` bytes to a file.
+    """Add details to an OSError in a block that writes `size` bytes to a file.
 
-    The `OSError` has the same number, the file's name, and the sizes where space is lacking.
+    Raises:
+        OSError: the same error number, with the file name, and the missing space if the disk is
+            full.
     """
     try:
         yield
     except OSError as error:
         number, reason = error.errno or errno.EIO, error.strerror or str(error)
         if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            # The space that the file already takes was free before.
+            # Space that the file already uses was free before.
             written = path.stat().st_size if path.exists() else 0
             free = shutil.disk_usage(path.parent).free + written
             reason = {
@@ -49,12 +51,16 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e6:,.2f} MB"
 
 
-# From Linux' fcntl.h and fs.h.
+# Constants of Linux's fcntl.h and fs.h.
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def swap(one: Path, other: Path) -> None:
-    """Exchange the paths of two folders; `OSError` where the file system cannot (NFS)."""
+    """Exchange the paths of two directories.
+
+    Raises:
+        OSError: the file system does not support it, e.g. NFS.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     paths = os.fsencode(one), os.fsencode(other)
     if libc.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE):
@@ -63,13 +69,17 @@ def swap(one: Path, other: Path) -> None:
 
 
 def text_of(content: bytes) -> str:
-    """Decode a text that people wrote: UTF-8, or what a byte order mark says, as of Windows."""
+    """Decode a text file as UTF-8, or as UTF-16 if it has that byte order mark, as on Windows."""
     marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return content.decode("utf-16" if marked else "utf-8-sig")
 
 
 def file_sha256(path: Path) -> str:
-    """Return the sha256 of a file's bytes, as hex; `NotFound` if there is no such file."""
+    """Return the SHA-256 of a file's bytes in hexadecimal.
+
+    Raises:
+        NotFound: the file does not exist.
+    """
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -78,6 +88,6 @@ def file_sha256(path: Path) -> str:
 
 
 def json_sha256(value: Any) -> str:
-    """Return the sha256 of a value's canonical JSON form, as hex."""
+    """Return the SHA-256 of a value's canonical JSON form in hexadecimal."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

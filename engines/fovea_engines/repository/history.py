@@ -1,4 +1,4 @@
-"""The history of a model: which of its versions were made current, in the order of time."""
+"""The history of a model: when which version became current."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from fovea_engines.repository.files import writing
 from fovea_preprocess.errors import InvalidModel
 
 HISTORY_FILE = "history.jsonl"
-"""In the model's folder: a line of JSON for each event, and lines are only added."""
+"""File in the model's directory with one line of JSON per event. Lines are only appended."""
 
-# So many rollbacks lead back.
+# Largest number of versions that rollbacks can go back.
 _MAX_EARLIER = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The events of a model, and what follows from them.
+    """The events of a model, and the state that follows from them.
 
     Attributes:
-        events: the oldest first.
-        current: the version that answers requests which name none; None: the newest.
-        earlier: those before it; a rollback goes to the last.
-        canary: the event of the canary that runs; None without one.
+        events: events, oldest first.
+        current: version that answers requests without a version; None means the newest.
+        earlier: versions that were current before; a rollback returns to the last of them.
+        canary: event of the running canary; None if there is none.
     """
 
     events: tuple[Mapping[str, Any], ...] = ()
@@ -41,9 +41,13 @@ class History:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the file of a model's folder; InvalidModel names a line that is no event."""
+        """Read the history in a model's directory.
+
+        Raises:
+            InvalidModel: the file cannot be read, or a line is not an event.
+        """
         path = folder / HISTORY_FILE
-        # A pipe would never end.
+        # Reading a named pipe would block forever.
         if path.exists() and not path.is_file():
             raise InvalidModel(f"{folder.name}/{HISTORY_FILE} is not a file: move it away")
         try:
@@ -54,7 +58,7 @@ class History:
             ) from error
         found, events = cls(), []
         for number, line in enumerate(lines, 1):
-            # A line without an end was never written to it: its writer was killed.
+            # An incomplete line was never an event: its writer was killed.
             if line.endswith(b"\n"):
                 try:
                     events.append(json.loads(line))
@@ -67,7 +71,11 @@ class History:
         return replace(found, events=tuple(events))
 
     def _apply(self, event: Mapping[str, Any]) -> Self:
-        """Return what follows from an event; KeyError, TypeError or ValueError where it is none."""
+        """Return the state after an event.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is not a valid event.
+        """
         action, version, previous = event["action"], event["version"], event["previous"]
         if (
             min(index(version), index(previous)) < 1
@@ -76,7 +84,8 @@ class History:
             raise ValueError(event)
         earlier, current, canary = self.earlier, version, None
         if action == "promote" and event.get("built"):
-            # The newest version answers until somebody promotes one, whatever is built.
+            # The newest version is current until somebody promotes one, so builds do not change
+            # `current`.
             if self.current is None:
                 earlier = (*earlier, previous)[-_MAX_EARLIER:]
             return replace(self, earlier=earlier)
@@ -85,7 +94,7 @@ class History:
                 if previous != version:
                     earlier = (*earlier, previous)[-_MAX_EARLIER:]
             case "rollback":
-                # That of a canary ends it, and no more.
+                # The rollback of a canary only ends the canary.
                 earlier = earlier if self.canary else earlier[:-1]
             case "canary":
                 current, canary = previous, event
@@ -96,9 +105,10 @@ class History:
         return replace(self, current=current, earlier=earlier, canary=canary)
 
     def served(self, chosen: Iterable[int], there: Sequence[int]) -> tuple[int, ...]:
-        """Add the current version and the canary to those that a policy has chosen.
+        """Return the versions of a policy, plus the current version and the canary.
 
-        Only versions that are `there`; ascending, but the current one last.
+        Only versions in `there` are returned. They are ascending, except that the current one is
+        last.
         """
         ours = () if self.canary is None else (self.canary["version"],)
         wanted = {*chosen, self.current, *ours}
@@ -107,16 +117,19 @@ class History:
 
 @contextmanager
 def open_history(folder: Path) -> Iterator[BinaryIO]:
-    """Open the history of a model's folder, which nobody else writes until the block ends.
+    """Open and lock the history of a model's directory until the block ends.
 
-    It may wait for that. A new file that stays empty is removed. Raises OSError.
+    It waits while another process has the lock. A new file that stays empty is removed.
+
+    Raises:
+        OSError: the file cannot be opened.
     """
     path = folder / HISTORY_FILE
     while True:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-            # The last owner of the lock may have removed the file.
+            # The previous owner of the lock may have removed the file.
             if os.fstat(file.fileno()).st_nlink:
                 try:
                     yield file
@@ -129,20 +142,20 @@ def open_history(folder: Path) -> Iterator[BinaryIO]:
 
 
 def append_event(file: BinaryIO, folder: Path, event: Mapping[str, Any]) -> None:
-    """Write an event with its time, and wait until the disk has it.
+    """Append an event with the current time, and wait until it is on the disk.
 
     Args:
-        file: of `open_history`.
-        folder: of the model.
-        event: the rest of it.
+        file: file from `open_history`.
+        folder: directory of the model.
+        event: fields of the event without the time.
 
     Raises:
-        OSError: it cannot be written; the file is as it was.
+        OSError: the event cannot be written; the file is unchanged.
     """
     path = folder / HISTORY_FILE
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     line = json.dumps({"at": at, **event}) + "\n"
-    # A writer that was killed may have left a part of a line.
+    # A writer that was killed may have left a partial line.
     whole = path.read_bytes().rfind(b"\n") + 1
     file.truncate(whole)
     file.seek(whole)

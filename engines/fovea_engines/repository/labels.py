@@ -1,4 +1,4 @@
-"""Reads and writes class names, one per line, as in Triton's `label_filename`."""
+"""Reads and writes class names, one per line, like Triton's `label_filename`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 
 LABELS_FILE = "labels.txt"
 LABEL_SETS: Mapping[str, int] = {"coco": 80, "coco91": 91, "imagenet": 1000}
-"""Class names that many models share: name of the set, which is its file in label_sets/ -> count"""
+"""Sets of class names that many models share.
+
+Name of the set, and of its file in label_sets/ -> number of names.
+"""
 
 
 def find_labels(name: str) -> tuple[str, ...]:
-    """Read one of `LABEL_SETS`, or the file of that path; raises as `read_labels`."""
+    """Read one of `LABEL_SETS`, or a file of labels.
+
+    Raises:
+        NotFound: the file does not exist.
+        InvalidOption: the file is not a text file of labels.
+    """
     if name in LABEL_SETS:
         with as_file(files(__package__) / "label_sets" / f"{name}.txt") as path:
             return read_labels(path)
@@ -34,12 +42,17 @@ def find_labels(name: str) -> tuple[str, ...]:
 
 
 def set_of(classes: int | None) -> str | None:
-    """Return the name of the set with as many labels; None where there is none."""
+    """Return the name of the set with this number of labels, or None."""
     return next((name for name, count in LABEL_SETS.items() if count == classes), None)
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """Read class names by id, without blank lines at the end; `InvalidOption` if there are none."""
+    """Read class names, indexed by class id. Blank lines at the end are ignored.
+
+    Raises:
+        NotFound: the file does not exist.
+        InvalidOption: the file is not text, or is empty.
+    """
     try:
         text = text_of(path.read_bytes())
     except FileNotFoundError as error:
@@ -52,5 +65,5 @@ def read_labels(path: Path) -> tuple[str, ...]:
 
 
 def labels_text(labels: tuple[str, ...]) -> str:
-    """Format class names for `read_labels`."""
+    """Format class names in the form that `read_labels` reads."""
     return "".join(f"{' '.join(label.split())}\n" for label in labels)

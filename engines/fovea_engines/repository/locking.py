@@ -1,6 +1,6 @@
-"""Locks folders across threads and processes; the kernel releases the lock of a dead process.
+"""Locks directories across threads and processes. The kernel releases the locks of dead processes.
 
-So temporary folders that a killed process left behind are known, and removed by the next one.
+So each process can recognise temporary directories of killed processes, and removes them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Of folders that their owner locks, and no others.
+# Prefix of temporary directories that their owner has locked.
 _PREFIX = "fovea-tmp-"
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock; waits while another has it."""
+    """Hold the lock of a directory; wait until it is free."""
     descriptor = lock(folder, fcntl.LOCK_EX)
     try:
         yield
@@ -29,7 +29,11 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def lock(folder: Path, operation: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> int:
-    """Lock a folder until the descriptor is closed; BlockingIOError: another has it."""
+    """Lock a directory until the returned descriptor is closed.
+
+    Raises:
+        BlockingIOError: another owner has the lock.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, operation)
@@ -41,7 +45,10 @@ def lock(folder: Path, operation: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> int:
 
 @contextmanager
 def temporary_folder(kind: str) -> Iterator[Path]:
-    """Make a folder for a while, with the `kind` in its name; abandoned ones are removed first."""
+    """Create a temporary directory for the block, with `kind` in its name.
+
+    Abandoned temporary directories are removed first.
+    """
     remove_abandoned()
     folder, owner = _make_owned(kind)
     try:
@@ -54,7 +61,7 @@ def temporary_folder(kind: str) -> Iterator[Path]:
 def _make_owned(kind: str) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-"))
-        # Another process may take it for abandoned before it is locked.
+        # Another process may consider it abandoned, and remove it, before it is locked.
         with suppress(BlockingIOError, FileNotFoundError):
             owner = lock(folder)
             try:
@@ -65,9 +72,9 @@ def _make_owned(kind: str) -> tuple[Path, int]:
 
 
 def remove_abandoned() -> None:
-    """Remove the temporary folders of this user whose process is gone."""
+    """Remove the temporary directories of this user whose process has ended."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # its process lives, or it is gone meanwhile
+        with suppress(OSError):  # the process still runs, or the directory was removed meanwhile
             found = folder.lstat()
             if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode):
                 continue

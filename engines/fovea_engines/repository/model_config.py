@@ -1,7 +1,7 @@
-"""The fields of config.pbtxt that Fovea acts on, under the names they have there.
+"""The fields of config.pbtxt that Fovea uses, under their original names.
 
-Source: model_config.proto of Triton. A field that is added here is read, and sent to clients with
-what the server changes in it. Fields that are not here only pass through, in `ModelConfig.source`.
+Source: model_config.proto of Triton. The server reads the fields in this file, may change them, and
+sends them to clients. All other fields are only passed through in `ModelConfig.source`.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from fovea_engines.repository.model_config_scheduling import (
 )
 from fovea_preprocess.errors import InvalidModel
 
-# Parameters of Triton's OpenVINO backend; here all backends take them.
+# Parameters of Triton's OpenVINO backend. In Fovea they work for all backends.
 NUM_THREADS = "INFERENCE_NUM_THREADS"
 NUM_STREAMS = "NUM_STREAMS"
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """Serve the newest versions; 0 stands for 1."""
+    """Serve the newest versions; 0 means 1."""
 
     num_versions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Serve every version."""
+    """Serve all versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Specific:
-    """Serve these versions."""
+    """Serve only these versions."""
 
     versions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelVersionPolicy:
-    """One of three policies at most."""
+    """The version policy; at most one of the three fields is set."""
 
     latest: Latest | None = None
     all: All | None = None
@@ -51,20 +51,20 @@ class ModelVersionPolicy:
 
 
 def serve_only(version: int) -> ModelVersionPolicy:
-    """Return the policy that serves one version."""
+    """Return the policy that serves only one version."""
     return ModelVersionPolicy(specific=Specific((version,)))
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTensorReshape:
-    """The engine's shape of a tensor, without the batch."""
+    """Shape of the engine's tensor without the batch dimension."""
 
     shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigTensor:
-    """An input or output; its `dims` are without the batch, -1 for any size."""
+    """An input or output; `dims` excludes the batch dimension, and -1 means any size."""
 
     name: str = ""
     data_type: str = "TYPE_INVALID"
@@ -75,13 +75,13 @@ class ConfigTensor:
 
     @property
     def engine_dims(self) -> tuple[int, ...]:
-        """Dimensions of the engine's tensor, without the batch."""
+        """Dimensions of the engine's tensor without the batch dimension."""
         return self.dims if self.reshape is None else self.reshape.shape
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInput(ConfigTensor):
-    """An input."""
+    """An input of a model."""
 
     format: str = "FORMAT_NONE"
     allow_ragged_batch: bool = False
@@ -90,14 +90,14 @@ class ModelInput(ConfigTensor):
 
 @dataclass(frozen=True, slots=True)
 class ModelOutput(ConfigTensor):
-    """An output."""
+    """An output of a model."""
 
     label_filename: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedMemoryBuffer:
-    """Transfers to a GPU go through pinned memory."""
+    """Use of pinned memory for transfers to a GPU."""
 
     enable: bool = False
 
@@ -130,7 +130,7 @@ class ModelParameter:
 
 @dataclass(frozen=True, slots=True)
 class WarmupInput:
-    """An input of a sample; zeros unless it is random or comes from a file."""
+    """An input of a warm-up request: zeros, random numbers, or a file."""
 
     data_type: str = "TYPE_INVALID"
     dims: tuple[int, ...] = ()
@@ -140,7 +140,7 @@ class WarmupInput:
 
 @dataclass(frozen=True, slots=True)
 class ModelWarmup:
-    """A request that the model answers `count` times before it is ready."""
+    """A request that runs `count` times before the model is ready."""
 
     name: str = ""
     batch_size: int = 0
@@ -150,14 +150,14 @@ class ModelWarmup:
 
 @dataclass(frozen=True, slots=True)
 class ModelTransactionPolicy:
-    """A decoupled model sends any number of answers to a request."""
+    """In a decoupled model, a request may have any number of responses."""
 
     decoupled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ModelResponseCache:
-    """Answers of the model may come from the response cache."""
+    """Use of the response cache for the model."""
 
     enable: bool = False
 
@@ -167,8 +167,8 @@ class ModelConfig:
     """The configuration of a model.
 
     Attributes:
-        max_batch_size: 0 where tensors have no batch dimension.
-        source: all fields of the file as JSON, also those that are not here. Only
+        max_batch_size: largest batch size; 0 if tensors have no batch dimension.
+        source: all fields of the file as JSON, including fields that Fovea does not use. Only
             `repository.config_pbtxt` reads it.
     """
 
@@ -195,12 +195,12 @@ class ModelConfig:
 
     @property
     def threads(self) -> int | None:
-        """Cores for all calls on a CPU; None where the file does not say, or says AUTO."""
+        """Number of CPU cores for all calls; None if the file has no number, or AUTO."""
         return self._number(NUM_THREADS)
 
     @property
     def streams(self) -> int | None:
-        """Parallel calls; None where the file does not say, or says AUTO."""
+        """Number of parallel calls; None if the file has no number, or AUTO."""
         return self._number(NUM_STREAMS)
 
     def _number(self, parameter: str) -> int | None:
@@ -216,30 +216,34 @@ class ModelConfig:
 
     @property
     def instances(self) -> int:
-        """Number of instances in all groups; 0 where the file does not say."""
+        """Number of instances in all groups; 0 if the file has none."""
         groups = (group for group in self.instance_group if not group.passive)
         return sum(group.count * max(1, len(group.gpus)) for group in groups)
 
     @property
     def has_tensors(self) -> bool:
-        """True if it names inputs and outputs, so that none are taken from the engine."""
+        """True if the file lists inputs and outputs, so they are not read from the engine."""
         return bool(self.input) and bool(self.output)
 
     @property
     def steps(self) -> tuple[EnsembleStep, ...]:
-        """Steps of an ensemble; none for other models."""
+        """Steps of an ensemble; empty for other models."""
         return () if self.ensemble_scheduling is None else self.ensemble_scheduling.step
 
     @property
     def composing(self) -> dict[str, set[int]]:
-        """Models that an ensemble runs -> their versions, -1 for any."""
+        """Models of an ensemble -> their versions; -1 means any version."""
         models: dict[str, set[int]] = {}
         for step in self.steps:
             models.setdefault(step.model_name, set()).add(step.model_version)
         return models
 
     def served(self, versions: Sequence[int]) -> tuple[int, ...]:
-        """Choose the versions to serve from those on disk (ascending); `InvalidModel` if none."""
+        """Return the versions to serve among the ascending versions on disk.
+
+        Raises:
+            InvalidModel: the policy selects none of them.
+        """
         policy = self.version_policy or ModelVersionPolicy()
         if policy.all is not None:
             chosen = tuple(versions)

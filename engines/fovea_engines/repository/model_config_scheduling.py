@@ -12,9 +12,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class ModelQueuePolicy:
-    """The limits of a queue; 0 for none.
+    """The limits of a queue; 0 means no limit.
 
-    After its timeout a request is refused (REJECT), or moves behind all others (DELAY). A request
+    After its timeout a request is rejected (REJECT) or moved behind all others (DELAY). A request
     may set a shorter timeout if the policy allows it.
     """
 
@@ -25,11 +25,11 @@ class ModelQueuePolicy:
 
     @property
     def rejects(self) -> bool:
-        """True if a request is refused after its timeout."""
+        """True if a request is rejected after its timeout."""
         return self.timeout_action == "REJECT"
 
     def timeout_us(self, asked_us: int) -> int:
-        """Compute the microseconds that a request may wait; `asked_us` is 0 if it sets none."""
+        """Return the timeout of a request in microseconds; `asked_us` is its own timeout, or 0."""
         if self.allow_timeout_override and 0 < asked_us < self.default_timeout_microseconds:
             return asked_us
         return self.default_timeout_microseconds
@@ -37,7 +37,7 @@ class ModelQueuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelDynamicBatching:
-    """Requests share batches."""
+    """Settings of batches that contain several requests."""
 
     preferred_batch_size: tuple[int, ...] = ()
     max_queue_delay_microseconds: int = 0
@@ -50,7 +50,7 @@ class ModelDynamicBatching:
 
 @dataclass(frozen=True, slots=True)
 class StrategyDirect:
-    """A sequence keeps its slot of a batch."""
+    """Scheduling of sequences in which each sequence keeps its slot of the batch."""
 
     max_queue_delay_microseconds: int = 0
     minimum_slot_utilization: float = 0.0
@@ -58,7 +58,7 @@ class StrategyDirect:
 
 @dataclass(frozen=True, slots=True)
 class StrategyOldest:
-    """Batches are made of the oldest requests of all sequences."""
+    """Scheduling of sequences in which batches contain the oldest requests of all sequences."""
 
     preferred_batch_size: tuple[int, ...] = ()
     max_queue_delay_microseconds: int = 0
@@ -67,7 +67,7 @@ class StrategyOldest:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One meaning of a control input, and its values for false and true."""
+    """One meaning of a control input, with its values for false and true."""
 
     kind: str = "CONTROL_SEQUENCE_START"
     int32_false_true: tuple[int, ...] = ()
@@ -86,14 +86,14 @@ class ControlInput:
 
 @dataclass(frozen=True, slots=True)
 class InitialState:
-    """The state that a sequence begins with; from a file, or zeros."""
+    """The first state of a sequence, from a file or zeros."""
 
     data_file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceState:
-    """An output that is the input of the sequence's next request."""
+    """An output that becomes an input of the next request in the sequence."""
 
     input_name: str = ""
     output_name: str = ""
@@ -104,7 +104,7 @@ class SequenceState:
 
 @dataclass(frozen=True, slots=True)
 class ModelSequenceBatching:
-    """Requests of a sequence run in order."""
+    """Settings of sequences, whose requests run in order."""
 
     direct: StrategyDirect | None = None
     oldest: StrategyOldest | None = None
@@ -115,7 +115,7 @@ class ModelSequenceBatching:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleStep:
-    """One model of an ensemble; the maps lead from its tensors to those of the ensemble."""
+    """One model of an ensemble. The maps connect its tensors to tensors of the ensemble."""
 
     model_name: str = ""
     model_version: int = 0
@@ -124,7 +124,7 @@ class EnsembleStep:
 
     @property
     def version(self) -> int | None:
-        """The version to run; None for the one that the model's policy prefers."""
+        """The version to run; None means the version that the policy of the model prefers."""
         return self.model_version if self.model_version > 0 else None
 
 

@@ -1,4 +1,4 @@
-"""Defines the options of a TensorRT build."""
+"""The options of a TensorRT build."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 
 _LEVELS = range(6)
 
-# The type of a shared object, ET_DYN, is the half word at 16 (elf(5)).
+# Marks of a shared object: its type, ET_DYN, is the 16-bit value at byte 16 (elf(5)).
 _ELF, _TYPE_AT, _SHARED = b"\x7fELF", 16, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Ascending batches of an optimization profile: the fewest rows, the usual, and the most."""
+    """Batch sizes of an optimization profile, ascending: smallest, usual and largest."""
 
     min: int
     opt: int
@@ -36,16 +36,21 @@ class Profile:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a profile such as "1,4,8"."""
+        """Parse a profile such as "1,4,8".
+
+        Raises:
+            InvalidOption: the text is not a profile.
+        """
         if not re.fullmatch(r"\s*\d{1,6}\s*(,\s*\d{1,6}\s*){2}", text):
             raise InvalidOption(f"profile is {text!r}; write three batches MIN,OPT,MAX, e.g. 1,4,8")
         return cls(*map(int, text.split(",")))
 
 
 def default_profiles(max_batch: int) -> tuple[Profile, ...]:
-    """Return profiles of up to `max_batch` rows: TensorRT times kernels for the usual batch alone.
+    """Return profiles for batch sizes up to `max_batch`, one of them for a single image.
 
-    A single image, which most requests have, is not to run kernels that were chosen for many.
+    TensorRT optimizes kernels only for the usual batch size of a profile. Most requests have a
+    single image, which should not run kernels for large batches.
     """
     single = Profile(1, 1, 1)
     return (single,) if max_batch == 1 else (single, Profile(2, max_batch, max_batch))
@@ -53,14 +58,19 @@ def default_profiles(max_batch: int) -> tuple[Profile, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A library of plugins: its absolute path at build, with links resolved, and its digest."""
+    """A library of plugins: its absolute path at the build, with links resolved, and its digest."""
 
     path: Path
     sha256: str
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """Describe the library at `path` without loading it."""
+        """Describe the library at `path` without loading it.
+
+        Raises:
+            NotFound: the file does not exist.
+            InvalidOption: the file is not a shared library.
+        """
         try:
             with path.open("rb") as file:
                 start = file.read(_TYPE_AT + 2)
@@ -80,15 +90,19 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True)
 class BuilderOptions:
-    """Options of a TensorRT build; `InvalidOption` when a value is out of its range.
+    """Options of a TensorRT build.
 
     Attributes:
-        workspace: most bytes of GPU memory that a layer may use besides its tensors; None is
-            TensorRT's default, all of it.
-        level: optimization level, 0 to 5: higher builds more slowly and runs faster.
-        capabilities: compute capabilities to build for ahead of time, e.g. ("80", "89"); empty
-            builds for this machine's GPU.
+        profiles: optimization profiles.
+        workspace: largest GPU memory in bytes that a layer may use besides its tensors; None means
+            TensorRT's default, all memory.
+        level: optimization level, 0 to 5; higher levels build more slowly and run faster.
+        capabilities: compute capabilities of an ahead-of-time build, e.g. ("80", "89"); empty means
+            this machine's GPU.
         plugins: libraries of plugins that the model needs.
+
+    Raises:
+        InvalidOption: a value is out of its range.
     """
 
     profiles: tuple[Profile, ...] = (Profile(1, 1, 1),)
@@ -107,17 +121,17 @@ class BuilderOptions:
 
     @property
     def max_batch(self) -> int:
-        """Return the most rows of any profile."""
+        """Return the largest batch size of all profiles."""
         return max(profile.max for profile in self.profiles)
 
 
 def target(options: BuilderOptions) -> str:
-    """Describe the GPUs that a plan is built for."""
+    """Describe the GPUs for which a plan is built."""
     named = [f"SM{capability}" for capability in options.capabilities]
     return ", ".join(named) or str(gpu_here() or "the GPU here")
 
 
 def parse_capabilities(text: str) -> tuple[str, ...]:
-    """Parse compute capabilities such as "80,89" or "8.0,8.9", without duplicates."""
+    """Parse compute capabilities such as "80,89" or "8.0,8.9"; remove duplicates."""
     names = (part.strip().lower().removeprefix("sm").lstrip("_") for part in text.split(","))
     return tuple(dict.fromkeys(name.replace(".", "") for name in names))

@@ -1,4 +1,4 @@
-"""Hides paths of the machine in cards, for all who may ask a server."""
+"""Removes paths of this machine from cards, because anybody may read a card from the server."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.figures import Agreement
 
-# Folders of an absolute path in a text. The slashes of https://host/page do not begin one.
+# The directories of an absolute path in a text. The slashes in https://host/page do not match.
 _FOLDERS = re.compile(r"""(?<![\w:/.~])(?:~?/|[A-Za-z]:\\)(?=\S)(?:[^\s/\\'",;:]+[/\\])*""")
 
 
 def public_card(card: EngineCard) -> EngineCard:
-    """Return the card with names of files and folders in place of their paths."""
+    """Return the card with file and directory names instead of their paths."""
     builder = card.builder
     if builder is not None:
         plugins = tuple(replace(one, path=Path(one.path.name)) for one in builder.plugins)
@@ -35,12 +35,12 @@ def public_card(card: EngineCard) -> EngineCard:
 
 
 def public_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Strip paths of folders: exporters write into metadata what a model was trained on."""
+    """Remove paths of directories: exporters write the path of the training data into metadata."""
     return {key: _FOLDERS.sub("", value) for key, value in metadata.items()}
 
 
 def _agreement(found: Agreement | None) -> Agreement | None:
-    """Strip the path of the images, which older cards have."""
+    """Remove the directory path of the images, which older cards contain."""
     if found is None or found.images_from is None:
         return found
     return replace(found, images_from=Path(found.images_from).name)

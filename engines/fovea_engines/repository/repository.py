@@ -1,4 +1,4 @@
-"""Manages a model repository on disk in Triton's layout: NAME/VERSION/, with config.pbtxt."""
+"""Manages a model repository on disk in Triton's layout: NAME/VERSION/ and NAME/config.pbtxt."""
 
 from __future__ import annotations
 
@@ -23,22 +23,29 @@ from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 DEFAULT_REPOSITORY = Path("repository")
 """Default repository of commands."""
 FAILED_FOLDER = "failed-build"
-"""Folder of a model that holds the report of its last refused build; it is no version."""
+"""Directory of a model with the report of its last rejected build. It is not a version."""
 REPORT_FILE = "card.md"
-"""The report of a build, in the folder of the version."""
+"""File with the report of a build, in the directory of the version."""
 
 Standing = Literal["current", "served", "not served"]
-"""A server loads a "served" version. The "current" one answers requests that name no version."""
+"""Standing of a version.
+
+A server loads "served" versions. The "current" version answers requests that name no version.
+"""
 
 _LISTED = 10
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 _MODELS = ("model.onnx", "model.xml", "model.plan", "model.engine")
-# Triton's rule: only whole numbers without leading zeros are versions.
+# Triton's rule: versions are whole numbers without leading zeros.
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
 
 def check_name(name: str) -> str:
-    """Return `name` if it can name a model: not hidden, and not leading out of the repository."""
+    """Return `name` if it is a valid model name: not hidden, and inside the repository.
+
+    Raises:
+        InvalidOption: the name is invalid.
+    """
     if not _NAME.fullmatch(name):
         raise InvalidOption(
             f"{name!r} cannot name a model: use letters, digits, '_', '-' and '.', "
@@ -49,15 +56,19 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelRepository:
-    """Models and their versions under one folder.
+    """Models and their versions in one directory.
 
-    Readers only see complete versions: a version appears, or is replaced, by one rename.
+    Readers see only complete versions: a single rename adds or replaces a version.
     """
 
     root: Path
 
     def folders(self) -> tuple[str, ...]:
-        """Return the names of the folders that may hold a model, sorted."""
+        """Return the sorted names of the directories that may contain a model.
+
+        Raises:
+            NotFound: the repository does not exist.
+        """
         if not self.root.is_dir():
             advice = "make one with `fovea build`"
             if self.root.suffix == ".onnx" and self.root.is_file():
@@ -67,20 +78,20 @@ class ModelRepository:
         return tuple(sorted(path.name for path in found))
 
     def misnamed(self) -> tuple[str, ...]:
-        """Return the names of folders with a model in them that cannot name it, sorted."""
+        """Return the sorted names of directories with a model but an invalid model name."""
         found = (p for p in self.root.iterdir() if not _NAME.fullmatch(p.name) and p.is_dir())
         return tuple(sorted(p.name for p in found if p.name[0] != "." and _holds_model(p)))
 
     def models(self) -> tuple[str, ...]:
-        """Return the names of the models with at least one version, sorted.
+        """Return the sorted names of the models with at least one version.
 
-        Folders that cannot be read are left out: see `unreadable`.
+        Directories that cannot be read are left out; see `unreadable`.
         """
         denied = self.unreadable()
         return tuple(name for name in self.folders() if name not in denied and self.versions(name))
 
     def unreadable(self) -> tuple[str, ...]:
-        """Return the names of the folders that this user may not read, sorted."""
+        """Return the sorted names of the directories that this user may not read."""
 
         def is_denied(name: str) -> bool:
             try:
@@ -92,9 +103,9 @@ class ModelRepository:
         return tuple(filter(is_denied, self.folders()))
 
     def versionless(self) -> tuple[str, ...]:
-        """Return the names of folders with a model in them, but in no version's folder, sorted.
+        """Return the sorted names of directories that contain a model, but no version directory.
 
-        A version of a model whose folder was taken for a repository is none of them.
+        If a model's directory is used as a repository, its versions are not listed.
         """
         return tuple(
             name
@@ -105,7 +116,7 @@ class ModelRepository:
         )
 
     def versions(self, name: str) -> tuple[int, ...]:
-        """Return the versions of a model, ascending; empty when the model does not exist."""
+        """Return the versions of a model, ascending; empty if the model does not exist."""
         folder = self.root / check_name(name)
         if not folder.is_dir():
             return ()
@@ -113,17 +124,23 @@ class ModelRepository:
         return tuple(sorted(int(p.name) for p in found))
 
     def latest(self, name: str) -> int:
-        """Return the highest version of a model; `NotFound` if it does not exist."""
+        """Return the highest version of a model.
+
+        Raises:
+            NotFound: the model does not exist.
+        """
         versions = self.versions(name)
         if not versions:
             raise NotFound(f"no model {name!r} in {self.root}")
         return versions[-1]
 
     def served(self, name: str) -> tuple[int, ...]:
-        """Return the versions that a server loads: config.pbtxt decides, and the history.
+        """Return the versions that a server loads, by config.pbtxt and the history.
 
-        The last of them answers requests that name none; the others are ascending. InvalidModel: a
-        file is damaged, or config.pbtxt names no version that is there.
+        They are ascending, except that the last one answers requests without a version.
+
+        Raises:
+            InvalidModel: a file is damaged, or config.pbtxt selects no existing version.
         """
         config, there = read_config(self.root / check_name(name) / CONFIG_FILE), self.versions(name)
         chosen = replace(config, name=name).served(there)
@@ -131,25 +148,32 @@ class ModelRepository:
         return history.served(chosen, there) if history.events else chosen
 
     def served_or_none(self, name: str) -> tuple[int, ...]:
-        """Return the versions that are served; none where config.pbtxt is wrong."""
+        """Return the versions that are served; empty if config.pbtxt is invalid."""
         with suppress(InvalidModel, InvalidOption):
             return self.served(name)
         return ()
 
     def standing(self, name: str, version: int) -> Standing:
-        """Return whether a version answers requests that name none, or is loaded at all."""
+        """Return if a version is "current", "served" or "not served"."""
         served = self.served_or_none(name)
         if version in served[-1:]:
             return "current"
         return "served" if version in served else "not served"
 
     def history(self, name: str) -> History:
-        """Read the history of a model, empty if none was promoted; raises as `History.read`."""
+        """Read the history of a model; empty without a file.
+
+        It raises the errors of `History.read`.
+        """
         folder = self.root / check_name(name)
         return History.read(folder) if (folder / HISTORY_FILE).exists() else History()
 
     def folder(self, name: str, version: int | None = None) -> Path:
-        """Return the folder of a version, by default the latest; `NotFound` lists its versions."""
+        """Return the directory of a version, by default of the latest one.
+
+        Raises:
+            NotFound: the model or version does not exist.
+        """
         latest = self.latest(name)
         if version is not None and version not in self.versions(name):
             known = ", ".join(map(str, self.versions(name)))
@@ -159,7 +183,11 @@ class ModelRepository:
         return self.root / name / str(version or latest)
 
     def path_of(self, model: str) -> Path:
-        """Return the folder of the named model; without one, `model` as a path."""
+        """Return the directory of the model with this name, or else `model` as a path.
+
+        Raises:
+            NotFound: neither exists.
+        """
         own = self.root / model
         if _NAME.fullmatch(model) and own.is_dir():
             return own
@@ -180,11 +208,11 @@ class ModelRepository:
         return f"; its models are {', '.join(known[:_LISTED])}{more}"
 
     def next_version(self, name: str) -> int:
-        """Return the version that the next build of `name` gets."""
+        """Return the number of the next version of `name`."""
         return max(self.versions(name), default=0) + 1
 
     def find(self, name: str, content_key: str) -> int | None:
-        """Return the newest version of `name` with this content key; None without one."""
+        """Return the newest version of `name` with this content key, or None."""
         for version in reversed(self.versions(name)):
             try:
                 card = EngineCard.read(self.folder(name, version) / CARD_FILE)
@@ -196,12 +224,12 @@ class ModelRepository:
 
     @contextmanager
     def publish(self, name: str) -> Iterator[Path]:
-        """Publish a new version atomically: the caller fills the folder that is yielded.
+        """Publish a new version atomically. The caller fills the yielded directory.
 
-        It is hidden and empty. When the block ends without an error, it becomes
-        ``NAME/<next version>``, unless a version with its card's content key has appeared
-        meanwhile: then, and when the block raises, it is removed. The next build removes leftovers
-        of a killed one.
+        The yielded directory is hidden and empty. If the block ends without an error, the directory
+        becomes ``NAME/<next version>``. If the block raises, or a version with the content key of
+        its card was published meanwhile, the directory is removed. The next build removes
+        directories that a killed build left.
         """
         check_name(name)
         self.root.mkdir(parents=True, exist_ok=True)
@@ -220,12 +248,12 @@ class ModelRepository:
     def preview(
         self, name: str, staging: Path, texts: Mapping[str, str]
     ) -> Iterator[tuple[Path, int]]:
-        """Yield a temporary folder of a model as it will be with one more version, and its number.
+        """Yield a temporary model directory with one more version, and the number of that version.
 
         Args:
-            name: of the model.
-            staging: holds the files of the version.
-            texts: the files that will be written beside the versions.
+            name: name of the model.
+            staging: directory with the files of the version.
+            texts: name -> text of the files that will be written beside the versions.
         """
         number, model = self.next_version(name), self.root / name
         with temporary_folder("preview") as folder:
@@ -240,11 +268,12 @@ class ModelRepository:
 
     @contextmanager
     def replace(self, name: str, version: int) -> Iterator[Path]:
-        """Replace a version in one step: the caller fills the folder, as in `publish`.
+        """Replace a version atomically. The caller fills the yielded directory, as in `publish`.
 
         Raises:
             NotFound: the version does not exist.
-            OSError: the repository cannot be written, or its file system cannot exchange folders.
+            OSError: the repository cannot be written, or its file system cannot exchange
+                directories.
         """
         folder = self.folder(name, version)
         with self._staging(name) as staging:
@@ -256,11 +285,11 @@ class ModelRepository:
                 _sync(self.root)
 
     def remove(self, name: str, version: int) -> None:
-        """Remove a version: it goes in one step. The next build removes what a kill has left.
+        """Remove a version atomically. The next build removes files that a killed process left.
 
         Raises:
             NotFound: the version does not exist.
-            InvalidOption: it is served.
+            InvalidOption: the version is served.
         """
         with self._staging(name) as staging, locked(self.root):
             folder = self.folder(name, version)
@@ -271,19 +300,19 @@ class ModelRepository:
 
     @contextmanager
     def hold(self, name: str) -> Iterator[None]:
-        """Hold the model's lock, across threads and processes."""
+        """Hold the lock of a model, across threads and processes."""
         with locked(self.root / check_name(name)):
             yield
 
     def write_beside(self, name: str, file: str, text: str) -> None:
-        """Write a file of the model outside its versions atomically."""
+        """Write a file in a model's directory, beside its versions, atomically."""
         model = self.root / check_name(name)
-        # The name is constant, so the next build overwrites the leftover of a killed one.
+        # The name is constant, so the next build overwrites the file of a killed build.
         new = model / f".{file}.new"
         with locked(self.root):
             try:
                 write_file(new, text.encode())
-                new.chmod(0o644)  # regardless of the umask, because another user's server reads it
+                new.chmod(0o644)  # despite the umask: a server of another user reads the file
                 _sync(new)
                 new.replace(model / file)
             finally:
@@ -291,11 +320,11 @@ class ModelRepository:
         _sync(model)
 
     def remove_folder(self, name: str, folder: str) -> None:
-        """Remove a folder of a model that is no version; nothing when it does not exist."""
+        """Remove a directory of a model that is not a version, if it exists."""
         shutil.rmtree(self.root / check_name(name) / folder, ignore_errors=True)
 
     def empty_folder(self, name: str, folder: str) -> Path:
-        """Create an empty folder of a model that is no version, replacing an existing one."""
+        """Create an empty directory of a model that is not a version; replace an existing one."""
         self.remove_folder(name, folder)
         path = self.root / name / folder
         path.mkdir(parents=True)
@@ -321,7 +350,7 @@ class ModelRepository:
             os.close(owner)
 
     def _remove_abandoned(self) -> None:
-        # A running build locks its folder; the kernel releases the lock of a dead one.
+        # A running build locks its directory. The kernel releases the lock of a dead process.
         for staging in self.root.glob(".*.staging-*"):
             try:
                 os.close(lock(staging))
@@ -331,17 +360,17 @@ class ModelRepository:
 
 
 def _holds_model(folder: Path) -> bool:
-    """Look for a configuration, or files of a model; False where the folder cannot be read."""
+    """Return True if a directory has a configuration or model files; False if it cannot be read."""
     try:
         inside = [folder, *(path for path in folder.iterdir() if path.is_dir())]
         found = any(path.name in _MODELS for each in inside for path in each.iterdir())
         return found or (folder / CONFIG_FILE).is_file()
-    except OSError:  # such as lost+found
+    except OSError:  # e.g. lost+found
         return False
 
 
 def _finish(staging: Path) -> None:
-    staging.chmod(0o755)  # mkdtemp's 0700 would keep another user's server out
+    staging.chmod(0o755)  # mkdtemp's 0700 would exclude a server of another user
     for path in [*staging.rglob("*"), staging]:
         _sync(path)
 
