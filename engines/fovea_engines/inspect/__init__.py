@@ -1,1 +1,1 @@
-"""Compares two models, or two precisions of one, layer by layer."""
+"""Compares two models, or two precisions of one model, layer by layer."""

@@ -1,4 +1,4 @@
-"""Finds the reasons why a layer with equal inputs differs between two networks."""
+"""Finds reasons why a layer with equal inputs computes different results in two networks."""
 
 from __future__ import annotations
 
@@ -13,26 +13,34 @@ from fovea_engines.inspect.network import INPUT, Network, Operator
 from fovea_engines.inspect.verdict import Comparison
 from fovea_engines.session import Array
 
-# A weight explains a divergence if its own difference is at least about as large.
+# Margin in decibel. A weight explains a divergence if its own SNR is below the tensor's SNR plus
+# this.
 _EXPLAINS_DB = 20.0
-# Rounding to float16 leaves a weight at about 73 dB; that is no cause.
+# Rounding to float16 leaves a weight with an SNR of about 73 dB. It does not explain a divergence.
 _HALF_DB = 60.0
 _HALF_MAX = float(np.finfo(np.float16).max)
-# B's weight is a multiple of A's if scaling shrinks the difference by this much.
+# B's weight counts as a multiple of A's if scaling raises their SNR by this, in decibel.
 _MULTIPLE_DB = 20.0
-# A range that ends below this share of the largest value clips values.
+# A range that ends below this fraction of the largest value clips values.
 _CLIPPED = 0.9
 _COMMUTE = {"Add", "Mul", "Max", "Min", "Sum", "And", "Or", "Xor", "Equal"}
 _MAX_SHOWN = 8
-_PLAIN = (int, float, str, bytes, list)  # neither a tensor nor a subgraph
+_PLAIN = (int, float, str, bytes, list)  # neither tensors nor subgraphs
 
 
 def find_causes(
     a: Network, b: Network, first: Comparison, names: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Describe the differences in the computation of a layer whose inputs agree; never empty.
+    """Describe how the computation of a layer differs whose inputs agree.
 
-    `names` maps the paired layers of the first network to those of the second.
+    Args:
+        a: first network.
+        b: second network.
+        first: the pair of layers.
+        names: name of a paired layer in the first network -> its name in the second.
+
+    Returns:
+        At least one description.
     """
     one, other = a.operator(first.a), b.operator(first.b)
     found = [*_overflow(first), *differences(a, b, first)]
@@ -44,7 +52,7 @@ def find_causes(
 
 
 def differences(a: Network, b: Network, pair: Comparison) -> list[str]:
-    """Describe differences in operator, attributes and constants; none where one is unknown."""
+    """Describe differences in operator, attributes and constants; [] if an operator is unknown."""
     one, other = a.operator(pair.a), b.operator(pair.b)
     if one is None or other is None:
         return []

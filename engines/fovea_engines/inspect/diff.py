@@ -1,4 +1,4 @@
-"""Runs two models side by side and compares them layer by layer."""
+"""Runs two models and compares them layer by layer."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from fovea_engines.repository.card import Precision
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidOption
 
-# Limit of the tensors kept from the runs of each model.
+# Largest total size of the tensors that are kept from the runs of each model, in bytes.
 _CHUNK_BYTES = 256 << 20
-# The orders of more dimensions are too many to try.
+# Largest number of dimensions whose permutations are tried.
 _MAX_DIMENSIONS = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Two networks whose layers are paired, and what they are fed."""
+    """Two networks with paired layers, and their inputs."""
 
     a: Network
     b: Network
@@ -40,10 +40,10 @@ class Measured:
     progress: Progress
 
     def judge(self) -> list[Comparison]:
-        """Judge every pair, in the first network's order.
+        """Compare every pair, in the order of the first network.
 
-        To read a tensor of a network that `fuses` as it is served takes a compilation each: so are
-        the outputs read, and the others only where something diverges.
+        Reading a tensor from a network that `fuses`, as it is served, needs a separate compilation.
+        So only the outputs are read this way, and the other tensors only if something diverges.
         """
         alike = [pair for pair in self.pairs if _orders(*self._layers(pair))]
         figures = self._measure(alike)
@@ -86,9 +86,10 @@ class Measured:
 
 
 def _orders(a: Layer, b: Layer) -> list[tuple[int, ...]]:
-    """Return the orders that make the second shape equal the first, apart from dimensions of 1.
+    """Return the permutations that make the second shape equal the first, ignoring dimensions of 1.
 
-    A runtime may keep a tensor under its name and transpose it, where an operator after it did.
+    A runtime may keep a tensor under its name and store it transposed, if a later operator
+    transposes it.
     """
     if a.shape == b.shape:
         return [tuple(range(len(a.shape)))]
@@ -102,7 +103,7 @@ def _orders(a: Layer, b: Layer) -> list[tuple[int, ...]]:
 def _match_order(
     a: Layer, b: Layer, one: Sequence[Array], other: Sequence[Array]
 ) -> Sequence[Array]:
-    """Return the second's arrays in that of their orders which is most like the first's."""
+    """Return the second network's arrays in the permutation that is most similar to the first's."""
     if a.shape == b.shape:
         return other
     laid = [
@@ -113,7 +114,7 @@ def _match_order(
 
 
 def _chunks(layers: Sequence[Layer], pairs: Sequence[Pair], nbytes: int) -> Iterator[list[Pair]]:
-    """Split pairs so that the tensors of each part, if more than one, fit into so many bytes."""
+    """Split pairs so that the tensors of each part fit into `nbytes`, or a part has one pair."""
     chunk: list[Pair] = []
     room = nbytes
     for pair in pairs:
@@ -131,13 +132,17 @@ class Diff:
     """Differences between two models.
 
     Attributes:
-        precision_a: coarsest arithmetic in the first; `precision_b` in the second.
-        images: names of the inputs of both.
-        threshold_db: SNR under which a tensor diverges.
-        layers: every pair, in the first network's order.
-        unmatched_a: layers of the first without a counterpart; `unmatched_b` of the second.
-        first: the first layer that diverges; None when none does.
-        causes: differences in its computation; none where the error only grew gradually.
+        a: path of the first model.
+        b: path of the second model.
+        precision_a: coarsest arithmetic in the first model.
+        precision_b: coarsest arithmetic in the second model.
+        images: names of the inputs that both models got.
+        threshold_db: SNR in decibel below which a tensor diverges.
+        layers: all pairs, in the order of the first network.
+        unmatched_a: layers of the first network without a counterpart.
+        unmatched_b: layers of the second network without a counterpart.
+        first: the first layer that diverges; None if none diverges.
+        causes: differences in the computation of `first`; empty if the error only grew gradually.
     """
 
     a: Path
@@ -154,12 +159,12 @@ class Diff:
 
     @property
     def agrees(self) -> bool:
-        """Return True if nothing diverges and every output of the first model was judged."""
+        """Return True if nothing diverges, and every output of the first model was compared."""
         return self.first is None and not self.undecided
 
     @property
     def undecided(self) -> tuple[Layer, ...]:
-        """Return outputs of the first model that have no counterpart or were not judged."""
+        """Return the outputs of the first model without a counterpart or a verdict."""
         unjudged = (one.a for one in self.layers if one.state == "not judged")
         return tuple(x for x in (*self.unmatched_a, *unjudged) if x.is_output)
 
@@ -172,17 +177,23 @@ def diff(
     progress: Progress | None = None,
     head: str | None = None,
 ) -> Diff:
-    """Compare two models of the same network, each an .onnx file or the folder of an engine.
+    """Compare two models of the same network. The first model is the reference.
 
-    The first is the reference. Of a folder of images at most 4 are used; None takes those that ship
-    with Fovea. A tensor whose SNR is under `threshold_db` diverges; None derives it from the
-    precisions of the models. `head` is the family of files, where it is not recognised.
+    Args:
+        path_a: first model: an .onnx file or the directory of an engine.
+        path_b: second model, in the same form.
+        images: directory of images, at most 4 of which are used. None means the images that ship
+            with Fovea.
+        threshold_db: SNR in decibel below which a tensor diverges; None derives it from the
+            precisions.
+        progress: receives phases.
+        head: family of .onnx files whose head is not recognised.
 
     Raises:
-        NotFound: a model is missing.
+        NotFound: a model does not exist.
         InvalidModel: a model cannot be read.
         UnsupportedModel: a model cannot be run.
-        InvalidOption: the models take different inputs, no layers match, there is no image, or the
+        InvalidOption: the models have different inputs, no layers match, there is no image, or the
             threshold is not a positive number.
     """
     if threshold_db is not None and not (isfinite(threshold_db) and threshold_db > 0):

@@ -13,9 +13,11 @@ from fovea_engines.session import Array
 
 _VALUES = 5
 _BEGIN = 4096
-# The power of scores is at least this much below that of boxes in pixels.
+# Smallest gap in power between small and large slices, in decibel. Scores are at least this much
+# below boxes in pixels.
 _GAP_DB = 40.0
-# Fewer values may be small by chance: a classifier has one value per class.
+# Smallest number of values in a slice. Fewer values may be small by chance, e.g. a classifier has
+# one value per class.
 _FEWEST_VALUES = 16
 _MAP_DIMENSIONS = 4
 
@@ -24,7 +26,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SmallSlices:
-    """Positions on an axis whose values are far smaller than the others', and their own SNR."""
+    """Slices of an axis whose values are far smaller than in the other slices.
+
+    Attributes:
+        axis: the axis.
+        positions: positions of the slices on the axis.
+        snr_db: SNR of these slices, decibel.
+    """
 
     axis: int
     positions: tuple[int, ...]
@@ -36,19 +44,20 @@ class Figures:
     """Figures of a pair of tensors over all images.
 
     Attributes:
-        cosine: of the angle between them, -1 to 1; 1 where both are zero.
-        snr_db: 10 log10(sum a^2 / sum (a - b)^2), decibel; inf where they are equal, -inf where the
-            first is zero and the second is not.
+        cosine: cosine similarity, -1 to 1; 1 if both are zero.
+        snr_db: 10 log10(sum a^2 / sum (a - b)^2), decibel. It is inf if the tensors are equal, and
+            -inf if only the first is zero.
         max_error: largest |a - b|; booleans count as 0 and 1.
-        range_a: least and largest value of the first; `range_b` of the second.
-        broken: number of values that are finite in only one, or differently infinite or NaN; not in
-            the figures above.
-        largest_lost: largest |a| where it is finite and the second is not; 0 where there is none.
-        values: the first image's first five nonzero values of the first, and the second's at the
-            same positions.
-        small: slices that the large ones would hide; None without any, or if channels are not
-            examined.
-        unknown: number of values that are NaN in both, about which nothing is known.
+        range_a: smallest and largest value of the first tensor.
+        range_b: smallest and largest value of the second tensor.
+        broken: number of values that are finite in only one tensor, or not finite in different
+            ways. The other figures leave them out.
+        largest_lost: largest |a| whose counterpart is not finite; 0 if there is none.
+        values: first five nonzero values of the first tensor, for the first image, and the second
+            tensor's values at the same positions.
+        small: small slices whose error the large ones would hide; None if there are none, or
+            without `channels`.
+        unknown: number of values that are NaN in both tensors, so nothing is known about them.
     """
 
     cosine: float
@@ -64,9 +73,11 @@ class Figures:
 
 
 def figures_of(pairs: Iterable[tuple[Array, Array]], *, channels: bool = False) -> Figures:
-    """Measure a pair of tensors over all images; each image has two tensors of one shape.
+    """Measure a pair of tensors over all images.
 
-    With `channels`, slices that are far smaller than the others are measured as well.
+    Args:
+        pairs: two tensors of the same shape for each image.
+        channels: also measure slices that are far smaller than the others.
     """
     a2 = b2 = ab = noise = max_error = largest_lost = 0.0
     ranges = [(math.inf, -math.inf), (math.inf, -math.inf)]
@@ -113,22 +124,23 @@ def figures_of(pairs: Iterable[tuple[Array, Array]], *, channels: bool = False) 
 
 
 def decibel(signal: float, noise: float) -> float:
-    """Return 10 log10 of a ratio of powers; inf without noise, -inf without a signal."""
+    """Return 10 log10 of a ratio of powers; inf without noise, -inf without signal."""
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
 def dot(a: Array, b: Array) -> float:
-    """Return the sum of the products of floats.
+    """Return the dot product of float arrays.
 
-    `np.vdot` would use OpenBLAS, which takes all cores and keeps their threads spinning.
+    `np.vdot` is not used: it calls OpenBLAS, which takes all cores and keeps their threads
+    spinning.
     """
     return float(np.einsum("i,i", a.ravel(), b.ravel(), dtype=np.float64))
 
 
 def _nonzero(values: Floats) -> NDArray[np.intp]:
-    """Return the places of the first nonzero values; mostly they are near the begin."""
+    """Return the positions of the first nonzero values, which are mostly near the beginning."""
     found = np.flatnonzero(values.flat[:_BEGIN])
     return (found if found.size >= _VALUES else np.flatnonzero(values))[:_VALUES]
 
@@ -138,10 +150,10 @@ def _widen(known: tuple[float, float], values: Floats) -> tuple[float, float]:
 
 
 def _add_slices(slices: dict[tuple[int, int], Floats], one: Floats, off: Floats) -> None:
-    """Add one image to the power of each channel, that of its noise, and its number of values.
+    """Add the signal power, noise power and number of values of each channel in one image.
 
-    The keys are an axis that may be channels, and its length: the first axis of a map, the first
-    or the last of rows.
+    The keys are an axis that may have channels, and its length: axis 1 of a map, axis 1 or the last
+    axis of other tensors.
     """
     last = one.ndim - 1
     for axis in {1} if one.ndim == _MAP_DIMENSIONS else {1, last} if last > 0 else ():
@@ -153,10 +165,10 @@ def _add_slices(slices: dict[tuple[int, int], Floats], one: Floats, off: Floats)
 
 
 def _find_gap(axis: int, sums: Floats) -> SmallSlices | None:
-    """Return the slices under the widest gap in power; None where no gap is wide.
+    """Return the slices below the widest gap in power; None if no gap is wide enough.
 
-    Slices without any signal are left out. The others under the gap are measured together, so
-    that an almost empty one, such as a class that is in no image, counts for little.
+    Slices without any signal are left out. The other slices below the gap are measured together, so
+    a nearly empty slice, such as a class that is in no image, has little weight.
     """
     signal, noise, counts = sums
     if counts.max(initial=0) < _FEWEST_VALUES:

@@ -30,18 +30,21 @@ class ModelFile:
     """An ONNX file before it is built.
 
     Attributes:
-        family: head family; None serves tensors only. `reason` is the evidence for or against.
+        inputs: inputs of the graph.
+        outputs: outputs of the graph.
+        family: head family; None if the outputs are not decoded.
+        reason: evidence for the family, or against all families.
         task: e.g. "detect".
-        labels: class names by id; None where the metadata has none.
-        num_classes: None where unknown.
-        candidates: families that were considered, best first; empty where --head named one.
-        head_doubt: what speaks against a family that --head named; None where nothing does.
-        open: families between which a build asks to choose.
-        preprocess: of an image, as a build would take it; None where the model takes no images.
-        preprocess_from: its origin, for people.
-        size: of a dynamic input, for people; None where it is fixed.
+        labels: class names by id; None if the metadata has none.
+        num_classes: number of classes; None if unknown.
         opset: version of the default operator set.
-        metadata: the exporter's own key-value pairs.
+        metadata: key-value pairs of the exporter.
+        candidates: considered families, best first; empty if --head set the family.
+        head_doubt: evidence against a family that --head set; None if there is none.
+        open: families among which a build requires a choice.
+        preprocess: preprocessing of images in a build; None if the model does not accept images.
+        preprocess_from: origin of `preprocess`, for people.
+        size: text about a dynamic input size; None if the size is fixed.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -62,15 +65,25 @@ class ModelFile:
 
     @property
     def preprocess_text(self) -> str | None:
-        """Describe how an image becomes an input row, and who says so."""
+        """Describe the preprocessing and its origin."""
         if self.preprocess is None:
             return None
         return f"{self.preprocess.text}\n{self.preprocess_from}"
 
 
 def read_model_file(path: Path, family: str | None = None) -> ModelFile:
-    """Read an ONNX file without building it; a family that the user names is checked."""
-    # Here, because onnx takes 0.3 s to import and engines with a card need none of it.
+    """Read an ONNX file without building it.
+
+    Args:
+        path: the file.
+        family: head family; None recognises it.
+
+    Raises:
+        NotFound: the file does not exist.
+        InvalidModel: the file is not ONNX.
+        InvalidOption: the family does not fit the outputs.
+    """
+    # Imported here, because onnx takes 0.3 s to import, and engines with a card do not need it.
     from fovea_engines.evaluation.observe import recognise_graph
     from fovea_engines.onnx_graph.load import load
     from fovea_engines.onnx_graph.normalise import open_size, pin_inputs
@@ -116,7 +129,14 @@ def _size_text(usual: str, needed: tuple[int, int] | None) -> str:
 
 
 def read_layers(path: Path) -> PlanLayers:
-    """Read the layers of a TensorRT engine, of a version's folder or the newest of a model's."""
+    """Read the layers of a TensorRT engine, from the directory of a version or of a model.
+
+    For a model, this is the newest version.
+
+    Raises:
+        NotFound: the directory has no list of layers.
+        InvalidModel: the list is damaged.
+    """
     path = path.resolve()
     if path.is_dir() and not (path / LAYERS_FILE).is_file():
         with suppress(NotFound, InvalidOption):

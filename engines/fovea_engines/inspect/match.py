@@ -11,14 +11,14 @@ import numpy as np
 from fovea_engines.heads.nms_tail import RAW
 from fovea_engines.inspect.network import Layer
 
-# Exporters that number tensors give one number to different ones. Names are trusted if this share
-# of the tensors with equal names is alike.
+# Fraction of tensors with equal names that must be alike. Otherwise names are not trusted:
+# exporters that number tensors give equal numbers to different tensors.
 _TRUSTED = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Positions of two layers that should be the same, in the first network and in the second."""
+    """Positions of two corresponding layers in the first and in the second network."""
 
     a: int
     b: int
@@ -26,10 +26,11 @@ class Pair:
 
 
 def match(a: Sequence[Layer], b: Sequence[Layer]) -> list[Pair]:
-    """Pair the layers of two networks, in the first's order; each is in at most one pair.
+    """Pair the layers of two networks, in the order of the first. A layer is in at most one pair.
 
-    Layers are paired by name where names can be trusted. The rest are paired by the longest common
-    subsequence of operators and shapes; then by place and shape, with different operators.
+    Layers are paired by name if the names can be trusted. The other layers are paired by the
+    longest common subsequence of operators and shapes, then by neighbours and shape with different
+    operators.
     """
     named = _pair_by_name(a, b)
     taken = set(named.values())
@@ -64,19 +65,20 @@ def _pair_by_name(a: Sequence[Layer], b: Sequence[Layer]) -> dict[int, int]:
 def _are_alike(one: Layer, other: Layer) -> bool:
     if one.op == other.op:
         return True
-    # Simplified graphs compute a tensor by other operators, and keep its name where it is a path.
+    # A simplified graph computes a tensor with other operators. It keeps the name if that is a
+    # path.
     return ("" in (one.op, other.op) or "/" in one.name) and one.shape == other.shape
 
 
 def _is_renamed(one: Layer, other: Layer) -> bool:
-    """Return True if a simplified graph has another tensor under the name."""
+    """Return True if a simplified graph uses the name for another tensor."""
     return "" not in (one.op, other.op) and one.op != other.op and one.shape != other.shape
 
 
 def _find_replaced(
     a: Sequence[Layer], b: Sequence[Layer], paired: Mapping[int, int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield layers between the same paired layers in both networks."""
+    """Yield pairs of layers that lie between the same paired layers in both networks."""
     above_a, above_b = paired_sources(a, paired), paired_sources(b, set(paired.values()))
     below_a, below_b = _readers(a), _readers(b)
     free = sorted(set(range(len(b))) - set(paired.values()))
@@ -95,7 +97,7 @@ def _find_replaced(
 
 
 def paired_sources(layers: Sequence[Layer], paired: Container[int]) -> list[set[int]]:
-    """Return, for each layer, the nearest paired layers that it is computed from."""
+    """Return for each layer the nearest paired layers that it is computed from."""
     sources: list[set[int]] = []
     for layer in layers:
         nearest: set[int] = set()
@@ -114,7 +116,7 @@ def _readers(layers: Sequence[Layer]) -> list[set[int]]:
 
 
 def _common_subsequence(a: Sequence[Hashable], b: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
-    """Yield the positions of the longest sequence of keys that both have in the same order."""
+    """Yield the positions of the longest common subsequence of keys."""
     begin, end_a, end_b = 0, len(a), len(b)
     while begin < min(end_a, end_b) and a[begin] == b[begin]:
         yield begin, begin
@@ -125,7 +127,7 @@ def _common_subsequence(a: Sequence[Hashable], b: Sequence[Hashable]) -> Iterato
     number = {key: n for n, key in enumerate({*a, *b})}
     rest_a = np.array([number[key] for key in a[begin:end_a]], np.int64)
     rest_b = np.array([number[key] for key in b[begin:end_b]], np.int64)
-    # longest[i, j]: length for the first i keys and the first j.
+    # longest[i, j]: length of the longest common subsequence of the first i and the first j keys.
     longest = np.zeros((len(rest_a) + 1, len(rest_b) + 1), np.int32)
     for i, key in enumerate(rest_a):
         best = np.maximum(longest[i, 1:], longest[i, :-1] + (rest_b == key))

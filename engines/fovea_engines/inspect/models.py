@@ -31,7 +31,8 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.spec import PixelType, PreprocessSpec
 from fovea_preprocess.text import counted
 
-# A wrong layer is wrong on any image, and each image costs two runs without optimisation.
+# Largest number of images. A wrong layer is wrong for every image, and each image needs two runs
+# without optimisation.
 _MAX_IMAGES = 4
 _DEFAULT_SIZE = (640, 640)
 _RAW: dict[str, Any] = {"scale": 1.0, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
@@ -44,12 +45,14 @@ class DiffModel:
     """A model before it runs.
 
     Attributes:
-        metadata: the exporter's own key-value pairs.
-        family: returns that of the head; to recognise it, the model runs.
-        preprocess: preprocessing of an engine's source model; None for a file.
-        open: opens the network, for the inputs of one feed.
-        front: the graph itself normalises decoded images.
-        sized: the file takes images of any size, and was given the usual one.
+        path: the file.
+        inputs: inputs of the model.
+        metadata: key-value pairs of the exporter.
+        family: returns the head family; recognising it runs the model.
+        preprocess: preprocessing of an engine's source model; None for an ONNX file.
+        open: opens the network for inputs of one shape.
+        front: True if the graph itself normalises decoded images.
+        sized: True if the file accepts images of any size, and its size was fixed to the default.
     """
 
     path: Path
@@ -63,19 +66,21 @@ class DiffModel:
 
     @property
     def image_sides(self) -> tuple[int, int] | None:
-        """Height and width of its images; None if it takes none, or more than one size."""
+        """Height and width of its images; None if it accepts no images, or several sizes."""
         sides = [image_sides(spec) for spec in self.inputs if _takes_images(spec)]
         return sides[0] if sides and -1 not in sides[0] else None
 
 
 def find_models(path_a: Path, path_b: Path, head: str | None = None) -> tuple[DiffModel, DiffModel]:
-    """Read two models, each an .onnx file, a version's folder, or a model's folder.
+    """Read two models.
 
-    Of a model's folder the latest version counts. A `head` is the family of files; that of an
-    engine is in its card.
+    Each is an .onnx file, the directory of a version, or the directory of a model.
+
+    For a model's directory, the latest version is read. `head` is the family of .onnx files; the
+    card has the family of an engine.
     """
     a, b = _find_model(path_a, head), _find_model(path_b, head)
-    if a.sized != b.sized:  # it takes any size, and so that of the other
+    if a.sized != b.sized:  # a model of any size gets the size of the other model
         a = _inspect_file(path_a, head, b.image_sides) if a.sized else a
         b = _inspect_file(path_b, head, a.image_sides) if b.sized else b
     return a, b
@@ -91,7 +96,7 @@ def _inspect_file(path: Path, head: str | None, size: tuple[int, int] | None = N
     sized = False
     if len(inputs) > 1 or any(len(spec.shape) == 3 for spec in inputs):
         with suppress(UnsupportedModel, InvalidOption):
-            # As in an engine that was built of it.
+            # The build of an engine fixes the inputs in the same way.
             is_open = open_size(model) is not None
             pin_inputs(model, size)
             sized = is_open
@@ -101,7 +106,7 @@ def _inspect_file(path: Path, head: str | None, size: tuple[int, int] | None = N
         return recognise_graph(model, head)[0].family
 
     if head is not None:
-        family()  # refuses one that does not fit
+        family()  # raises an error if the family does not fit
     return DiffModel(
         path=path,
         inputs=graph_inputs(model),
@@ -116,7 +121,7 @@ def _inspect_file(path: Path, head: str | None, size: tuple[int, int] | None = N
 def _inspect_folder(folder: Path) -> DiffModel:
     if not any((folder / file).is_file() for file in (CARD_FILE, *_NETWORKS)):
         folder = ModelRepository(folder.parent).folder(folder.name)
-    # Opening verifies the file and sets its runtime up.
+    # Opening verifies the files, and initialises the runtime.
     if (folder / CARD_FILE).is_file():
         card = EngineCard.read(folder / CARD_FILE)
         open_built(folder, card).close()
@@ -147,7 +152,7 @@ _NETWORKS: Mapping[str, Callable[[Path, Precision, Mapping[str, Array]], Network
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Feeds:
-    """One feed for each model per name, that of an image or of random numbers."""
+    """Inputs for both models: one feed of each model for each image or set of random numbers."""
 
     names: tuple[str, ...]
     a: list[Feed]
@@ -155,10 +160,10 @@ class Feeds:
 
 
 def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
-    """Preprocess images as the first model was trained, for each model in its own layout.
+    """Preprocess images like in the training of the first model, in the layout of each model.
 
-    The first model's card, or else its head family, decides the preprocessing. An input that takes
-    no images gets random numbers, the same in every run.
+    The card of the first model, or else its head family, decides the preprocessing. Inputs that are
+    not images get random numbers, which are the same in every run.
     """
     samples = [name for name, _ in sample_images(images, _MAX_IMAGES)]
     pairs = _pair_inputs(a, b)
@@ -199,7 +204,7 @@ def _takes_images(spec: TensorSpec) -> bool:
 def _preprocess(
     a: DiffModel, b: DiffModel, one: TensorSpec, other: TensorSpec
 ) -> tuple[PreprocessSpec, int]:
-    """Return preprocessing in a size that both models take, and the rows that they need."""
+    """Return preprocessing in a size that both models accept, and the batch size that they need."""
     size = image_size(a.metadata) or image_size(b.metadata) or _DEFAULT_SIZE
     batch = _common(one.shape[0], other.shape[0], 1)
     height, width = map(_common, image_sides(one), image_sides(other), size)
@@ -211,7 +216,7 @@ def _preprocess(
 
 
 def _common(a: int, b: int, default: int) -> int:
-    """Return a length of one dimension that both models take; -1 is any."""
+    """Return a length of a dimension that both models accept; -1 means any length."""
     fixed = {a, b} - {-1}
     if len(fixed) > 1:
         raise InvalidOption(

@@ -1,4 +1,4 @@
-"""Defines a network as the tensors it computes, independent of its runtime."""
+"""A network as the set of its tensors, independent of the runtime."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from fovea_engines.repository.card import Precision
 from fovea_engines.session import Array
 
 INPUT = "Input"
-"""Operator of the layers that are fed."""
+"""Operator type of layers that are inputs of the network."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One tensor that depends on the inputs, and its copies, rounded or not (casts, quantisation).
+    """One tensor that depends on the inputs, with its copies by casts or quantisation.
 
     Attributes:
-        names: of the tensor and of its copies.
-        tensor: the copy to compare: a model output, or else the last, so that quantisation counts.
-        op: operator type; `INPUT` for a model input.
+        name: name of the tensor.
+        names: names of the tensor and its copies.
+        tensor: name of the copy to compare: an output of the model, or else the last copy, to
+            include the error of quantisation.
+        op: operator type; `INPUT` for an input of the model.
         node: name of the operator, often empty.
-        port: index among the operator's outputs.
-        dtype: numpy's name of the computed element type.
-        shape: for the compared inputs.
-        inputs: positions of the layers it is computed from.
+        port: index of the tensor among the operator's outputs.
+        dtype: NumPy's name of the computed element type.
+        shape: shape for the compared inputs.
+        inputs: positions of the layers from which it is computed.
+        is_output: True if the tensor or a copy is an output of the model.
     """
 
     name: str
@@ -42,12 +45,15 @@ class Layer:
 
     @property
     def is_float(self) -> bool:
-        """Return True for floats, which are measured; integers and booleans must be equal."""
+        """Return True for float tensors, which are measured.
+
+        Integers and booleans must be equal.
+        """
         return "float" in self.dtype
 
     @property
     def nbytes(self) -> int:
-        """Estimate the size of the values."""
+        """Return the estimated size of the values in bytes."""
         return 4 * prod(self.shape)
 
 
@@ -56,8 +62,9 @@ class Operator:
     """The computation of a layer.
 
     Attributes:
-        attributes: with the operator's defaults; the file itself has only those `given`.
-        constants: name and value of its constant inputs (weights), in order.
+        attributes: attributes, including defaults of the operator.
+        given: names of the attributes in the file.
+        constants: name and value of the constant inputs (weights), in order.
     """
 
     attributes: dict[str, Any]
@@ -66,11 +73,13 @@ class Operator:
 
 
 class Network(Protocol):
-    """A model opened for its inner tensors.
+    """A model whose inner tensors can be read.
 
-    The layers are in a topological order that depends only on the graph, not on its listing. The
-    precision is the coarsest arithmetic in it. A network that `fuses` may compute a tensor in
-    another way when more of them are read.
+    Attributes:
+        layers: layers in a topological order that depends only on the graph, not on the order of
+            nodes in the file.
+        precision: coarsest arithmetic in the model.
+        fuses: True if the network may compute a tensor differently when more tensors are read.
     """
 
     layers: tuple[Layer, ...]
@@ -80,9 +89,13 @@ class Network(Protocol):
     def run(
         self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
     ) -> Iterator[list[Array]]:
-        """Yield, for each tensor, its values for every feed; UnsupportedModel if it cannot."""
+        """Yield the values of each tensor for all feeds.
+
+        Raises:
+            UnsupportedModel: the runtime cannot run the model.
+        """
         ...
 
     def operator(self, layer: Layer) -> Operator | None:
-        """Return the computation of a layer; None where it is unknown."""
+        """Return the computation of a layer, or None if it is unknown."""
         ...

@@ -1,4 +1,4 @@
-"""Finds the layers of an ONNX model, and runs them on plain ONNX Runtime, exactly as written."""
+"""Finds the layers of an ONNX model, and runs them on ONNX Runtime exactly as written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fovea_engines.session import NUMPY_NAMES, Array
 
 _QUANTISERS = {"QuantizeLinear", "DequantizeLinear", "QLinearConv"}
 _HALVES = {"float16", "bfloat16"}
-# The results of these do not depend on the values of their inputs.
+# Operators whose results do not depend on the values of their inputs.
 _SHAPES_ONLY = {"Shape", "Size"}
 _COPIES = {"Identity", "Dropout", "QuantizeLinear", "DequantizeLinear"}
 _NORMALISATION = "BatchNormalization"
@@ -26,7 +26,7 @@ _FOLDED_INTO = {"Conv", "ConvTranspose", "Gemm"}
 
 
 class OnnxNetwork:
-    """A `Network` of an ONNX file, run without optimisation; shapes are those for one feed."""
+    """A `Network` of an ONNX file, run without optimisation. Its shapes hold for one feed."""
 
     fuses = False
 
@@ -41,14 +41,17 @@ class OnnxNetwork:
     def run(
         self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
     ) -> Iterator[list[Array]]:
-        """Yield the values of each tensor for every feed; one run computes and holds all."""
+        """Yield the values of each tensor for all feeds.
+
+        One run computes all, and all stay in memory.
+        """
         session = self._open(tensors)
         with onnxruntime_errors(cannot_run):
             rows = [session.run(None, dict(feed)) for feed in feeds]
         yield from map(list, zip(*rows, strict=True))
 
     def operator(self, layer: Layer) -> Operator | None:
-        """Return the operator of a layer."""
+        """Return the operator of a layer, or None for an input."""
         nodes = self._graph.makers(layer)
         if not nodes:
             return None
@@ -78,7 +81,7 @@ class OnnxNetwork:
         }
 
     def _dtypes(self) -> dict[str, str]:
-        """Return numpy's name of the element type of each varying tensor."""
+        """Return NumPy's name of the element type of each varying tensor."""
         found = {}
         for value in self._open(list(self._graph.varying)).get_outputs():
             if value.type.startswith("tensor(") and value.type != "tensor(string)":
@@ -87,7 +90,7 @@ class OnnxNetwork:
         return found
 
     def _shapes(self, names: list[str]) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor. The graph computes them, so that no values are kept."""
+        """Return the shape of each tensor. Shape nodes compute it, so no values stay in memory."""
         outputs = [f"shape of {name}" for name in names]
         nodes = [make_node("Shape", [n], [out]) for n, out in zip(names, outputs, strict=True)]
         with onnxruntime_errors(cannot_run):
@@ -100,7 +103,7 @@ class OnnxNetwork:
         return "fp32" if _HALVES.isdisjoint(dtypes) else "fp16"
 
     def _open(self, tensors: Sequence[str], more: Sequence[onnx.NodeProto] = ()) -> Any:
-        """Open a session that computes some tensors, followed by more nodes."""
+        """Open a session that computes tensors, followed by additional nodes."""
         with onnxruntime_errors(cannot_run):
             return open_plain(self._part(tensors, more), keeps_memory=False)
 
@@ -115,7 +118,8 @@ class OnnxNetwork:
         part.functions.extend(self._model.functions)
         part.graph.name = whole.name
         part.graph.node.extend(nodes)
-        # Older exporters list weights as inputs, which those that are left out would be.
+        # Older exporters also list weights as inputs. A weight that is left out would become an
+        # input.
         weights = {tensor.name for tensor in whole.initializer}
         part.graph.input.extend(v for v in whole.input if v.name in read or v.name not in weights)
         part.graph.initializer.extend(t for t in whole.initializer if t.name in read)
@@ -127,8 +131,10 @@ class OnnxNetwork:
 class _Graph:
     """The part of a graph that its outputs depend on.
 
-    `nodes` are in an order that follows from the outputs and the order of each node's inputs, so it
-    is the same for every listing of the same graph. `varying` tensors depend on the inputs.
+    Attributes:
+        nodes: nodes in an order that depends only on the outputs and on the inputs of each node. So
+            every file of the same graph has the same order.
+        varying: tensors that depend on the inputs.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
@@ -149,7 +155,7 @@ class _Graph:
     def layers(
         self, dtypes: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
     ) -> tuple[Layer, ...]:
-        """Return every layer; a tensor without an element type, such as a sequence, is none."""
+        """Return all layers. Values without an element type, such as sequences, are left out."""
         original = self._originals(dtypes)
         copies: dict[str, list[str]] = {}
         for name, first in original.items():
@@ -181,12 +187,12 @@ class _Graph:
         return tuple(layers)
 
     def makers(self, layer: Layer) -> list[onnx.NodeProto]:
-        """Return a layer's node and the normalisation that belongs to it; none for an input."""
+        """Return the node of a layer and its fused normalisation; empty for an input."""
         nodes = [self._maker[name] for name in layer.names if name in self._maker]
         return [n for n in nodes if layer.name in n.output or n.op_type == _NORMALISATION]
 
     def _originals(self, dtypes: Mapping[str, str]) -> dict[str, str]:
-        """Map each varying tensor to the tensor that it copies; to itself if it copies none."""
+        """Map each varying tensor to the tensor that it copies, or to itself."""
         original = {name: name for name in self.inputs if name in dtypes}
         for node in self.nodes:
             source = next(iter(tensors_read(node)), "")
@@ -202,7 +208,7 @@ class _Graph:
         if node.op_type == "Cast":
             return all("float" in dtypes[name] for name in (source, node.output[0]))
         if node.op_type == _NORMALISATION:
-            # Most exporters fold it into the weights, so both count as one layer.
+            # Most exporters fold the normalisation into the weights, so both count as one layer.
             before = self._maker.get(source)
             alone = self._readers[source] == 1
             return alone and before is not None and before.op_type in _FOLDED_INTO
@@ -210,7 +216,7 @@ class _Graph:
 
 
 def _needed(graph: onnx.GraphProto, tensors: Iterable[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that some tensors depend on, depth first along each node's inputs."""
+    """Return the nodes that tensors depend on, depth first along the inputs of each node."""
     maker = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
     to_do = [maker[name] for name in reversed(list(tensors)) if name in maker]
     done: dict[int, None] = {}

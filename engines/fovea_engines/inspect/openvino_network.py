@@ -12,7 +12,7 @@ from fovea_engines.repository.card import Precision
 from fovea_engines.session import Array
 from fovea_preprocess.errors import UnsupportedModel
 
-# QuantizeLinear and DequantizeLinear become this operator and a chain of others behind it.
+# QuantizeLinear and DequantizeLinear become this operator, followed by a chain of others.
 _QUANTISER = "FakeQuantize"
 _DEQUANTISERS = {"Convert", "Subtract", "Multiply"}
 _LAST_DEQUANTISER = "Multiply"
@@ -21,12 +21,12 @@ _Port = tuple[str, int]
 
 
 class OpenVinoNetwork:
-    """A `Network` of OpenVINO IR, whose tensors have the names of the source ONNX file.
+    """A `Network` of OpenVINO IR. Its tensors have the names of the source ONNX file.
 
-    A tensor that is read cannot be fused away, and with many of them OpenVINO computes another
-    program than the one that serves: one was seen to be right with all and wrong with none. So a
-    tensor that is to be judged is read by itself, with only the operators before it compiled. The
-    backend must have opened the model before, to set OpenVINO up.
+    A tensor that is read cannot be fused away. If many tensors are read, OpenVINO compiles another
+    program than in serving; one model was correct with all tensors read and wrong without. So each
+    tensor is read separately, and only the operators before it are compiled. The backend must have
+    opened the model before, to initialise OpenVINO.
     """
 
     fuses = True
@@ -49,7 +49,7 @@ class OpenVinoNetwork:
     def run(
         self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
     ) -> Iterator[list[Array]]:
-        """Yield the values of each tensor for every feed; one program computes all."""
+        """Yield the values of each tensor for all feeds. One program computes all of them."""
         with _refusals():
             rows = self._values(tensors, feeds)
         yield from map(list, zip(*rows, strict=True))
@@ -65,7 +65,7 @@ class OpenVinoNetwork:
 
         model = self._model.clone()
         part = ov.Model(model.add_outputs(list(tensors)), model.get_parameters())
-        # The same settings as in serving.
+        # Serving uses the same settings.
         hint = "bf16" if self.precision == "bf16" else "f32"
         compiled = self._core.compile_model(part, "CPU", {"INFERENCE_PRECISION_HINT": hint})
         found = (compiled([feed[name] for name in self._inputs]) for feed in feeds)
@@ -78,11 +78,11 @@ class OpenVinoNetwork:
 
 
 class _Walk:
-    """Walks over the operators of a model once, in topological order."""
+    """Visits the operators of a model once, in topological order."""
 
     def __init__(self, model: Any) -> None:
         self._outputs = {name for port in model.outputs for name in port.get_names()}
-        self._ports: list[list[Any]] = []  # of each layer: its own port and those of its copies
+        self._ports: list[list[Any]] = []  # of each layer: its own port and the ports of its copies
         self._inputs: list[tuple[int, ...]] = []
         self._layer: dict[_Port, int] = {}
         self._nearest: dict[

@@ -14,16 +14,18 @@ from fovea_engines.repository.card import Precision
 
 State = Literal["agrees", "diverges", "other picks", "not judged"]
 
-# A tensor under this diverges. A weight scaled by 1.5 gives about 6 dB. The lowest SNR of correct
-# models against their FP32 file: FP16 18 (u2netp) to 65 dB (yolov5n), INT8 15 dB (yolov5n).
+# SNR in decibel below which a tensor diverges from FP32. Weights scaled by 1.5 give about 6 dB.
+# Correct models have lowest SNRs against their FP32 file of 18 (u2netp) to 65 dB (yolov5n) in FP16,
+# and 15 dB (yolov5n) in INT8.
 _SNR_DB: Mapping[Precision, float] = {"fp32": 60.0, "fp16": 15.0, "bf16": 10.0, "int8": 10.0}
-# Models that round at the same places differ less: INT8 on two runtimes 24 dB (yolov5n), and 13 dB
-# where one of them computes it wrongly.
+# SNR in decibel below which models in the same precision diverge. They round at the same places, so
+# they differ less: in INT8 on two runtimes by 24 dB (yolov5n), and 13 dB if one runtime computes
+# incorrectly.
 _BOTH_DB: Mapping[Precision, float] = {"fp32": 60.0, "fp16": 20.0, "bf16": 18.0, "int8": 18.0}
 
-# A smaller fall of the SNR within one layer continues an earlier error.
+# Smallest fall of the SNR within a layer, in decibel, that counts as a new error.
 _JUMP_DB = 10.0
-# A pair by order whose readers agree this much better was paired wrongly.
+# A pair by order whose readers agree better by this, in decibel, was paired wrongly.
 _HEALED_DB = 20.0
 
 
@@ -32,12 +34,16 @@ class Comparison:
     """One pair of layers and the result of its comparison.
 
     Attributes:
-        figures: None where the shapes differ.
-        inputs_snr_db: lowest SNR of the layers that it is computed from, decibel; inf for none.
-        state: "other picks": integers or booleans with the same computation that differ although
-            their inputs agree and are not equal, as when rounding swaps two close scores; "not
-            judged": it differs after such picks, was paired by order and all its readers agree, or
-            has values that are NaN in both.
+        a: layer of the first network.
+        b: layer of the second network.
+        by: how the layers were paired.
+        figures: measured difference; None if the shapes differ.
+        inputs_snr_db: lowest SNR of the layers from which it is computed, decibel; inf if there are
+            none.
+        state: "agrees", "diverges", "other picks" or "not judged". "other picks" are integers or
+            booleans with the same computation that differ because rounding reordered their inputs,
+            e.g. two close scores. "not judged" means: the pair differs after such picks, or it was
+            paired by order and all its readers agree, or values are NaN in both.
     """
 
     a: Layer
@@ -49,14 +55,17 @@ class Comparison:
 
     @property
     def snr_db(self) -> float:
-        """Return the SNR in decibel, of the small slices if lower; -inf where the shapes differ."""
+        """Return the lowest SNR of the tensor and its small slices, in decibel.
+
+        The SNR is -inf if the shapes differ.
+        """
         if self.figures is None:
             return -inf
         return self.figures.snr_db if self.hidden is None else self.hidden.snr_db
 
     @property
     def hidden(self) -> SmallSlices | None:
-        """Return the small slices if they differ more than the whole tensor."""
+        """Return the small slices if they differ more than the whole tensor, otherwise None."""
         small = None if self.figures is None else self.figures.small
         if self.figures is None or small is None or small.snr_db >= self.figures.snr_db:
             return None
@@ -64,19 +73,19 @@ class Comparison:
 
     @property
     def is_jump(self) -> bool:
-        """Return True if the error arises in this layer, and did not grow before it."""
+        """Return True if the error arises in this layer, instead of growing over earlier layers."""
         if self.figures is None or self.figures.broken:
             return True
         return self.inputs_snr_db - self.snr_db >= _JUMP_DB
 
     @property
     def noise_added(self) -> float:
-        """Return the power of the noise that this layer adds, over that of the signal."""
+        """Return the noise power that this layer adds, divided by the signal power."""
         return float(10 ** (-self.snr_db / 10) - 10 ** (-self.inputs_snr_db / 10))
 
 
 def default_threshold(a: Precision, b: Precision) -> float:
-    """Return the SNR in decibel under which tensors of models in these precisions diverge."""
+    """Return the SNR in decibel below which tensors of models in these precisions diverge."""
     return _BOTH_DB[a] if a == b else min(_SNR_DB[a], _SNR_DB[b])
 
 
@@ -87,10 +96,14 @@ def judge(
     threshold: float,
     computed_otherwise: Callable[[Comparison], bool],
 ) -> list[Comparison]:
-    """Judge every pair, in the first network's order.
+    """Compare every pair, in the order of the first network.
 
-    `measured` has the figures of each pair, None where the shapes differ. `computed_otherwise`
-    returns True if operator, attributes or constants of a pair differ.
+    Args:
+        layers: layers of the first network.
+        others: layers of the second network.
+        measured: pair -> its figures; None if the shapes differ.
+        threshold: SNR in decibel below which a tensor diverges.
+        computed_otherwise: returns True if operator, attributes or constants of a pair differ.
     """
     sources = paired_sources(layers, {pair.a for pair in measured})
     judged: dict[int, Comparison] = {}
@@ -125,7 +138,7 @@ def _differs(one: Comparison, threshold: float) -> bool:
 
 
 def _rounding_picks(one: Comparison, above: Sequence[Comparison]) -> bool:
-    """Return True if the rounding of the inputs may explain a difference."""
+    """Return True if rounding of the inputs may explain a difference."""
     if one.a.is_float or any(source.state == "diverges" for source in above):
         return False
     return not above or one.inputs_snr_db < inf
@@ -137,7 +150,7 @@ def _doubt(
     judged: Mapping[int, Comparison],
     sources: Sequence[set[int]],
 ) -> Comparison:
-    """Return the pair, as "not judged" if it was paired by order and its readers agree."""
+    """Return the pair; as "not judged" if it was paired by order and its readers agree."""
     if one.state != "diverges" or one.by == "name" or one.a.is_output:
         return one
     readers = [other for reader, other in judged.items() if position in sources[reader]]
