@@ -101,10 +101,10 @@ def _expand(node: onnx.NodeProto, box_shape: Sequence[int], score_shape: Sequenc
 
 
 def _number(node: onnx.NodeProto, name: str, default: float) -> float:
-    """Return an attribute, which may be a list of one number: YOLOv7 and YOLOv9 export two so."""
+    """Return an attribute. It may be a list of one number, as in exports of YOLOv7 and YOLOv9."""
     try:
         value = attribute(node, name, default)
-    except ValueError:  # it refers to an attribute of a function
+    except ValueError:  # the value is a reference to a function's attribute
         value = None
     match value:
         case [int() | float() as only] | (int() | float() as only) if math.isfinite(only):

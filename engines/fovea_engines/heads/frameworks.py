@@ -155,7 +155,7 @@ class Paddle(Columns):
 
 
 class _RowMasks(Suppressed):
-    """Decodes masks that cover the input, or else each the box of its object."""
+    """Decodes masks that cover the whole input, or that cover the box of their object."""
 
     task = "segment"
     sized = True
