@@ -1,4 +1,4 @@
-"""`fovea bench`: how fast a model is served, and how that changes with the load."""
+"""`fovea bench`: measures how fast a model is served under different loads."""
 
 from __future__ import annotations
 
@@ -134,11 +134,13 @@ def bench(
 ) -> None:
     """Measure the throughput and latency of a model under load.
 
-    Starts a server, or asks a running one (--url). The load comes from another process on this
-    machine. The table shows its CPU: near one core, the load is the limit and not the server.
+    Starts a server, or measures a running one (--url). The load comes from another process on this
+    machine. The table shows its CPU: if it is near one core, the load generator is the limit, not
+    the server.
 
-    Each level has a row with answers/s, latencies, errors and the time of each stage in the server;
-    with --data also the accuracy under load. Ctrl-C stops, and shows the results so far.
+    Each level of load has a row with responses/s, latencies, errors and the time of each stage in
+    the server; with --data also the accuracy under load. Ctrl-C stops, and shows the results so
+    far.
 
     Example: fovea bench yolov8n --images val2017 --plot latency.svg
 
@@ -203,7 +205,10 @@ def bench(
 def _locate(
     context: typer.Context, stack: ExitStack, repository: Path, model: str, version: int | None
 ) -> tuple[str, Path, int | None]:
-    """Return the model's name, and a repository that serves the version, or the usual one."""
+    """Return the model's name, a repository that serves the version, and the version.
+
+    A version of None means that the repository's served version is measured.
+    """
     [path] = find_models(context, repository, model)
     folder = version_folder(path, version)
     if not folder.name.isdecimal():
@@ -217,7 +222,7 @@ def _locate(
 
 
 def _check(context: typer.Context) -> None:
-    """Refuse options that contradict each other, or lack another."""
+    """Reject options that contradict each other, or need another option."""
     check_options(
         context,
         needs={"shape": {"tensors": ()}},

@@ -1,4 +1,4 @@
-"""Shows levels of load: while they are measured, and at the end."""
+"""Shows levels of load, during the measurement and at the end."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# A generator that uses more of its core may be late.
+# Share of a core above which the load generator may send requests late.
 _BUSY = 0.8
 _LATE_MS = 5.0
-# Columns of a line that goes to a file or a program.
+# Width in columns of a table in a file or pipe.
 _WIDE = 200
-# Ticks of the plot.
+# Ticks of the plot, in percent.
 _PERCENTS = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
 _POINTS = 200
 
 
 class LiveLevels:
-    """Shows on stderr what has been measured: a table on a terminal, else a line for each level.
+    """Shows measurements on stderr: a table on a terminal, otherwise a line per level.
 
     Args:
-        kind: of the answers: "images" or "requests".
+        kind: what the responses are counted as, "images" or "requests".
     """
 
     def __init__(self, kind: str) -> None:
@@ -50,14 +50,14 @@ class LiveLevels:
         self._live.stop()
 
     def show_message(self, text: str) -> None:
-        """Say what is being done before there are figures."""
+        """Show the current activity, before there are figures."""
         if self._console.is_terminal:
             self._live.update(text)
         else:
             self._console.print(text, markup=False, soft_wrap=True)
 
     def show(self, levels: Sequence[Level]) -> None:
-        """Show the levels; the last may be under way."""
+        """Show the levels; the last one may be incomplete."""
         if self._console.is_terminal:
             self._live.update(_figures(self._kind, levels))
         elif levels[-1].complete and len(levels) > self._written:
@@ -69,7 +69,7 @@ class LiveLevels:
 
 
 def show(title: str, kind: str, levels: Sequence[Level]) -> None:
-    """Print tables of levels on stdout, and what to know of them."""
+    """Print tables of levels, with notes, on stdout."""
     from rich.text import Text
 
     console = uncut_console()
@@ -83,7 +83,7 @@ def show(title: str, kind: str, levels: Sequence[Level]) -> None:
 
 
 def uncut_console() -> Console:
-    """Return a console for stdout that also cuts no table where there is no terminal."""
+    """Return a console for stdout that does not cut tables if stdout is not a terminal."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -172,17 +172,17 @@ def _table(*columns: str) -> Table:
 
 
 def draw(title: str, levels: Sequence[Level]) -> str | None:
-    """Draw a curve of percentiles for each level, as SVG; None where nothing was answered.
+    """Draw a curve of latency percentiles for each level, as SVG; None if there are no responses.
 
-    The axis of percentiles is stretched towards 100, where the slow answers are (as Gil Tene's
-    HdrHistogram draws it); a curve ends where it has no further answer.
+    The axis of percentiles is stretched towards 100, where the slow responses are, as in Gil Tene's
+    HdrHistogram. A curve ends at its last response.
     """
     answered = [level for level in levels if level.sample.latencies]
     if not answered:
         return None
     series = [Series(level.title, _curve(level)) for level in answered]
     end = max(nines for one in series for nines, _ in one.points)
-    # Up to the first tick that no curve passes, and to 99 % at least.
+    # The axis ends at the first tick that no curve passes, and at 99 % or later.
     percents = [*_PERCENTS[:4], *(p for p in _PERCENTS[4:] if _nines(p) < end + 1)]
     most_ms = max(ms for one in series for _, ms in one.points)
     nines = [_nines(percent) for percent in percents]
@@ -195,7 +195,7 @@ def draw(title: str, levels: Sequence[Level]) -> str | None:
 
 
 def _curve(level: Level) -> list[tuple[float, float]]:
-    # The last answer has no answer beyond it, and the axis has no end.
+    # The percentile of the last response is 100 %, which the axis never reaches.
     end = min(_nines(_PERCENTS[-1]), math.log10(len(level.sample.latencies)))
     nines = np.linspace(0, end, _POINTS)
     found = np.percentile(level.sample.latencies, 100 * (1 - 10**-nines), method="higher")
@@ -203,5 +203,5 @@ def _curve(level: Level) -> list[tuple[float, float]]:
 
 
 def _nines(percent: float) -> float:
-    """Count the nines of a percentile: 90 has one, 99 two."""
+    """Return the number of nines in a percentile: 1 for 90, 2 for 99."""
     return -math.log10(1 - percent / 100)

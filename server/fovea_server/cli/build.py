@@ -245,11 +245,11 @@ def build(
     """Build an ONNX model into a checked engine.
 
     The build simplifies the graph, converts it to the precision, compiles it, and compares the
-    engine with the source model. In FP32 boxes must agree within 1 pixel, weighted by score, and
-    scores within 0.01. Other precisions must find what the source model finds, or with labels
-    (--data) lose at most --max-drop. An engine that passes becomes the next version of the model,
-    with its figures in card.md. Otherwise the version before stays in service. The same build again
-    does nothing.
+    engine with the source model. In FP32, boxes must agree within 1 pixel, weighted by score, and
+    scores within 0.01. In other precisions, the engine must find what the source model finds. With
+    labels (--data), it may lose at most --max-drop of the accuracy instead. An engine that passes
+    becomes the next version of the model, with its figures in card.md. Otherwise the previous
+    version stays in service. Repeating the same build does nothing.
 
     Example: fovea build yolov8n.onnx --name people
 
@@ -332,7 +332,7 @@ def _show(
     before: Sequence[int],
     typed_repository: str | None,
 ) -> None:
-    """Print the card of a new version as a table, and what to do next."""
+    """Print the card of a new version as a table, and the next steps."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -348,7 +348,7 @@ def _show(
 def _refer(
     repository: Path, name: str, images: Path | None, where: str, *, check: bool, as_json: bool
 ) -> None:
-    """Keep or check the reference of a pipeline; `where` names the repository in advice."""
+    """Make or check the reference of a pipeline; `where` is the repository option for advice."""
     from rich.console import Console
 
     from fovea_server.offline.refer import compare_reference, keep_reference
@@ -368,7 +368,7 @@ def _refer(
     except FoveaError as error:
         if not check:
             raise
-        # Scripts tell by the exit code what answers otherwise from what could not be judged.
+        # Exit code 1 means that results differ, so an error of the check must have another code.
         raise InvalidOption(str(error)) from error
     same = all(each.same for each in stages)
     if as_json:
@@ -395,7 +395,7 @@ def _refer(
 
 
 def _name_of(model: Path) -> str:
-    """Return the name that a file gives its model; InvalidOption for one that cannot be a name."""
+    """Return the model's name from the name of a file; raise InvalidOption if it is invalid."""
     try:
         return check_name(model.stem)
     except InvalidOption as error:
@@ -421,7 +421,7 @@ def _builder_options(
     capability: str | None,
     plugin: Sequence[Path] | None,
 ) -> BuilderOptions | None:
-    """Return the options that were typed; None without any."""
+    """Return the TensorRT options that were typed; None if there are none."""
     if not profile and not plugin and (workspace, level, capability) == (None, 3, None):
         return None
     return BuilderOptions(

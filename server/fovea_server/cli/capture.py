@@ -1,4 +1,4 @@
-"""`fovea capture`: the images that `fovea serve --capture DIR` has kept."""
+"""`fovea capture`: the images that `fovea serve --capture DIR` has stored."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _Since = Annotated[
 def capture() -> None:
     """List, export and delete captured images.
 
-    `fovea serve --capture DIR` keeps images whose results a rule takes, to label and learn from:
-    docs/how-to/capture.md.
+    `fovea serve --capture DIR` stores images whose results match a rule, so that you can label them
+    and train with them: see docs/how-to/capture.md.
     """
 
 
@@ -59,9 +59,9 @@ def ls(
     since: _Since = None,
     as_json: AsJson = False,
 ) -> None:
-    """List what was kept: how many images of each model, version and rule.
+    """List the number of captured images by model, version and rule.
 
-    With --json it is every capture, with the id of its request.
+    With --json, list every capture with the id of its request.
 
     Example: fovea capture ls captures --since 2026-11-20
     """
@@ -105,11 +105,11 @@ def export_(
     ] = "/data/local-files/?d=images",
     as_json: AsJson = False,
 ) -> None:
-    """Copy images and results, as a tool for labels or a trainer reads them.
+    """Export captured images and results for a labelling tool or a trainer.
 
     coco: images/, predictions.json. yolo: images/, labels/, data.yaml. label-studio: images/,
-    tasks.json with predictions, config.xml. cvat: images/, and annotations.zip to upload as
-    "COCO 1.0".
+    tasks.json with predictions, config.xml. cvat: images/, and annotations.zip to upload as "COCO
+    1.0".
 
     Example: fovea capture export captures --model yolov8n --format yolo --out to-label
     """
@@ -122,7 +122,7 @@ def export_(
         typer.echo(f"skipped {counted(damaged, 'image')} with damaged files", err=True)
     if not found:
         raise NotFound(f"no capture in {folder} matches, so there is nothing to export")
-    # What it imports takes seconds, and `ls` none of them.
+    # Imported here, because its imports take seconds and `ls` does not need them.
     from fovea_server.offline.capture_export import export
 
     export(found, form, out, images_at)
@@ -150,7 +150,9 @@ def purge(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete captures: all, or those that are chosen. A server may be writing meanwhile.
+    """Delete captured images: all, or those that the options select.
+
+    A server may write captures at the same time.
 
     Example: fovea capture purge captures --request-id 7c1e0a9b5d3f2e41000003f2 --yes
     """
@@ -182,14 +184,14 @@ def purge(
 def _choose(
     folder: Path, model: str | None, rule: str | None, since: datetime | None
 ) -> Iterator[tuple[StoredCapture, dict[str, Any]]]:
-    """Find captures, the oldest first, each with what is known of it."""
+    """Yield the selected captures, oldest first, each with its metadata."""
     found, rules = False, set()
     for one in sorted(captures(folder, model), key=lambda each: each.folder.name):
         if since is not None and one.taken < since.replace(tzinfo=UTC):
             continue
         try:
             about = one.about()
-        except FileNotFoundError:  # a server has made room
+        except FileNotFoundError:  # a server has deleted the capture
             continue
         rules.add(about["rule"])
         if rule is None or about["rule"].startswith(rule):

@@ -1,4 +1,4 @@
-"""Formats cards, and the agreement of a pipeline's stages, as tables."""
+"""Formats engine cards, and the agreement of a pipeline's stages, as tables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LABELS_SHOWN = 8
 
 
 def card_table(card: EngineCard, version: int, standing: Standing) -> Table:
-    """An engine card, one property a line; a version of 0 is none."""
+    """Return a table of an engine card, one property per row; version 0 means no version."""
     of = f" version {version}, {standing}" if version else ""
     title = f"{card.name}{of}"
     rows: list[tuple[str, str | Table]] = [
@@ -45,7 +45,7 @@ def card_table(card: EngineCard, version: int, standing: Standing) -> Table:
 
 
 def agreement_table(stages: Iterable[StageAgreement]) -> Table:
-    """The agreement of stages with the reference, one a row."""
+    """Return a table of the agreement of stages with the reference, one stage per row."""
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -62,8 +62,8 @@ def agreement_table(stages: Iterable[StageAgreement]) -> Table:
 
 
 def property_table(title: str, rows: Iterable[tuple[str, str | Table]]) -> Table:
-    """One property a row."""
-    # Text, not markup: names and labels come from files, and "[/x]" in one is no instruction.
+    """Return a table with one property per row."""
+    # Text, not markup, because names and labels come from files and may contain "[/x]".
     table = Table(title=Text(title), show_header=False, title_justify="left")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -87,7 +87,7 @@ def _head_rows(card: EngineCard) -> list[tuple[str, str]]:
 def label_rows(
     labels: tuple[str, ...] | None, family: str | None, count: int | None
 ) -> list[tuple[str, str]]:
-    """Show the first names of classes, or what to do where they are missing."""
+    """Return a row with the first class names, or with advice if there are none."""
     return [] if is_nameless(family) else [("labels", _labels(labels, family, count))]
 
 
@@ -103,7 +103,7 @@ def _labels(labels: tuple[str, ...] | None, family: str | None, count: int | Non
 
 
 def tensors_text(specs: tuple[TensorSpec, ...]) -> str:
-    """List tensors, one a line."""
+    """List tensors, one per line."""
     return "\n".join(f"{spec.name} {spec.dtype} {shape_text(spec)}" for spec in specs)
 
 

@@ -1,4 +1,4 @@
-"""A command of `fovea`: how its help is written, in the same words for all."""
+"""The command class of `fovea`, which formats the help of all commands."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
 
 _TYPE = re.compile(r" <(.*)>$")
-# Names of types, as Python has them -> as the flags of `fovea serve` show them.
+# Names of types in Python -> in the help of `fovea serve`.
 _TYPES = {"str": "TEXT", "int": "INTEGER", "float": "NUMBER", "path": "PATH", "dir": "DIR"}
-# typer puts a default in words into parentheses.
+# typer puts a default that is given as text into parentheses.
 _DEFAULT = re.compile(r"default: \((.*?)\)(?=[;\]])")
 
 
 class Command(TyperCommand):
-    """Shows its options in groups: plain text, so that it is the same in a pipe."""
+    """A command that shows its options in groups, as plain text in terminals and pipes."""
 
     def collect_usage_pieces(self, ctx: Context) -> list[str]:
-        """Name the arguments as their help does; optional ones in brackets."""
+        """Return the arguments for the usage line, with brackets around optional ones."""
         return [re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
@@ -35,7 +35,7 @@ class Command(TyperCommand):
     def list_sections(self, ctx: Context) -> dict[str, list[tuple[str, str]]]:
         """Return name and help of the options, by the title of their panel.
 
-        Panels are in the order of their declaration; options without a panel come last.
+        Panels have the order of their declaration; options without a panel come last.
         """
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
@@ -48,14 +48,14 @@ class Command(TyperCommand):
 
 
 def program_of(name: str, function: Callable[..., None], kind: type[Command] = Command) -> Typer:
-    """Make a program of one command, shown as a `kind`."""
+    """Make a Typer program with a single command of class `kind`."""
     program = Typer(add_completion=False, rich_markup_mode=None)
     program.command(name, cls=kind)(function)
     return program
 
 
 def _format_option(record: tuple[str, str], kind: str) -> tuple[str, str]:
-    """Write a type as a metavar, none for an argument, and a default without parentheses."""
+    """Format an option: its type as a metavar, and its default without parentheses."""
     name, text = record
     if kind == "Arguments":
         name = _TYPE.sub("", name).strip("{}")

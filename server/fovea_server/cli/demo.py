@@ -1,4 +1,4 @@
-"""`fovea demo`: from nothing to an answer about an image, in one command."""
+"""`fovea demo`: builds and serves a model, and predicts an image, in one command."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Task = Literal["detect", "segment", "pose", "obb", "classify", "embed", "read"]
 
 _MODELS = {"detect": "digits", "read": "plates-read"}
 _IMAGES = {"classify": "digit.jpg", "embed": "seven.jpg", "read": "plate.jpg"}
-# Training has seen no red seven.
+# The training images contain no red seven.
 _TEXTS = ("a red seven", "a blue seven", "a red four", "a green two")
 
 
@@ -60,7 +60,8 @@ def demo(
 ) -> None:
     """Build and serve a demo model, and send it an image.
 
-    Each task has a model, which finds handwritten digits on photographs, or reads drawn plates.
+    Each task has its own model. The models find handwritten digits on photographs, or read drawn
+    number plates.
 
     Example: fovea demo --task segment --once
     """
@@ -108,7 +109,7 @@ def demo(
 
 
 def _url(listener: socket.socket) -> str:
-    """Return the address at which this machine reaches a listener."""
+    """Return the URL at which this machine reaches a listener."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

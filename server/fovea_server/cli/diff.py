@@ -1,4 +1,4 @@
-"""Declares `fovea diff`."""
+"""`fovea diff`: finds the layer at which two models differ."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fovea_server.cli.options import (
     model_names,
 )
 
-# Of the table where no terminal says how wide it is.
+# Width in columns of the table if stdout is not a terminal.
 _WIDE = 140
 _AROUND = 3
 _LOWEST = 6
@@ -81,13 +81,13 @@ def diff(
 ) -> None:
     """Find the first layer at which two models differ.
 
-    The models are two exports, two precisions, or a file and the engine built from it. An engine is
-    a name in the repository, or a folder: repository/yolov8n/1. Layers are matched by name, or by
-    the order of operators and shapes if names differ. Casts and quantisation belong to the layer
-    before them. An OpenVINO engine that differs is compiled again for each of its tensors, which
-    takes minutes.
+    The models are two exports, two precisions, or a file and the engine built from it. Give an
+    engine as a name in the repository, or as a directory: repository/yolov8n/1. Layers are matched
+    by name, or by the order of operators and shapes if names differ. Casts and quantisation count
+    as part of the layer before them. An OpenVINO engine that differs is compiled again for each of
+    its tensors, which takes minutes.
 
-    Exits with 1 where something diverges, or an output could not be judged.
+    Exits with 1 if a tensor diverges, or if an output cannot be compared.
 
     Example: fovea diff yolov8n.onnx yolov8n-int8.onnx --images images
     """
@@ -125,7 +125,7 @@ def _header(found: Diff) -> str:
 
 
 def _table(found: Diff, *, everything: bool, values: bool) -> Table:
-    """Show the outputs, and the layers around the first that diverges or of the lowest SNR."""
+    """Return a table of the outputs, and of the layers near the first divergence or lowest SNR."""
     table = Table(box=SIMPLE_HEAD)
     table.add_column("#", justify="right")
     table.add_column("tensor of A\n~ of B, if other", overflow="fold")

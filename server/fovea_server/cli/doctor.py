@@ -1,4 +1,4 @@
-"""`fovea doctor`: reports what this machine has, what will not work, and how to mend it."""
+"""`fovea doctor`: reports this machine's hardware and packages, problems, and remedies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fovea_engines.device import (
 from fovea_preprocess.entry_points import broken_entries, removed_tables
 from fovea_server.cli.options import AsJson
 
-# Name for people -> the flag in /proc/cpuinfo.
+# Displayed name -> the flag in /proc/cpuinfo.
 _CPU_FEATURES = {
     "AVX2": "avx2",
     "AVX512": "avx512f",
@@ -52,11 +52,12 @@ _MODULES = {
     "cuda-bindings": "cuda",
     "onnxruntime-gpu": "onnxruntime",
 }
-"""Distribution -> the module that it brings."""
-# CUDA -> the oldest branch of the driver that NVIDIA asks for (prerequisites of TensorRT 11.4).
+"""Name of a distribution -> the module that it installs."""
+# CUDA version -> the oldest driver branch that NVIDIA supports (prerequisites of TensorRT 11.4).
 _MIN_DRIVER = {12: 535, 13: 580}
 _OF_CUDA_12 = {"tensorrt-cu12", "tensorrt-rtx-cu12-bindings"}
-# Without a GPU, cuda-bindings and TensorRT for RTX still compile for others; these do nothing.
+# Packages without a use if there is no GPU. cuda-bindings and TensorRT for RTX are not among them:
+# they compile for GPUs of other machines.
 _IDLE = {"pycuda", "tensorrt", "tensorrt-cu12", "tensorrt-cu13"}
 _HEADERS = Path("usr/local/cuda/include/cuda.h")
 _MIN_MEMORY = 512 * 2**20
@@ -65,9 +66,13 @@ _MIN_SHARED_MEMORY = 256 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """The processor; affinity and cgroup quota leave `usable` cores.
+    """The processor.
 
-    `features` has keys of `_CPU_FEATURES`; None where they cannot be read.
+    Attributes:
+        name: name of the processor.
+        cores: number of cores.
+        usable: number of cores that affinity and cgroup quota allow.
+        features: keys of `_CPU_FEATURES`; None if they cannot be read.
     """
 
     name: str
@@ -78,7 +83,7 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One NVIDIA GPU that this process may use, and its memory in MiB."""
+    """An NVIDIA GPU that this process may use, with its memory in MiB."""
 
     name: str
     memory_mib: int
@@ -86,13 +91,17 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Everything that `fovea doctor` reads.
+    """Everything that `fovea doctor` reads from the machine.
 
     Attributes:
-        driver: version of the NVIDIA driver; None without one.
-        gpu_packages: installed distribution -> version, of those that matter on a GPU.
-        cuda_toolkit: where CUDA's compiler or headers are; None without them.
-        unread: what packages of other people add and Fovea cannot use, and why.
+        cpu: the processor.
+        memory: main and shared memory.
+        backends: all backends, installed or not.
+        driver: version of the NVIDIA driver; None without a driver.
+        gpus: GPUs that this process may use.
+        gpu_packages: version by name of the installed distributions that are relevant for GPUs.
+        cuda_toolkit: path of CUDA's compiler or headers; None without them.
+        unread: faults of entry points in other installed packages.
     """
 
     cpu: Cpu
@@ -107,7 +116,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A sentence about what will not work, and how to mend it; fatal: no model can be served."""
+    """A problem and its remedy; `fatal` if no model can be served."""
 
     fatal: bool
     text: str
@@ -118,7 +127,7 @@ def doctor(
 ) -> None:
     """Check this machine for problems, and suggest fixes.
 
-    Exits with 1 when no model can be served on the CPU.
+    Exits with 1 if no model can be served on the CPU.
 
     Example: fovea doctor
     """
@@ -134,7 +143,7 @@ def doctor(
 
 
 def look() -> Machine:
-    """Read this machine."""
+    """Read hardware and packages of this machine."""
     root = Path("/")
     return Machine(
         cpu=Cpu(processor_name(), os.cpu_count() or 1, usable_cores(), cpu_features(root)),
@@ -149,7 +158,7 @@ def look() -> Machine:
 
 
 def cpu_features(root: Path) -> tuple[str, ...] | None:
-    """Read the instruction sets in proc/cpuinfo; None where it lists no flags (not x86)."""
+    """Return the instruction sets in proc/cpuinfo; None if it lists no flags (not x86)."""
     flags = cpu_flags(root)
     if flags is None:
         return None
@@ -157,19 +166,19 @@ def cpu_features(root: Path) -> tuple[str, ...] | None:
 
 
 def driver_version(root: Path) -> str | None:
-    """Read the version of the loaded NVIDIA kernel driver from proc/driver/nvidia/version."""
+    """Return the version of the loaded NVIDIA kernel driver from proc/driver/nvidia/version."""
     try:
         text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:
         return None
-    # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.10  Fri ..."; the open module
-    # words the middle otherwise, so the version is the first word that looks like one.
+    # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.10  Fri ..."; the open module has
+    # another text in the middle, so the version is the first word that looks like one.
     words = text.partition("\n")[0].split()
     return next((w for w in words if w[0].isdigit() and "." in w), "unknown")
 
 
 def installed_packages() -> dict[str, str]:
-    """Return the version of each distribution that matters on a GPU, and is installed."""
+    """Return the version of each installed distribution that is relevant for GPUs."""
     found: dict[str, str] = {}
     for distribution, module in _MODULES.items():
         with suppress(metadata.PackageNotFoundError):
@@ -180,13 +189,13 @@ def installed_packages() -> dict[str, str]:
 
 
 def cuda_toolkit(root: Path) -> str | None:
-    """Find what pycuda is compiled with: CUDA's compiler on the path, or its headers."""
+    """Return the path of CUDA's compiler or headers, which compiling pycuda requires."""
     headers = root / _HEADERS
     return shutil.which("nvcc") or (str(headers) if headers.is_file() else None)
 
 
 def diagnose(machine: Machine) -> tuple[Advice, ...]:
-    """Find everything worth mending, fatal things first; empty on a healthy machine."""
+    """Return all problems, fatal ones first; empty on a healthy machine."""
     backends = [each for each in machine.backends if not BACKENDS[each.name].on_gpu]
     problems = [
         f"Engines built for {backend.name} cannot be served: {backend.problem}."
@@ -248,14 +257,14 @@ def gpu_findings(
     packages: Mapping[str, str],
     toolkit: str | None,
 ) -> Iterator[str]:
-    """Say what keeps a GPU from being used, and how to mend it.
+    """Yield the problems that keep a GPU from being used, with remedies.
 
     Args:
-        driver: version of NVIDIA's driver; None without one.
-        gpus: names of those that this process may use.
-        backends: of GPUs, whose runtime is installed.
-        packages: as `installed_packages` returns them.
-        toolkit: as `cuda_toolkit` returns it.
+        driver: version of the NVIDIA driver; None without a driver.
+        gpus: names of the GPUs that this process may use.
+        backends: GPU backends whose runtime is installed.
+        packages: result of `installed_packages`.
+        toolkit: result of `cuda_toolkit`.
     """
     yield from _driver(driver, gpus, packages)
     if gpus and not backends:
@@ -289,14 +298,14 @@ def _driver(
     driver: str | None, gpus: tuple[str, ...], packages: Mapping[str, str]
 ) -> Iterator[str]:
     if gpus and driver is None:
-        return  # as in WSL, where Windows has the driver
+        return  # for example in WSL, where Windows has the driver
     if driver is not None and not gpus:
         yield (
             f"NVIDIA driver {driver} is loaded but no GPU answers: check nvidia-smi, and "
             "in a container start it with --gpus all."
         )
     branch = (driver or "").partition(".")[0]
-    # What the extras of Fovea install is of CUDA 13.
+    # Fovea's extras install packages for CUDA 13.
     cuda = 12 if _OF_CUDA_12 & packages.keys() else 13
     if branch.isdecimal() and int(branch) < (least := _MIN_DRIVER[cuda]):
         yield (

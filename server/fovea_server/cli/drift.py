@@ -1,4 +1,4 @@
-"""`fovea drift`: how far what a model gets is from the images of its build."""
+"""`fovea drift`: compares live images with the images of a model's build."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fovea_server.cli.server_client import SERVER, NameArgument, ServedModelClie
 from fovea_server.monitoring.drift import DriftBin, DriftQuantity, DriftReport
 from fovea_server.monitoring.drift_chart import draw
 
-# As users of the index have them: a change to look at, and another population.
+# Common thresholds of the population stability index: moderate change, significant change.
 _CHANGED, _DRIFTED = 0.1, 0.25
 _FAR = 1
 
@@ -35,10 +35,11 @@ def drift(
 ) -> None:
     """Compare live images with the images of the build.
 
-    The last 500 images of a running server are compared with those of --images, --calibration or
-    --data of the build: scores, classes, sizes, number of objects, brightness. The distance is the
-    population stability index, less what chance explains: from .1 on something has changed, from
-    .25 on the images are others. docs/how-to/drift.md says what to do then. --plot draws both.
+    Compares the last 500 images of a running server with the images of the build (--images,
+    --calibration or --data): scores, classes, sizes, number of objects, brightness. The distance is
+    the population stability index, minus the part that chance explains. From 0.1 on something has
+    changed, and from 0.25 on the images are different. docs/how-to/drift.md explains what to do
+    then. --plot draws both distributions.
 
     Example: fovea drift yolov8n --url http://127.0.0.1:8000 --plot drift.svg
     """
@@ -80,7 +81,7 @@ def _verdict(of: DriftQuantity) -> str:
 
 def _describe_largest_change(of: DriftQuantity) -> str:
     def part(one: DriftBin) -> float:
-        """Return about what it adds to the index."""
+        """Return the approximate contribution of a bin to the index."""
         least = 0.5 / max(1, of.images)
         return (one.live - one.expected) * log((one.live + least) / (one.expected + least))
 

@@ -1,4 +1,4 @@
-"""Declares `fovea edit`."""
+"""`fovea edit`: changes an ONNX file, and checks each change."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _cut_option = partial(typer.Option, rich_help_panel="Cut")
 _input_option = partial(typer.Option, rich_help_panel="Input")
 _names_option = partial(typer.Option, rich_help_panel="Names and operators")
 _ANY = "dynamic"
-_SEVERAL = 2  # rows with which a dynamic batch is checked
-# Of the table where no terminal says how wide it is.
+_SEVERAL = 2  # batch size at which a dynamic batch is checked
+# Width in columns of the table if stdout is not a terminal.
 _WIDE = 140
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts of a model that users see; `head` is None where it serves tensors only."""
+    """Properties of a model that users see; `head` is None if it serves tensors only."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -61,7 +61,7 @@ class Facts:
 
     @classmethod
     def of(cls, model: onnx.ModelProto) -> Facts:
-        """Collect the facts of a model."""
+        """Return the properties of a model."""
         inputs, outputs, metadata = graph_inputs(model), graph_outputs(model), metadata_of(model)
         head, _ = recognise_graph(model)
         return cls(inputs, outputs, len(model.graph.node), head.family, metadata)
@@ -72,8 +72,10 @@ class Step:
     """An edit that was made.
 
     Attributes:
-        difference: the largest of an output; None where the model before takes no such input.
-        expected: the edit is to change the outputs, so no difference is refused.
+        what: description of the edit.
+        difference: largest difference of an output; None if the model before the edit cannot take
+            the same input.
+        expected: True if the edit is meant to change the outputs, so any difference is accepted.
     """
 
     what: str
@@ -83,7 +85,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class EditReport:
-    """A file before and after its edits."""
+    """The properties of a file before and after its edits."""
 
     source: Path
     out: Path
@@ -92,7 +94,7 @@ class EditReport:
     steps: tuple[Step, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types; an infinite difference, of other shapes, is null."""
+        """Return the report as plain JSON types; an infinite difference (other shapes) is null."""
         steps = [
             asdict(step) | {"difference": None if step.difference == inf else step.difference}
             for step in self.steps
@@ -104,15 +106,18 @@ def edit_model(source: Path, out: Path, edits: Sequence[Edit], batch: int | None
     """Apply edits to a file one after another, check each, and write the result.
 
     Args:
-        source: is never written to.
-        out: is written when every check has passed.
-        edits: in their order.
-        batch: rows of a call that the edited model must be right with; None is the model's own.
+        source: file of the model, which does not change.
+        out: file for the result, written after all checks have passed.
+        edits: the edits, in order.
+        batch: batch size at which the edited model is checked; None for the model's own.
+
+    Returns:
+        The properties before and after, and the edits.
 
     Raises:
-        InvalidOption: `out` is the source, an edit does not suit the model, or the names that it
-            writes are not those of the classes.
-        BuildError: the source is no model, an edit fails, or `out` cannot be written.
+        InvalidOption: `out` is the source, an edit does not suit the model, or the class names that
+            it writes do not fit the model.
+        BuildError: the source is not a model, an edit fails, or `out` cannot be written.
     """
     if out.resolve() == source.resolve():
         raise InvalidOption(f"--out {out} is the model itself: name another file")
@@ -137,7 +142,7 @@ def edit_model(source: Path, out: Path, edits: Sequence[Edit], batch: int | None
 
 
 def _check_names(model: onnx.ModelProto) -> None:
-    """Refuse, as InvalidOption, class names that cannot be read or are not one for each class."""
+    """Raise InvalidOption if class names cannot be read, or their number does not fit the model."""
     metadata = metadata_of(model)
     names = labels_from_metadata(metadata, None)
     if names is None:
@@ -156,7 +161,7 @@ def _check_names(model: onnx.ModelProto) -> None:
 
 
 def report_tables(report: EditReport) -> Group:
-    """Show what changed: the model before and after, and every edit with its difference."""
+    """Return tables of the model before and after, and of every edit with its difference."""
     facts = Table("", box=SIMPLE_HEAD)
     for file in (report.source, report.out):
         facts.add_column(Text(file.name), overflow="fold")
@@ -272,9 +277,9 @@ def edit(
 ) -> None:
     """Change an ONNX file: cut, rename, free the batch size, normalize the input.
 
-    Each edit is checked: both models run on the same values, and if an output changes that should
-    not, nothing is written. Edits are made in the order of the options below, whose names are
-    those of MODEL.onnx.
+    Each edit is checked: both models run on the same values. If an output changes that should not,
+    nothing is written. Edits are made in the order of the options below. Names in the options are
+    names in MODEL.onnx.
 
     Example: fovea edit yolov10n.onnx --out raw.onnx --output /model.23/Concat_3_output_0
 
@@ -344,7 +349,7 @@ def _name_edits(
 
 
 def _parse_batch(text: str) -> int | None:
-    """Return the rows of a call; None where they are dynamic."""
+    """Return the batch size; None for "dynamic"."""
     if text == _ANY:
         return None
     if not re.fullmatch(r"[1-9]\d{0,3}", text):

@@ -1,4 +1,4 @@
-"""`fovea eval`: how accurate a model is on labelled images."""
+"""`fovea eval`: measures the accuracy of a model on labelled images."""
 
 from __future__ import annotations
 
@@ -96,35 +96,38 @@ def evaluate(
 ) -> None:
     """Measure the accuracy of a model on labelled images.
 
-    Mean average precision by COCO's rules, of masks or keypoints too where model and labels have
-    them: over all classes, by class, and by size of object
-    (small: up to 32 x 32 pixels, large: over 96 x 96). Opens the engine right here, or asks a
-    running server, with the same result.
+    Opens the engine in this process, or uses a running server (--url), with the same result. With
+    --tile, images are cut into tiles as in `fovea predict`, which finds small objects.
 
-    Precision, recall and the confusion matrix are of objects that overlap by half or more, and of
-    one confidence for all classes. --plot draws the matrix.
+    Objects: mean average precision by COCO's rules, over all classes, by class, and by size of
+    object (small: up to 32 x 32 pixels, large: over 96 x 96). Masks and keypoints are measured too
+    if model and labels have them. Precision, recall and the confusion matrix count objects that
+    overlap by half or more, at one confidence for all classes. --plot draws the matrix. Rotated
+    boxes need YOLO labels of their corners: class x1 y1 ... x4 y4. Keypoints are read from COCO
+    files, and from YOLO labels: class cx cy w h x1 y1 v1 x2 y2 v2 ...
 
-    Rotated boxes are measured with YOLO labels of their corners: class x1 y1 ... x4 y4.
-    Keypoints are read from COCO files, and from YOLO labels: class cx cy w h x1 y1 v1 x2 y2 v2 ...
-    Of a classifier it is the share of images whose class is the first (top-1), or among the first
-    five (top-5). Of embeddings, with a folder for each person or thing, it is the share of images
-    whose best match among all others, or one of the best five, is of the same folder (recall@1,
-    recall@5).
-    Of semantic segmentation it is the overlap of the pixels of each class (mIoU), with a PNG file
-    for each image whose levels, or indices, are class ids. A classes.txt beside them names the
-    levels from 0 on, a line each; those of an empty line do not count, nor 255 without a name.
+    Classes: the share of images whose class is the first one (top-1), or among the first five
+    (top-5).
 
-    Of texts, in PaddleOCR's lines (path, tab, text) or a CSV file (image,text), it is the share
-    that is right to the last character, and how far the others are off by edits. Of attributes, in
-    a CSV file with a column for the image and one for each attribute (or for each class, 1 or 0),
-    it is the share of images for which each is right. Of networks that make pictures it is their
-    likeness to the right ones (SSIM of Wang et al. 2004, and PSNR, in RGB): files in colours, or
-    JPEG, with the names of the --images.
+    Embeddings, with a folder for each person or thing: the share of images whose best match among
+    all other images, or one of the best five, is from the same folder (recall@1, recall@5).
 
-    With --tile images are cut as `fovea predict` does it, which finds small objects.
-    Classes of the labels and of the model meet by name. If the labels have classes that the model
-    lacks, --classes names those to measure. Labels are of the upright image, as
-    its EXIF orientation shows it.
+    Semantic segmentation: the overlap of the pixels of each class (mIoU). Labels are a PNG file for
+    each image whose levels, or indices, are class ids. A classes.txt beside them names the levels
+    from 0 on, one per line. A level with an empty line does not count, nor does 255 without a name.
+
+    Texts, in PaddleOCR's lines (path, tab, text) or a CSV file (image,text): the share that is
+    right to the last character, and the edit distance of the others.
+
+    Attributes, in a CSV file with a column for the image and one for each attribute (or for each
+    class, 1 or 0): the share of images for which each attribute is right.
+
+    Generated images: the similarity to the target images (SSIM of Wang et al. 2004, and PSNR, in
+    RGB). Targets are colour files, or JPEG, with the names of the --images.
+
+    Classes of labels and model are matched by name. If the labels have classes that the model
+    lacks, --classes names the classes to measure. Labels refer to the upright image, after its EXIF
+    orientation.
 
     Example: fovea eval yolov8n --data val.json --images val2017
 
@@ -132,7 +135,7 @@ def evaluate(
     """
     check_options(context, clashes=[("repository", "url"), ("allow_code", "url")])
     check_plot(plot)
-    # A wrong name is reported before labels are read, which may take long.
+    # Find the model first, because reading labels may take long.
     if url is None:
         [path] = find_models(context, repository, model)
         measure = partial(_evaluate_locally, version_folder(path, version), allow_code)
@@ -155,7 +158,7 @@ def evaluate(
 
 
 def _labels(context: typer.Context, data: Path, images: Path | None) -> Labels:
-    """Read labels; an InvalidOption names an option without an effect on them."""
+    """Read labels; raise InvalidOption if an option has no effect on them."""
     labelled = read_labels(data, images)
     if is_typed(context, "conf") and not isinstance(labelled, Dataset):
         raise InvalidOption(f"--conf needs labels of objects, and {labelled.path} has none")
@@ -204,7 +207,7 @@ def _evaluate_server(
 ) -> EvalReport:
     progress = ConsoleProgress()
     given = request_options(labelled, options) | {"version": version}
-    # A server that others use as well may be full for a moment.
+    # A server with other clients may be full for a moment.
     with RemotePredictor(url, model, given, retries=3) as remote:
         answered = ""
         known = remote.model(version)

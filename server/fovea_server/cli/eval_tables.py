@@ -1,4 +1,4 @@
-"""Shows what `fovea eval` measured: totals, classes, and which class is found for which."""
+"""Shows the results of `fovea eval`: totals, classes, and confusions."""
 
 from __future__ import annotations
 
@@ -16,19 +16,25 @@ from fovea_server.offline.chosen import LabelSelection
 from fovea_server.offline.confusion import Confusion
 
 _CLASSES_SHOWN = 20
-# A matrix of more classes does not fit a terminal: its largest confusions are listed.
+# Largest number of classes whose matrix fits a terminal; with more, the largest confusions are
+# listed.
 _MATRIX_CLASSES = 8
 _CONFUSIONS_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
 class EvalReport:
-    """The accuracy of one version of a model; backend and precision where they are public.
+    """The accuracy of one version of a model.
 
     Attributes:
-        chosen: the labels.
-        confusion: None of maps.
-        best: the confidence of the confusions is the one with the highest mean F1.
+        model: name of the model.
+        version: version of the model.
+        backend: backend of the engine; None if the server does not report it.
+        precision: precision of the engine; None if the server does not report it.
+        accuracy: the measured figures.
+        chosen: the measured labels.
+        confusion: the confusion matrix; None for class maps.
+        best: True if the confidence of the matrix was chosen for the highest mean F1.
     """
 
     model: str
@@ -42,12 +48,12 @@ class EvalReport:
 
     @property
     def split(self) -> str | None:
-        """The split of the images, as val."""
+        """The split of the images, for example "val"."""
         return split_of(self.chosen.labelled)
 
     @property
     def title(self) -> str:
-        """The model, the images, and how many classes are not measured."""
+        """The model, the images, and the number of classes that are not measured."""
         engine = f", {self.backend} {self.precision}" if self.backend else ""
         images = counted(self.accuracy.images, "image")
         of = f" of {self.split}" if self.split else ""
@@ -57,7 +63,7 @@ class EvalReport:
         return title
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types."""
+        """Return the report as plain JSON types."""
         document: dict[str, Any] = {
             "model": self.model,
             "version": self.version,
@@ -89,7 +95,7 @@ class EvalReport:
 
 
 def show(report: EvalReport) -> None:
-    """Print a report for people."""
+    """Print the report as tables."""
     console, accuracy, found = Console(), report.accuracy, report.confusion
     title = report.title
     if isinstance(accuracy, Accuracy):
@@ -146,7 +152,7 @@ def _show_classes(console: Console, accuracy: AnyAccuracy, found: Confusion | No
 
 
 def _show_confusions(console: Console, found: Confusion) -> None:
-    """Print the matrix of a few classes, or the largest confusions of many."""
+    """Print the whole matrix if it has few classes, otherwise the largest confusions."""
     if len(names := found.names) <= _MATRIX_CLASSES:
         console.print("confusions: a row is a label, a column what was found")
         table = Table("")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Title of each group in the help, and the first of its settings in the order of `Settings`.
+# Title of each group in the help -> its first setting, in the order of `Settings`.
 GROUPS = {
     "Repository and models": "model_repository",
     "HTTP": "allow_http",
@@ -51,10 +51,10 @@ def with_flags(
     *,
     listed: bool = True,
 ) -> Callable[..., None]:
-    """Declare an option for each of these settings to typer, which passes them as `**given`.
+    """Declare an option for each setting to typer, which passes them as `**given`.
 
-    The options collect text, None where a flag was not given; `Settings.of_flags` judges it. The
-    help does not show the `hidden` flags, and those of the settings only if they are `listed`.
+    The options collect text, or None if a flag is missing; `Settings.from_flags` validates it. The
+    help omits the `hidden` flags, and shows flags of settings only if they are `listed`.
     """
     titles = {first: title for title, first in GROUPS.items()}
     options: dict[str, list[inspect.Parameter]] = {title: [] for title in GROUPS}
@@ -90,7 +90,7 @@ def with_parameters(
 ) -> Callable[..., None]:
     """Declare parameters to typer, which passes them as `**given`.
 
-    In the help they come before those parameters of the command that are keywords only.
+    The help shows them before the keyword-only parameters of the command.
     """
     own = inspect.signature(command, eval_str=True).parameters.values()
     ordered = sorted((*parameters, *own), key=lambda each: each.kind)
@@ -103,13 +103,13 @@ def with_parameters(
 def make_option(
     name: str, kind: object, description: str, *others: str, collects: type = str, **shown: Any
 ) -> inspect.Parameter:
-    """Describe the option of a value: typer passes what it `collects`, or None.
+    """Make the parameter of an option; typer passes a value of type `collects`, or None.
 
-    The help shows the `kind`, the type of the value. `others` are more names of the option, and
-    `shown` more arguments of `typer.Option`.
+    The help shows `kind`, the type of the value. `others` are more names of the option, and `shown`
+    are more arguments of `typer.Option`.
     """
     values = _metavar(kind)
-    # The sentence begins with a capital unless it begins with a name or a value.
+    # Capitalise the first word, unless it is a name or a value.
     begins = description[0].upper() if re.match(r"[a-z]+,? ", description) else description[0]
     shown = {"metavar": values, "help": f"{begins}{description[1:]}."} | shown
     if "|" in values:
@@ -135,7 +135,7 @@ def _metavar(kind: object) -> str:
 
 
 def _default(field: FieldInfo) -> str | bool:
-    """The default as the help shows it; False where there is nothing to show."""
+    """Return the default as the help shows it; False to show none."""
     if field.default_factory is not None:
         return False
     default = field.get_default()
@@ -147,9 +147,9 @@ def _default(field: FieldInfo) -> str | bool:
 
 
 class SwitchCommand(Command):
-    """Lets a switch stand alone, or have its value after = or a space, as Triton does.
+    """Accepts a switch alone, or with a value after "=" or a space, as Triton does.
 
-    With --no- before its name it is false.
+    The prefix "--no-" makes a switch false.
     """
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
@@ -158,7 +158,7 @@ class SwitchCommand(Command):
 
 
 def _with_values(args: list[str]) -> Iterator[str]:
-    """Write switches as --switch=value, and leave everything else as it is."""
+    """Rewrite switches as --switch=value, and leave all other arguments unchanged."""
     remaining = [*args, ""]
     while len(remaining) > 1:
         arg = remaining.pop(0)
@@ -174,9 +174,9 @@ def _with_values(args: list[str]) -> Iterator[str]:
 
 
 def warn_of_ignored_variables() -> None:
-    """Log each variable that looks like a setting and is not read, with advice.
+    """Log each environment variable that looks like a setting but is unknown, with advice.
 
-    These are no errors: a platform may add variables of its own beside the operator's.
+    Such variables are not errors, because a platform may set variables of its own.
     """
     meant = {name: name for name in Settings.model_fields}
     for name, others in OTHER_NAMES.items():

@@ -1,7 +1,7 @@
-"""`fovea health`: asks a server, by default on this machine, whether it is live or ready.
+"""`fovea health`: checks whether a server is live or ready, by default on this machine.
 
-http.client sends the question: httpx takes 0.12 s longer to import, and this runs every few
-seconds. gRPC is imported where the server has no HTTP.
+It uses http.client, because httpx takes 0.12 s longer to import and the command runs every few
+seconds. gRPC is imported only if the server has no HTTP.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SETTINGS = (
     *("allow_grpc", "grpc_address", "grpc_port", "grpc_restricted_protocol"),
     *("grpc_use_ssl", "grpc_use_ssl_mutual", "grpc_server_cert", "grpc_server_key"),
 )
-# Also a server elsewhere may ask for it.
+# The only server setting that may be combined with --url.
 _SECRET = "http_restricted_api"
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _PATHS = {"live": "/v2/health/live", "ready": "/v2/health/ready"}
@@ -45,13 +45,13 @@ _METHODS = {
     "live": "/inference.GRPCInferenceService/ServerLive",
     "ready": "/grpc.health.v1.Health/Check",
 }
-# The answer to both methods is one field, the first: true, or SERVING.
+# Both methods respond with one field, the first one: true, or SERVING.
 _HEALTHY = bytes([1 << 3, 1])
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The result of a check, "live" or "ready"; `reason` says why it is not healthy."""
+    """The result of a check, "live" or "ready"; `reason` is set if the server is not healthy."""
 
     check: str
     url: str
@@ -60,10 +60,10 @@ class Health:
 
 
 class HealthCommand(SwitchCommand):
-    """Exits with 1 where others exit with 2: Docker reserves 2 in a HEALTHCHECK."""
+    """Exits with 1 where other commands exit with 2, which Docker reserves in a HEALTHCHECK."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Parse the arguments, and change the exit code of a failure."""
+        """Parse the arguments, and change the exit code of an error to 1."""
         try:
             return super().parse_args(ctx, args)
         except typer.TyperException as error:
@@ -72,7 +72,7 @@ class HealthCommand(SwitchCommand):
 
 
 def _drop_url_if_described(context: typer.Context, url: str | None) -> str | None:
-    """Leave FOVEA_URL out if flags say which server is meant: those were typed, and win."""
+    """Ignore FOVEA_URL if typed flags describe the server; typed flags have priority."""
     source = context.get_parameter_source("url")
     described = (name for name in _SETTINGS if name != _SECRET and context.params.get(name))
     return None if source is not None and source.name != "COMMANDLINE" and any(described) else url
@@ -102,9 +102,9 @@ def health(
 ) -> None:
     """Check whether a server is ready.
 
-    Exits with 1 if it is not, and says why. Without --url it asks the server of this machine: at
-    127.0.0.1:8000, or where the flags of `fovea serve` given here (--http-port 9000) or their
-    variables (FOVEA_HTTP_PORT) say. A server without HTTP is asked over gRPC.
+    Exits with 1 and prints the reason if it is not. Without --url it checks the server on this
+    machine, at 127.0.0.1:8000. For another address, add the flags of `fovea serve` (--http-port
+    9000), or set their variables (FOVEA_HTTP_PORT). A server without HTTP is checked over gRPC.
 
     Example: fovea health --live
 
@@ -136,7 +136,7 @@ program = program_of("health", health, HealthCommand)
 
 
 def _health_at(url: str, settings: Listening, check: str, timeout_s: float) -> Health:
-    """Ask the server at an address; InvalidOption where it is none."""
+    """Check the server at a URL; raise InvalidOption if the URL is invalid."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = parts.hostname, parts.port
@@ -151,7 +151,7 @@ def _health_at(url: str, settings: Listening, check: str, timeout_s: float) -> H
 
 
 def _health(settings: Listening, check: str, timeout_s: float) -> Health:
-    """Ask the server that these settings start; InvalidOption where they do not say where."""
+    """Check the server that these settings start; raise InvalidOption if they give no address."""
     if not (settings.allow_http or settings.allow_grpc):
         raise InvalidOption("HTTP and gRPC are both off, so health cannot be checked")
     name = "http" if settings.allow_http else "grpc"
@@ -191,7 +191,7 @@ def _over_http(
     check: str,
     timeout_s: float,
 ) -> str | None:
-    """Ask over HTTP; returns why the server is not healthy."""
+    """Check over HTTP; return the reason why the server is not healthy, or None."""
     secret = Restrictions.parse(settings.http_restricted_api).secret("health")
     connection = (
         http.client.HTTPConnection(host, port, timeout=timeout_s)
@@ -215,8 +215,8 @@ def _over_http(
 def _make_unverified_context() -> ssl.SSLContext:
     """Make a TLS context that accepts any certificate.
 
-    The certificate names the host that clients know, and not the loopback address of the request
-    here; and a check must not fail because the file was renewed while the server runs.
+    The certificate is for the server's public name, and not for the loopback address. And the check
+    must not fail because the certificate file was renewed while the server runs.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -236,7 +236,10 @@ def _failure(error: Exception) -> str:
 def _over_grpc(
     settings: Listening, host: str, port: int, check: str, timeout_s: float
 ) -> str | None:
-    """Ask over gRPC; returns why the server is not healthy. The time is for all connections."""
+    """Check over gRPC; return the reason why the server is not healthy, or None.
+
+    The timeout covers all connections together.
+    """
     silence_grpc()
     import grpc
 
@@ -244,7 +247,7 @@ def _over_grpc(
     secret = Restrictions.parse(settings.grpc_restricted_protocol).secret("health")
     metadata = [] if secret is None else [(f"triton-grpc-protocol-{secret[0]}".lower(), secret[1])]
     target = _join_host_port(host, port)
-    # A proxy of the environment is not for this machine.
+    # The proxy of the environment does not apply to this machine.
     options: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
     try:
         if settings.grpc_use_ssl or settings.grpc_use_ssl_mutual:
@@ -263,9 +266,9 @@ def _over_grpc(
 def _make_credentials(
     settings: Listening, address: tuple[str, int], deadline: float
 ) -> tuple[grpc.ChannelCredentials, str]:
-    """Make credentials that trust the certificate which the server shows, and find a name in it.
+    """Make credentials that trust the server's own certificate, and return a name in it.
 
-    gRPC always verifies; for the rest see `_make_unverified_context`.
+    gRPC always verifies certificates; for the reason to trust any, see `_make_unverified_context`.
     """
     import grpc
 
@@ -274,12 +277,12 @@ def _make_credentials(
     files: list[bytes] = []
     key, certificate = settings.grpc_server_key, settings.grpc_server_cert
     if settings.grpc_use_ssl_mutual and key is not None and certificate is not None:
-        # The server asks for a certificate, and there is no other here than its own.
+        # The server requires a client certificate, and its own is the only one available here.
         context.load_cert_chain(certificate, key, password="")
         files = [key.read_bytes(), certificate.read_bytes()]
     with _connect(context, address, deadline) as connection:
         shown = ssl.DER_cert_to_PEM_cert(connection.getpeercert(binary_form=True) or b"")
-    # `ssl` reads the names in a certificate only after verifying it.
+    # `ssl` returns the names in a certificate only after verifying it.
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_verify_locations(cadata=shown)

@@ -1,4 +1,4 @@
-"""`fovea index`: the vectors of many images, for searches."""
+"""`fovea index`: computes the embeddings of many images, for similarity search."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def index(
 ) -> None:
     """Index images for similarity search.
 
-    The model's task is embed. The index is NAME.npz in the model's folder of the repository; a
-    server reads it when it is asked for, also when it has changed. If a file is missing, nothing is
-    written.
+    The task of the model must be embed. The index is the file NAME.npz in the model's folder of the
+    repository. A server reads it at the first search, and again after it has changed. If an image
+    file is missing, no index is written.
 
     Example: fovea index reid people/ --thumbnails
 
@@ -72,7 +72,7 @@ def index(
     """
     check_name(name)
     found = find_sources(sources, every=every, drawn=None)
-    # An index without it would take the place of one that has it.
+    # An index without this file could replace an index that has it.
     if missing := [source.file for source in found.files if not source.path.exists()]:
         raise NotFound(f"{missing[0]}: there is no such file, and nothing was written")
     [path] = find_models(context, repository, model)

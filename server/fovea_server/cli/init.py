@@ -1,4 +1,4 @@
-"""`fovea init`: a small project to start from."""
+"""`fovea init`: writes a small project to start from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fovea_engines.repository.files import write_file, writing
 from fovea_preprocess.errors import InvalidOption, Unavailable
 from fovea_server.cli.options import AsJson, check_options
 
-# File of the project -> where it lies in the packages.
+# File of the project -> its package and path there.
 _FILES = {
     "README.md": ("fovea_server", "cli/starter/README.md"),
     "compose.yaml": ("fovea_server", "cli/starter/compose.yaml"),
@@ -65,7 +65,7 @@ def init(
 ) -> None:
     """Start a project with a demo model, a client and a compose file.
 
-    Put your own ONNX files into its folder models/. Files that exist are not overwritten.
+    Put your own ONNX files into its folder models/. Existing files are not overwritten.
 
     Example: fovea init my-project
 
@@ -148,7 +148,7 @@ def _start_from(repository: Path, folder: Path, as_json: bool) -> None:
 
 
 def _write_project(folder: Path, content: Mapping[str, bytes | Path]) -> None:
-    """Write or copy all files of a project, none of which may be there."""
+    """Write or copy all files of a project; raise InvalidOption if one exists already."""
     _check_free(folder, content, "the name of a new folder, as in `fovea init my-project`")
     _write(folder, content, "models")
 
@@ -162,7 +162,7 @@ def _check_free(folder: Path, names: Iterable[str], instead: str) -> None:
 
 
 def _write(folder: Path, content: Mapping[str, bytes | Path], within: str = "") -> None:
-    """Write or copy files; the folder `within` theirs is made, too."""
+    """Write or copy files; also create the directory `within` the project."""
     try:
         (folder / within).mkdir(parents=True, exist_ok=True)
         for name, source in content.items():

@@ -1,4 +1,4 @@
-"""Declares `fovea inspect`."""
+"""`fovea inspect`: shows a model file, an engine, or a repository."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def inspect(
 
 
 def layers_summary(layers: PlanLayers) -> str:
-    """Count the layers by type and precision, in a line."""
+    """Count the layers by type and precision, in one line."""
     counted = Counter((layer.type, layer.precision) for layer in layers.layers)
     kinds = [
         f"{count} {kind} {precision}".rstrip()
@@ -118,7 +118,7 @@ def layers_summary(layers: PlanLayers) -> str:
 
 
 def layer_table(layers: PlanLayers) -> Table:
-    """Show one layer a row."""
+    """Return a table with one layer per row."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("layer", overflow="fold")
     table.add_column("type", no_wrap=True)

@@ -1,4 +1,4 @@
-"""Reads the models of a folder, for `fovea inspect`."""
+"""Reads the models of a directory for `fovea inspect`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,15 @@ from fovea_server.pipelines.recipe import Pipeline, StageRow, is_pipeline
 
 @dataclass(frozen=True, slots=True)
 class InspectedModel:
-    """A version in a repository: its card, its parts, or the error of opening it.
+    """A version in a repository.
 
-    The parts are those of an ensemble, or the stages of a model that a file such as pipeline.toml
-    makes of several. The version is 0 for a folder that is not named by a number. The `standing`
-    follows from its config.pbtxt and history. `faults` are of other files in the model's folder.
+    Attributes:
+        name: name of the model.
+        version: number of the version; 0 if the directory's name is not a number.
+        engine: the card, the ensemble, the stages of a pipeline, or the error of reading it.
+        standing: whether the version is served or current, from config.pbtxt and the history.
+        faults: faults of other files in the model's directory.
+        reference: description of a pipeline's reference; "" for none.
     """
 
     name: str
@@ -43,7 +47,7 @@ class InspectedModel:
     reference: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON types, with a "card", an "ensemble", "stages" or an "error"."""
+        """Return plain JSON types, with a "card", an "ensemble", "stages" or an "error"."""
         entry: dict[str, Any] = {
             "name": self.name,
             "version": self.version,
@@ -61,7 +65,7 @@ class InspectedModel:
 
 
 def read_folder(path: Path) -> list[InspectedModel]:
-    """Read every version under the folder of a version, a model or a repository."""
+    """Read all versions in the directory of a version, a model or a repository."""
     path = path.resolve()
     if _is_version(path):
         version = int(path.name) if path.name.isdecimal() else 0
@@ -90,7 +94,7 @@ def read_folder(path: Path) -> list[InspectedModel]:
 
 
 def _describe_unreadable(folder: Path) -> InspectedModel:
-    """Describe a model whose folder may not be read, which has no version to show."""
+    """Describe a model whose directory may not be read, so that its versions are unknown."""
     error = InvalidModel(f"{folder} may not be read: mend its permissions")
     return InspectedModel(folder.name, 1, error, "not served", ())
 
@@ -116,12 +120,12 @@ def _pipeline(folder: Path) -> InspectedModel:
 
 
 def _card(root: Path, name: str, above: tuple[str, ...]) -> EngineCard:
-    """Read the card of a model, or of the one that answers for it, as the server finds them."""
+    """Read the card of a model, or of a pipeline's first model, as the server finds it."""
     repository = ModelRepository(root)
     if name in above:
         raise InvalidModel(f"{' -> '.join((*above, name))} is a circle: name another model")
     if name in repository.folders() and is_pipeline(root / name):
-        # All of them, as the server finds a circle through any.
+        # Read the cards of all models, because any of them may lead to a circle.
         models = Pipeline.read(root / name).models
         first, *_ = [_card(root, each, (*above, name)) for each in models]
         return first

@@ -23,14 +23,14 @@ from fovea_server.cli.card_table import (
 from fovea_server.cli.inspect_models import InspectedModel
 from fovea_server.pipelines.recipe import StageRow
 
-# A name that is broken cannot be copied: the other columns give way to it, up to this length.
+# Largest width of the name column. Users copy names, so other columns are broken first.
 _NAME_WIDTH = 40
-# Two lines a row, so that no word of a usual one is broken in 80 columns.
+# Two lines per row, so that usual words are not broken in 80 columns.
 _COLUMNS = ("head\ninput", "precision\nbackend", "agreement\naccuracy")
 
 
 def model_table(model: ModelFile, title: str) -> Table:
-    """An ONNX file, one property a line."""
+    """Return a table of an ONNX file, one property per row."""
     head = model.family or "none: the model's tensors are served"
     if model.open:
         choices = " or ".join(f"--head {family}" for family in model.open)
@@ -52,7 +52,7 @@ def model_table(model: ModelFile, title: str) -> Table:
 
 
 def repository_table(entries: Iterable[InspectedModel]) -> Table:
-    """Versions of a repository, one a row; below it, why some cannot be opened."""
+    """Return a table of versions, one per row, with the errors of unreadable ones below."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
     table.add_column("model\nversion", no_wrap=True)
     for column in _COLUMNS:
@@ -78,7 +78,7 @@ def repository_table(entries: Iterable[InspectedModel]) -> Table:
 
 
 def ensemble_table(ensemble: Ensemble, version: int) -> Table:
-    """An ensemble, one property a line."""
+    """Return a table of an ensemble, one property per row."""
     rows: list[tuple[str, str | Table]] = [
         ("platform", "ensemble"),
         ("inputs", tensors_text(ensemble.inputs)),
@@ -90,7 +90,7 @@ def ensemble_table(ensemble: Ensemble, version: int) -> Table:
 
 
 def stage_table(stages: Iterable[StageRow], name: str, reference: str) -> Table:
-    """The stages of a model that is made of several, one a row; below it, its reference."""
+    """Return a table of a pipeline's stages, one per row, with its reference below."""
     title = Text(f"{name} is made of")
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     for column in ("stage", "model", "sees", "gives"):
@@ -119,7 +119,7 @@ def _cells(card: EngineCard) -> tuple[str, ...]:
 
 
 def _agreement(card: EngineCard) -> str:
-    """In the fewest words."""
+    """Return the agreement in a few characters."""
     found = card.agreement
     if found is None:
         return "not checked"

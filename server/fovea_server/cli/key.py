@@ -1,4 +1,4 @@
-"""`fovea key`: the keys that `fovea serve --keys FILE` asks for."""
+"""`fovea key`: edits the file of keys that `fovea serve --keys FILE` requires."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _FILE = Path("keys.json")
 def key() -> None:
     """Make, list, change, replace and remove the keys of a server.
 
-    A server with --keys FILE follows changes of the file without a restart.
+    A server with --keys FILE reads changes of the file without a restart.
     """
 
 
@@ -102,7 +102,7 @@ def add(
 ) -> None:
     """Make a key, and print it.
 
-    It is printed only once: the file has its SHA-256, and not the key.
+    The key is printed only once, because the file stores only its SHA-256.
 
     Example: fovea key add gate-camera --model 'cam-*' --rate 20/s --expires 90d
     """
@@ -133,9 +133,9 @@ def set_(
     expires: _Expires = None,
     as_json: _Json = False,
 ) -> None:
-    """Change what a key allows.
+    """Change the permissions of a key.
 
-    The key itself stays the same. "" removes a limit.
+    The key itself stays the same. An empty value ("") removes a limit.
 
     Example: fovea key set gate-camera --rate 50/s --expires 90d
     """
@@ -161,7 +161,7 @@ def rotate(
 ) -> None:
     """Replace a key, and print the new one.
 
-    The old key still holds for the time of --grace.
+    The old key stays valid for the time of --grace.
 
     Example: fovea key rotate gate-camera --grace 2h
     """
@@ -188,7 +188,7 @@ def rotate(
 def rm(name: _Name, file: _File = _FILE, as_json: _Json = False) -> None:
     """Remove a key.
 
-    A running server refuses it within two seconds.
+    A running server rejects the key within two seconds.
 
     Example: fovea key rm gate-camera
     """
@@ -198,7 +198,7 @@ def rm(name: _Name, file: _File = _FILE, as_json: _Json = False) -> None:
 
 @program.command(cls=Command)
 def ls(file: _File = _FILE, as_json: _Json = False) -> None:
-    """List what each key of a file allows, and how much of its quota is used.
+    """List the keys of a file, with their permissions and used quotas.
 
     Example: fovea key ls --json
     """
@@ -224,7 +224,7 @@ def ls(file: _File = _FILE, as_json: _Json = False) -> None:
             ends += f"; the old key {max(graces):%Y-%m-%d %H:%M}"
         limits = each.rate or "", _shown_quota(file, each)
         table.add_row(each.name, scopes, models, *limits, f"{each.created:%Y-%m-%d}", ends)
-    # A row is a line, also where it is longer than a terminal is wide.
+    # A key takes one line, even if the terminal is narrower.
     Console(width=1000).print(table)
 
 
@@ -249,7 +249,7 @@ def _given_fields(
     quota: str | None,
     expires: str | None,
 ) -> dict[str, object]:
-    """Return the fields of a key that options give; "" is none."""
+    """Return the fields of a key that the options set; an empty value removes a field."""
     given: dict[str, object] = {}
     if scope is not None:
         given["scopes"] = tuple(dict.fromkeys(_parts(scope)))
@@ -288,7 +288,7 @@ def _check_there(file: Path) -> None:
 
 
 def _replace_key(file: Path, name: str, make: Callable[[Key], Key | None]) -> Key | None:
-    """Put what `make` returns in the place of a key, and return it; None removes the key."""
+    """Replace a key by the result of `make`, and return that; None removes the key."""
     _check_there(file)
     made: list[Key] = []
 

@@ -1,4 +1,4 @@
-"""The `fovea` program: its commands, how they show their help, and how they fail."""
+"""The `fovea` program: its commands, their help, and their errors."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ COMMANDS: dict[str, dict[str, str]] = {
         "sensitivity": "fovea_server.cli.sensitivity:sensitivity",
     },
 }
-"""Panel of `fovea --help` -> name of each command -> its function, or the program that it makes.
+"""Panel of `fovea --help` -> name of a command -> its function, or the Typer program of it.
 
-They are imported when they are used: a health check that runs every ten seconds cannot wait for the
-imports of all commands.
+Commands are imported only when they are used: a health check that runs every ten seconds must not
+wait for the imports of all commands.
 """
 
 _TARGETS = {name: target for panel in COMMANDS.values() for name, target in panel.items()}
-# Commands of version 0.1 that no help lists.
+# Commands of version 0.1 that the help does not list.
 _FORMER = {"history": "fovea_server.cli.promote:history"}
 _OTHER_GPU = re.compile(r"'--backend': '(cuda|gpu|trt)' is not one of")
 _ABSENT = re.compile(r"'([^']*)' does not exist$")
-# Options of Ultralytics and trtexec -> what Fovea has instead.
+# Options of Ultralytics and trtexec -> the corresponding option of Fovea.
 _ELSEWHERE = {
     "--imgsz": "the input size is `fovea build --size HxW`",
     "--half": "FP16 is `fovea build --precision fp16`",
@@ -95,7 +95,7 @@ _ELSEWHERE = {
     "--iou-thres": "the overlap is --iou",
     "--batch": "the largest batch is `fovea build --max-batch N`",
 }
-# \b keeps the lines as they are.
+# \b keeps the line breaks.
 _HELP = """Turn an ONNX vision model into a tested engine, and serve it.
 
 \b
@@ -107,18 +107,19 @@ _HELP = """Turn an ONNX vision model into a tested engine, and serve it.
 
 
 class Program(TyperGroup):
-    """Imports a command when it is used, and ends a wrong one with one line on stderr.
+    """Imports a command when it is used, and reports an error in one line on stderr.
 
-    Exit codes: 2 where what was typed is wrong or names what is not there, 1 where it failed.
+    The exit code is 2 if the command line is wrong or names a missing file, and 1 if the command
+    fails.
     """
 
     def list_commands(self, ctx: Context) -> list[str]:
-        """List the names of all commands; typer suggests from them, too."""
+        """Return the names of all commands, which typer also uses for suggestions."""
         self.commands: Any = dict.fromkeys(_TARGETS)
         return list(_TARGETS)
 
     def get_command(self, ctx: Context, cmd_name: str) -> ClickCommand | None:
-        """Import a command; None where there is none of that name."""
+        """Import a command; return None for an unknown name."""
         self.list_commands(ctx)
         if (target := (_TARGETS | _FORMER).get(cmd_name)) is None:
             return None
@@ -128,7 +129,7 @@ class Program(TyperGroup):
         return typer.main.get_command(single)
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write the commands with the first lines of their docstrings, and import none."""
+        """Write the commands with the first lines of their docstrings, without importing them."""
         width = max(map(len, self.list_commands(ctx)))
         for panel, commands in COMMANDS.items():
             rows = [(name.ljust(width), _first_line(name, at)) for name, at in commands.items()]
@@ -136,7 +137,7 @@ class Program(TyperGroup):
                 formatter.write_dl(rows)
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
-        """Complete the name of a command, and import none; or an option."""
+        """Complete the name of a command, without importing commands, or an option."""
         from typer._click.shell_completion import CompletionItem
 
         if incomplete.startswith("-"):
@@ -156,18 +157,18 @@ class Program(TyperGroup):
             sys.stdout.flush()
             sys.exit(code)
         except FoveaError as error:
-            # Texts of Triton end so.
+            # Triton's messages end with these characters.
             _end(str(error).rstrip(";\n"), 2 if isinstance(error, InvalidOption | NotFound) else 1)
         except typer.TyperException as error:
             message = " ".join(_message(error).split()).rstrip(".")
-            # pydantic, by which typer reads values, writes these.
+            # pydantic, which typer uses to parse values, writes these phrases.
             message = re.sub(r"Value error, |, unable to parse .*", "", message)
             message = message.replace("Input should", "it must") + _advice(message)
             context = getattr(error, "ctx", None)
             see = "" if context is None else f"; see {context.command_path} --help"
             _end(message + see, error.exit_code)
         except RuntimeError as error:
-            if "home directory" not in str(error):  # as of pathlib, which has no class for it
+            if "home directory" not in str(error):  # pathlib raises a plain RuntimeError
                 raise
             _end("this user has no home directory: set HOME to one that can be written", 1)
         except OSError as error:
@@ -178,9 +179,9 @@ class Program(TyperGroup):
 
 
 def _first_line(command: str, target: str) -> str:
-    """Return the first line of the docstring of a command, whose function may have its name.
+    """Return the first line of a command's docstring.
 
-    The source is read, and not imported.
+    The source is parsed, not imported. The function may have the name of the command.
     """
     module, _, attribute = target.partition(":")
     spec = find_spec(module)
@@ -193,7 +194,7 @@ def _first_line(command: str, target: str) -> str:
 
 
 def _message(error: typer.TyperException) -> str:
-    """Write the message, and of options that look like an unknown one only the most similar."""
+    """Return the error message, with at most one similar option."""
     if meant := _ELSEWHERE.get(getattr(error, "option_name", "")):
         return f"{error.message}: {meant}"
     if close := getattr(error, "possibilities", None):
@@ -202,7 +203,7 @@ def _message(error: typer.TyperException) -> str:
 
 
 def _advice(message: str) -> str:
-    """Name the backends of GPUs, or the file that a path which is not there may mean."""
+    """Return advice on GPU backends, or on a path that does not exist."""
     if _OTHER_GPU.search(message):
         return ": a GPU is used by tensorrt and tensorrt-rtx, and by no CUDA of ONNX Runtime"
     found = _ABSENT.search(message)
@@ -210,7 +211,7 @@ def _advice(message: str) -> str:
         return ""
     if "://" in found[1]:
         return "; it is an address: download the file first"
-    # The commands of the engines are not for a health check to import.
+    # Imported here, so that a health check need not import it.
     from fovea_preprocess.mistakes import similar_path
 
     return similar_path(Path(found[1])) or ": check the path"
@@ -220,7 +221,7 @@ def _end(message: str, code: int) -> Never:
     try:
         sys.stdout.flush()
     except OSError:
-        # The interpreter would try again at its exit, and end with 120 in place of the code.
+        # Otherwise the interpreter flushes again at exit, and exits with 120 instead of the code.
         with suppress(OSError):
             sys.stdout.close()
     typer.echo(f"error: {message}", err=True)
@@ -255,32 +256,32 @@ def fovea(
         ),
     ] = False,
 ) -> None:
-    """Show the help where there is no command."""
+    """Show the help if no command is given."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise InvalidOption("give one of these commands")
-    if context.invoked_subcommand != "serve":  # which has a log for it
+    if context.invoked_subcommand != "serve":  # `serve` logs them itself
         from fovea_server.cli.flags import warn_of_ignored_variables
 
         warn_of_ignored_variables()
 
 
 def main() -> None:
-    """Run the command."""
-    # Names of classes may have letters that the terminal's encoding lacks.
+    """Run the program."""
+    # Class names may have characters that the terminal's encoding lacks.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    # As for Ctrl-C: what was begun is cleaned up. `serve` has its own way to stop.
+    # Clean up after these signals as after Ctrl-C; `serve` replaces these handlers.
     for sent in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(sent) is not signal.SIG_IGN:  # as nohup sets it
+        if signal.getsignal(sent) is not signal.SIG_IGN:  # nohup has set it
             signal.signal(sent, lambda number, frame: sys.exit(128 + number))
     app(prog_name="fovea")
 
 
 def main_of_child() -> None:
-    """Run the command as long as the process lives that has the other end of its stdin.
+    """Run the program until the process at the other end of stdin ends.
 
-    That ends even where the process is killed and can stop nothing.
+    The program then ends too, even if that process was killed and could not stop it.
     """
 
     def follow() -> None:

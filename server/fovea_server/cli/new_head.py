@@ -1,4 +1,4 @@
-"""Writes the file of a new head and its test, for the outputs of a model; `fovea init --head`."""
+"""Writes a template of a head and its test, for the outputs of a model (`fovea init --head`)."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from pathlib import Path
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
-# In place of a length that varies.
+# Length in place of a dimension that varies.
 _ROWS = 5
 _SIZE = (640, 640)
-# Pixels of the input for a cell of a map.
+# Possible strides of a feature map: pixels of the input per cell.
 _STRIDES = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True, slots=True)
 class HeadOutput:
-    """An output that a head may read.
+    """An output of the model that a head may read.
 
     Attributes:
-        shape: for one image, with the axis of the batch if it is `batched`.
-        floats: it has floating-point numbers.
-        axes: of the boxes, among the axes for one image: one, or the two of a grid of cells.
+        name: name of the output.
+        shape: shape for one image, with the batch dimension if it is `batched`.
+        batched: True if the first dimension is the batch.
+        floats: True for floating-point numbers.
+        axes: axes of the boxes, without the batch dimension: one axis, or two for a grid of cells.
     """
 
     name: str
@@ -39,12 +41,12 @@ class HeadOutput:
 
     @property
     def one(self) -> tuple[int, ...]:
-        """The shape for one image alone."""
+        """The shape for one image, without the batch dimension."""
         return self.shape[1:] if self.batched else self.shape
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """The sides of a grid of cells; empty where boxes have one axis."""
+        """Height and width of the grid of cells; empty if boxes have one axis."""
         return tuple(self.one[axis] for axis in self.axes) if len(self.axes) == 2 else ()
 
     @property
@@ -54,12 +56,12 @@ class HeadOutput:
 
     @property
     def columns(self) -> int:
-        """The number of numbers of each box."""
+        """The number of values per box."""
         return prod(self.one) // max(self.rows, 1)
 
     @property
     def table(self) -> str:
-        """An expression for it as [boxes, numbers]."""
+        """A Python expression for the output as [boxes, values]."""
         image = f'outputs["{self.name}"]{"[0]" * self.batched}'
         if self._columns_first:
             return f"{image}.T" if len(self.one) == 2 else f"{image}.reshape({self.columns}, -1).T"
@@ -67,7 +69,7 @@ class HeadOutput:
         return image if len(self.one) == 2 else f"{moved}.reshape({self.rows}, -1)"
 
     def place(self, row: int, column: int | str) -> str:
-        """Format an expression for a number of a box, or a slice; "" where it is no simple one."""
+        """Return a Python expression for values of a box; "" if there is no simple one."""
         first, second = (column, row) if self._columns_first else (row, column)
         if len(self.one) == 2:
             return f'outputs["{self.name}"][{"0, " * self.batched}{first}, {second}]'
@@ -87,13 +89,14 @@ _USUAL = HeadOutput("boxes", (1, 8400, 4)), HeadOutput("scores", (1, 8400, 80))
 
 @dataclass(frozen=True, slots=True)
 class NewHead:
-    """A head to begin with.
+    """The data of a template.
 
     Attributes:
-        model: file of the model, for the text.
+        module: name of the module to write.
+        model: file name of the model, for the text.
         boxes: the output with the boxes.
-        scores: that with a score of each class; `boxes` itself where they share one.
-        size: (height, width) of the model's input, pixels.
+        scores: the output with the class scores; `boxes` itself if one output has both.
+        size: (height, width) of the model's input, in pixels.
     """
 
     module: str
@@ -104,9 +107,14 @@ class NewHead:
 
     @classmethod
     def of(cls, file: Path, model: Path | None) -> NewHead:
-        """Choose outputs of a model; without one they have usual names and shapes.
+        """Choose outputs of a model; without a model, use common names and shapes.
 
-        InvalidOption: Python cannot import a file of that name.
+        Args:
+            file: file to write.
+            model: file of the model; None for a general template.
+
+        Raises:
+            InvalidOption: Python cannot import a file of that name.
         """
         name = file.stem
         if file.suffix != ".py" or not name.isidentifier() or iskeyword(name) or find_spec(name):
@@ -127,17 +135,17 @@ class NewHead:
 
     @property
     def name(self) -> str:
-        """The name of the class: MyHead of my_head."""
+        """Name of the class: MyHead for my_head."""
         return "".join(part[:1].upper() + part[1:] for part in self.module.split("_"))
 
     @property
     def read(self) -> tuple[HeadOutput, ...]:
-        """The outputs that it reads."""
+        """The outputs that the head reads."""
         return tuple(dict.fromkeys((self.boxes, self.scores)))
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """The text of the head and that of its test, by file name."""
+        """Content of the head and of its test, by file name."""
         texts = {f"{self.module}.py": self._head, f"test_{self.module}.py": self._test}
         return {name: text.encode() for name, text in texts.items()}
 
@@ -250,7 +258,7 @@ def test_an_object_is_found():
 
 
 def _run_samples(model: Path) -> tuple[Sequence[HeadOutput], tuple[int, int]]:
-    """Return the outputs of a model, as it has them for sample images, and the size of those."""
+    """Return the outputs of a model for sample images, and the size of its input."""
     from fovea_engines.evaluation.observe import Observer
     from fovea_engines.heads.signature import image_layout, image_sides
     from fovea_engines.onnx_graph.load import load
@@ -288,7 +296,7 @@ def _output(spec: TensorSpec, seen: Sequence[tuple[int, ...]], size: tuple[int, 
         height, width = (one[axis] for axis in axes)
         if height > 1 and width > 1 and size[0] / height == size[1] / width in _STRIDES:
             return HeadOutput(spec.name, shape, batched, spec.dtype.startswith("float"), axes)
-    # The number of boxes varies, or is the largest.
+    # The dimension of the boxes is dynamic, or is the largest.
     sides = [sys.maxsize if side == -1 else side for side in spec.shape[batched:]]
     axis = sides.index(max(sides)) if sides else 0
     return HeadOutput(spec.name, shape, batched, spec.dtype.startswith("float"), (axis,))

@@ -1,4 +1,4 @@
-"""Declares options that several commands share, and checks that none is ignored."""
+"""Options that several commands share, and checks for options without effect."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ folder_option = partial(typer.Option, metavar="DIR", exists=True, file_okay=Fals
 
 
 def parse_numbers(name: str, text: str, form: str) -> list[str]:
-    """Split numbers of a form, over 0; an InvalidOption names the option."""
+    """Split comma-separated positive numbers of a form.
+
+    Raise InvalidOption with the option's name.
+    """
     numbers = [each.strip() for each in text.split(",")]
     if not all(re.fullmatch(form, each) and float(each) for each in numbers):
         raise InvalidOption(f"--{name} {text!r}; write numbers over 0, e.g. 1,4,16")
@@ -44,19 +47,19 @@ def parse_numbers(name: str, text: str, form: str) -> list[str]:
 
 
 def parse_clients(text: str) -> list[int]:
-    """Split numbers of clients, as `parse_numbers` does."""
+    """Parse numbers of clients; see `parse_numbers`."""
     return [int(each) for each in parse_numbers("clients", text, r"[1-9]\d{0,4}")]
 
 
 def parse_rates(text: str) -> list[float]:
-    """Split rates, as `parse_numbers` does."""
+    """Parse rates; see `parse_numbers`."""
     return [float(each) for each in parse_numbers("rate", text, r"\d{1,6}(\.\d+)?")]
 
 
 def _local(context: typer.Context, folder: Path) -> Path:
-    """Refuse the address of a store, of whose slashes a path has kept one.
+    """Reject the URL of a remote store; `Path` has merged its double slash into one.
 
-    With --url no folder is read, whatever the environment says.
+    With --url no repository is read, so its value does not matter.
     """
     variables = (
         each.resolve_envvar_value(context) for each in context.command.params if each.name == "url"
@@ -74,17 +77,17 @@ def _local(context: typer.Context, folder: Path) -> Path:
 
 
 def _drop_url_if_local(context: typer.Context, url: str | None) -> str | None:
-    """Leave FOVEA_URL out where options were typed that only work without a server."""
+    """Ignore FOVEA_URL if options were typed that work only without a server."""
     typed = (is_typed(context, name) for name in ("repository", "serve_flags", "over"))
     return None if not is_typed(context, "url") and any(typed) else url
 
 
 Needs: TypeAlias = Mapping[str, tuple[str, ...]]
-"""Another option, and the values of it that give this one an effect; any value where none is."""
+"""Another option, and its values with which this option has an effect; () for any value."""
 
 
 def model_names(context: typer.Context) -> list[str]:
-    """Complete the name of a model in the repository of the command line, or of the environment."""
+    """Complete the name of a model in the repository of the command line or environment."""
     with suppress(NotFound, OSError):
         repository = Path(context.params.get("repository") or DEFAULT_REPOSITORY)
         return list(ModelRepository(repository).models())
@@ -93,7 +96,7 @@ def model_names(context: typer.Context) -> list[str]:
 
 if TYPE_CHECKING:
     Backend = str
-else:  # for typer, which shows the values
+else:  # typer shows these values
     Backend = Literal[("auto", *BACKEND_NAMES)]
 
 ModelArgument = Annotated[
@@ -268,10 +271,14 @@ def check_options(
     needs: Mapping[str, Needs] | None = None,
     clashes: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Refuse, as InvalidOption, options that would be ignored.
+    """Raise InvalidOption for options that would be ignored.
 
-    Only what was typed counts, not defaults or variables of the environment. `needs` are those of
-    an option by its parameter's name; of a pair of `clashes` at most one may be given.
+    Only typed options count, not defaults or environment variables.
+
+    Args:
+        context: context of the command.
+        needs: for an option, the options that give it an effect; keys are parameter names.
+        clashes: pairs of options; at most one of a pair may be typed.
     """
     flags = {param.name: param.opts[0] for param in context.command.params}
     for name, others in (needs or {}).items():
@@ -289,13 +296,13 @@ def check_options(
 
 
 def is_typed(context: typer.Context, name: str) -> bool:
-    """Return True if an option is on the command line, not only in the environment."""
+    """Return True if an option was typed on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def check_plot(plot: Path | None) -> None:
-    """Refuse, as InvalidOption, a file that could not be written after minutes of measuring."""
+    """Raise InvalidOption now if the plot could not be written after the measurement."""
     if plot is not None and plot.suffix.lower() != ".svg":
         raise InvalidOption(f"--plot {plot} would be an SVG drawing: name a file that ends in .svg")
     if plot is not None and not os.access(plot.absolute().parent, os.W_OK):
@@ -303,12 +310,12 @@ def check_plot(plot: Path | None) -> None:
 
 
 def runtime(backend: Backend) -> str:
-    """Return the name of the backend that `--backend` means."""
+    """Return the name of the backend for a value of `--backend`."""
     return DEFAULT_CPU_BACKEND if backend == "auto" else backend
 
 
 def find_models(context: typer.Context, repository: Path, *models: str) -> list[Path]:
-    """Return the paths of models that are typed as names in the repository, or as paths."""
+    """Return the paths of models that were typed as names in the repository, or as paths."""
     paths = [ModelRepository(repository).path_of(model) for model in models]
     if is_typed(context, "repository") and all(path.parent != repository for path in paths):
         raise InvalidOption(
@@ -318,12 +325,12 @@ def find_models(context: typer.Context, repository: Path, *models: str) -> list[
 
 
 def head_name(text: str | None) -> str | None:
-    """Return the family that `--head` means; that of a file is loaded, as `load_head` does."""
+    """Return the family for a value of `--head`; a Python file is loaded with `load_head`."""
     return load_head(Path(text)).family if text is not None and text.endswith(".py") else text
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
-    """Parse (height, width), such as "640x480" or "640"; InvalidOption if it is no size."""
+    """Parse "640x480" or "640" to (height, width); raise InvalidOption for other forms."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text.strip().lower())

@@ -1,4 +1,4 @@
-"""Answers for a model made of several, which is run in this process as a server runs it."""
+"""A predictor that runs a pipeline in this process, as a server does."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from fovea_server.offline.predictors import ImagePrediction, ModelInfo, Predicto
 
 
 class JoinedPredictor(Predictor):
-    """Loads a model of several, and those that it runs.
+    """Loads a pipeline, and the models that it runs.
 
-    Raises as `Registry.load`.
+    Raises:
+        The errors of `Registry.load`.
     """
 
     def __init__(self, folder: Path, options: PredictOptions, *, allow_code: bool) -> None:
@@ -39,7 +40,7 @@ class JoinedPredictor(Predictor):
         return self._plane.models.get(self._name)
 
     def describe(self) -> ModelInfo:
-        """Describe the model as its detector does."""
+        """Describe the pipeline; task and vocabulary are those of its first model."""
         model = self._model
         engine = model.engine
         assert engine is not None, "its first model takes images"
@@ -48,7 +49,7 @@ class JoinedPredictor(Predictor):
         return ModelInfo(*about, is_pipeline=bool(model.config.composing))
 
     def predict(self, image: InputImage) -> ImagePrediction:
-        """Run all of its models; raises as `DataPlane.predict`."""
+        """Run the models of the pipeline; raise the errors of `DataPlane.predict`."""
         sent = image.upright if image.data is None else image.data
         prediction = boxes_json(self._plane, self._model, None, [sent], self._options, None, "")
         answer = json.loads(asyncio.run_coroutine_threadsafe(prediction, self._loop).result())
@@ -57,7 +58,7 @@ class JoinedPredictor(Predictor):
         return ImagePrediction(self._name, answer["version"], answer["task"], result, timing)
 
     def close(self) -> None:
-        """Unload the models. Calling it again does nothing."""
+        """Unload the models; further calls do nothing."""
         if self._thread.is_alive():
             self._app.close()
             self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,4 +1,4 @@
-"""`fovea predict`: images and videos in; tables, labels and annotated images of them out."""
+"""`fovea predict`: runs a model on images and videos, and prints or writes the results."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from fovea_server.offline.tracked import Tracking
 from fovea_server.streams.zones import read_shapes
 from fovea_server.tracking.tracker import check
 
-# Codes of a server's answer to what was typed here.
+# Error codes of a server that mean a wrong command line.
 _WRONG = {InvalidOption.code, NotFound.code}
-# A server that others use as well may be full for a moment.
+# Number of retries, because a server with other clients may be full for a moment.
 _RETRIES = 3
 
 _RESULTS = "Results as files"
@@ -129,11 +129,11 @@ def predict(
 ) -> None:
     """Run a model on images and videos.
 
-    Runs the engine in this process, or asks a running server (--url). Prints a table per image, or
+    Runs the engine in this process, or uses a running server (--url). Prints a table per image, or
     a line per image of a folder, a glob or a video; --out writes files instead.
 
-    A folder stands for all images below it. An image that cannot be read does not stop the others,
-    and the exit code is then 1.
+    A folder stands for all images below it. An image that cannot be read does not stop the run, and
+    the exit code is then 1.
 
     Ctrl-C keeps the results so far, and the same command with --resume continues.
 
@@ -148,7 +148,7 @@ def predict(
     Example: fovea predict yolov8n street.mp4 --out found --line door=0.1,0.6,0.9,0.6:classes=person
     """
     needs = {name: {"out": ()} for name in ("format", "codec", "resume", "track", "line", "zone")}
-    # An interrupted run leaves no record of the ids of objects.
+    # The state of the tracker is lost when a run is interrupted.
     again = [("resume", name) for name in ("track", "line", "zone")]
     here = [("repository", "url"), ("allow_code", "url")]
     check_options(context, needs, clashes=[*here, ("as_json", "out"), *again])
@@ -156,7 +156,7 @@ def predict(
     formats = read_formats(format or [ANNOTATED])
     found = find_sources(sources, every=every, drawn=out and out / DRAWN)
     tracker = given.pop("track")
-    # What is out of range is refused before anything is sent.
+    # Options out of range are rejected before any image is sent.
     values = read_options(given | {"normalize": "false" if raw else None})
     options = PredictOptions(**values)
     tracking = _tracking(tracker, line, zone, options.conf)
@@ -199,7 +199,11 @@ def predict(
 def _tracking(
     track: str | None, lines: list[str] | None, zones: list[str] | None, conf: float
 ) -> Tracking | None:
-    """Return what is followed in videos; None without; InvalidOption says what is wrong."""
+    """Return the settings for tracking; None without tracking options.
+
+    Raises:
+        InvalidOption: an option is wrong, or the packages are not installed.
+    """
     if track is None and not lines and not zones:
         return None
     options = PredictOptions(track=track or "bytetrack", conf=conf)
@@ -213,7 +217,7 @@ def _tracking(
 
 
 def _check_no_video(every: int, tracking: Tracking | None) -> None:
-    """Refuse options that only mean something for videos."""
+    """Raise InvalidOption for options that have an effect on videos only."""
     if every > 1:
         raise InvalidOption("--every needs a video: leave it out for images")
     if tracking is not None:
@@ -221,7 +225,7 @@ def _check_no_video(every: int, tracking: Tracking | None) -> None:
 
 
 def _encoding(context: typer.Context, codec: CodecName, *, if_drawn: object) -> str | None:
-    """Return the codec of annotated videos, and warn of a slow one; None where none is written."""
+    """Return the codec of annotated videos, and warn if it is slow; None if none is written."""
     if not if_drawn:
         if is_typed(context, "codec"):
             raise InvalidOption("--codec needs an annotated video: leave it out")
@@ -233,7 +237,7 @@ def _encoding(context: typer.Context, codec: CodecName, *, if_drawn: object) -> 
 
 
 def _check_order(model: str, sources: list[str], repository: Path) -> None:
-    """Refuse a model that stands after the images, and write the command as it is meant."""
+    """Raise InvalidOption with the right command if the model was typed after the images."""
     names = [text for text in sources if not Path(text).exists()]
     if Path(model).is_file():
         swapped = Path(model).suffix.lower() in SUFFIXES
@@ -249,8 +253,8 @@ def _check_order(model: str, sources: list[str], repository: Path) -> None:
 
 
 def _check_effect(options: PredictOptions, predictor: Predictor) -> None:
-    """Refuse, as InvalidOption, options that a server would refuse for each image."""
-    # Where the server does not answer, the prediction reports it.
+    """Raise InvalidOption for options that a server would reject for each image."""
+    # If the server cannot be reached, the first prediction reports it.
     with suppress(FoveaClientError):
         model = predictor.describe()
         check_effect(options, model.name, model.task)
@@ -271,7 +275,7 @@ def _open(
         return RemotePredictor(url, model, values, retries=_RETRIES)
     [path] = find_models(context, repository, model)
     if (path / "pipeline.toml").is_file():
-        # Its imports take a second.
+        # Imported here, because its imports take a second.
         from fovea_server.cli.pipeline_predictor import JoinedPredictor
 
         return JoinedPredictor(path.absolute(), options, allow_code=allow_code)

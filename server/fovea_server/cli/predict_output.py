@@ -1,4 +1,4 @@
-"""Shows the results of `fovea predict`, prints them as JSON, or writes them into files."""
+"""Prints the results of `fovea predict` as tables or JSON, or writes them into files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fovea_server.offline.tracked import Tracking, VideoTracks
 
 
 def show(predictor: Predictor, sources: Sources) -> Counts:
-    """Print a table for each image, or a line where there may be many."""
+    """Print a table for each image, or a line per image for folders, globs and videos."""
     console, counts = Console(), Counts()
     lines = sources.listed or any(source.is_video for source in sources.files)
     with closing(answers(predictor, sources.files)) as found:
@@ -49,7 +49,7 @@ def show(predictor: Predictor, sources: Sources) -> Counts:
 
 
 def print_json(predictor: Predictor, model: str, sources: Sources) -> Counts:
-    """Print all answers, joined as if one request had carried all images."""
+    """Print one JSON document, as if one request had contained all images."""
     counts, images, timings = Counts(), list[dict[str, Any]](), list[Timing]()
     document: dict[str, Any] = {"model": model, "version": None, "task": None}
     with (
@@ -79,9 +79,20 @@ def write_files(
     resume: bool,
     tracking: Tracking | None = None,
 ) -> Counts:
-    """Write all formats into a folder, and list the files.
+    """Write the results of all formats into a directory, and list the files.
 
-    A run that this one resumes had the same `options` of the request.
+    Args:
+        predictor: predicts the images.
+        sources: images and videos.
+        formats: names of the formats.
+        codec: codec of annotated videos; None if there are none.
+        folder: output directory.
+        options: options of the requests; a resumed run must have the same.
+        resume: continue an interrupted run.
+        tracking: settings of the tracker; None for no tracking.
+
+    Returns:
+        The numbers of images.
     """
     model = replace(predictor.describe(), mask=options.get("mask", "rle"))
     check_formats(formats, model)
@@ -131,7 +142,7 @@ def complain(text: str) -> None:
 
 
 def _join_timings(timings: Sequence[Timing]) -> dict[str, Any]:
-    """Return the longest duration of each stage, and the sum of all requests."""
+    """Return the longest time of each stage, and the sum of the total times."""
     rows = [asdict(each) for each in timings]
     of_pipeline = [row.pop("stages") or {} for row in rows]
     joined: dict[str, Any] = _longest(rows)

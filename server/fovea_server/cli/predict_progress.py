@@ -1,4 +1,4 @@
-"""Shows how far `fovea predict` is: a bar on a terminal, else a line now and then."""
+"""Shows the progress of `fovea predict`: a bar on a terminal, otherwise occasional lines."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class PredictProgress(Progress):
         self._began = self._last_shown = time.monotonic()
 
     def add(self, counts: Counts, entry: Entry) -> None:
-        """Show the counts with one more image, and first what is wrong with it."""
+        """Update the counts after an image; print its error first, if it has one."""
         if (error := entry.problem) is not None:
             self.console.print(Text(error, style="red"), soft_wrap=True)
         self.show(counts)
 
     def show(self, counts: Counts) -> None:
-        """Show how many images are done, the speed, and the time left."""
+        """Show the number of images done, the speed, and the time left."""
         now = time.monotonic()
         if not self.disable:
             self.update(self._bar, completed=counts.images, description=self._text(counts, now))
@@ -46,7 +46,7 @@ class PredictProgress(Progress):
             self.console.print(self._text(counts, now), highlight=False, soft_wrap=True)
 
     def _text(self, counts: Counts, now: float) -> str:
-        # Videos may have more frames than they say.
+        # Videos may have more frames than their headers state.
         total = max(self._total, counts.images)
         text = f"{counts.images:,} of {total:,} images"
         rate = (counts.images - counts.before) / max(now - self._began, 1e-6)

@@ -1,4 +1,4 @@
-"""`fovea promote`, `fovea rollback` and the history: the current version of a model."""
+"""`fovea promote` and `fovea rollback`: change the current version of a model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from fovea_server.rollout.promotion_documents import (
 )
 from fovea_server.rollout.record import HistoryRecord
 
-# A server answers once it has loaded the version.
+# Timeout in seconds of a promotion: the server responds after it has loaded the version.
 _TIMEOUT_S = 600.0
 _SPAN = re.compile(r"(?P<count>\d{1,6})(?P<unit>[smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -86,12 +86,12 @@ def promote(
 ) -> None:
     """Make a version the current one, at once or as a canary.
 
-    It is written into history.jsonl in the model's folder, which servers follow within a second.
-    With --url a server writes it, once it has loaded the version.
+    The promotion is written into history.jsonl in the model's folder, and servers follow this file
+    within a second. With --url a server writes it, after it has loaded the version.
 
-    With --canary the version first answers a share of these requests. It goes back by itself if it
-    fails more of them than the current one, is over a limit, or gets too few, and else becomes
-    current.
+    The current version responds to requests that name no version. With --canary, the new version
+    first gets a share of these requests. It is withdrawn if it fails more requests than the current
+    version, exceeds a limit, or gets too few requests. Otherwise it becomes current.
 
     Example: fovea promote yolov8n 7 --url http://127.0.0.1:8000 --why "new cameras"
 
@@ -154,7 +154,7 @@ def history(
     limit: LimitOption = DEFAULT_EVENTS,
     as_json: AsJson = False,
 ) -> None:
-    """Do what `versions --history` does. Version 0.1 had this command, which 0.3 will not have."""
+    """Show a model's history, like `versions --history`. This command will be removed in 0.3."""
     show_history(context, model, repository, url, limit, as_json=as_json)
 
 
@@ -180,7 +180,7 @@ def show_history(
     for each in found.events:
         action = each.action.replace("_", " ")
         row = _time(each.at), action, each.version, each.previous, each.who, each.why
-        # Text, not markup: "[/x]" in a reason is no instruction.
+        # Text, not markup, because a reason may contain "[/x]".
         table.add_row(*map(Text, row))
     Console().print(table)
     if found.events and (earlier := found.events[0].number - 1):
@@ -198,7 +198,7 @@ def show_history(
 
 
 def _user() -> str:
-    """Return the name of the user, or the number if it has no name, as in pods of OpenShift."""
+    """Return the user's name, or the user id if it has no name, as in pods of OpenShift."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -233,7 +233,7 @@ def _place(context: typer.Context, repository: Path, model: str) -> tuple[ModelR
 def _apply_change(
     context: typer.Context, repository: Path, url: str | None, model: str, change: Rollback
 ) -> ModelHistory:
-    """Have a change made, by a server or in the file; the history after it."""
+    """Apply a change through a server or in the file, and return the history after it."""
     if url is not None:
         what = "promote" if isinstance(change, Promotion) else "rollback"
         with ServedModelClient(url, model, _TIMEOUT_S) as server:

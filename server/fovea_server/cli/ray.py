@@ -1,4 +1,4 @@
-"""`fovea ray`: a repository on a cluster of Ray."""
+"""`fovea ray`: deploys a repository to a Ray cluster."""
 
 from __future__ import annotations
 
@@ -52,10 +52,11 @@ def deploy(
         typer.Option(envvar="RAY_ADDRESS", help="Address of the cluster; auto for this node's."),
     ] = "auto",
 ) -> None:
-    """Deploy a repository to a cluster that runs, or change what is deployed there.
+    """Deploy a repository to a running cluster, or change the deployment there.
 
-    Each model becomes a deployment of Ray Serve. Ends when all of them answer, and names those
-    that do not start. Requests are answered meanwhile, also by what is replaced.
+    Each model becomes a deployment of Ray Serve. The command ends when all models are ready, and
+    lists the models that do not start. The old deployments respond to requests until the new ones
+    are ready.
 
     Example: fovea ray deploy --repository s3://bucket/models --config fovea-ray.yaml
     """
@@ -82,7 +83,7 @@ def deploy(
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    """Read a file of YAML; InvalidOption says in which line it is wrong."""
+    """Read a YAML file; raise InvalidOption with the line of a syntax error."""
     try:
         import yaml
     except ModuleNotFoundError as error:

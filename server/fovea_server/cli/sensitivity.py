@@ -1,4 +1,4 @@
-"""The command `fovea sensitivity`."""
+"""`fovea sensitivity`: ranks the blocks of a model by their loss in INT8."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def sensitivity(
 ) -> None:
     """Rank the blocks of a model by the accuracy they lose in INT8.
 
-    It keeps one block at a time in float, and compares the model with the source on images. This
-    takes seconds per block. `fovea build --exclude-nodes auto` searches in the same way if the
-    agreement is poor. This command always searches, and publishes nothing.
+    The command keeps one block at a time in float, and compares the model with the source on
+    images. This takes seconds per block. `fovea build --exclude-nodes auto` searches in the same
+    way if the agreement is poor. This command always searches, and writes no engine.
 
     Example: fovea sensitivity yolov8n.onnx --calibration images/
     """
-    # Ranges of an earlier build are not looked for: the command takes no repository.
+    # An empty repository, so that no ranges of an earlier build are reused.
     with temporary_folder("sensitivity") as empty:
         plan = BuildPlan(
             source=model,

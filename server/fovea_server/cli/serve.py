@@ -1,4 +1,4 @@
-"""`fovea serve`: every model of a repository, for every client of Triton."""
+"""`fovea serve`: serves the models of a repository over HTTP and gRPC, as Triton does."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 
 _LISTED = 10
 _NAMES = {"http": "HTTP", "grpc": "gRPC", "metrics": "the metrics"}
-# Flags that begin so are not Triton's.
+# Prefixes of flags that Triton does not have.
 _MEANT = ("frigate_", "jwt_", "label_studio_", "quota_", "url_")
 _TLS_FILES = ("grpc_server_cert", "grpc_server_key", "grpc_root_cert")
 
 
-# `--help` shows these; `--help-all` shows all.
+# Settings whose flags `--help` shows; `--help-all` shows all.
 _EVERYDAY = (
     *("model_repository", "model_control_mode", "load_model", "threads", "allow_code"),
     *("drain_secs", "exit_on_error"),
@@ -61,10 +61,10 @@ HELP_ALL = "fovea.help_all"
 
 
 class ServeCommand(SwitchCommand):
-    """Shows the flags that people need every day, or all."""
+    """Shows the common flags in the help, or all flags."""
 
     def list_sections(self, ctx: Context) -> dict[str, list[tuple[str, str]]]:
-        """Return all options, or those of every day, by the title of their panel."""
+        """Return all options, or only the common ones, by the title of their panel."""
         sections = super().list_sections(ctx)
         if not ctx.meta.get(HELP_ALL):
             rare = {flag(name) for name in Settings.model_fields} - {*map(flag, _EVERYDAY)}
@@ -75,7 +75,7 @@ class ServeCommand(SwitchCommand):
         return {title: rows for title, rows in sections.items() if rows}
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write the options, then those without effect."""
+        """Write the options, then the flags without effect."""
         super().format_options(ctx, formatter)
         if not ctx.meta.get(HELP_ALL):
             return
@@ -117,7 +117,7 @@ def serve(
 ) -> None:
     """Serve every model of a repository over HTTP and gRPC.
 
-    The flags have Triton's names if Triton has them. You can also set each in the environment:
+    Flags that Triton also has keep Triton's names. You can also set each flag in the environment:
     FOVEA_HTTP_PORT for --http-port. A flag overrides the environment.
 
     Example: fovea serve repository --host 0.0.0.0 --model-control-mode poll
@@ -133,7 +133,7 @@ def serve(
         line_format=settings.log_format,
         off=[level for level, on in zip(SEVERITIES, switches, strict=True) if not on],
     )
-    # Written out however it ends, before the error that ends the program.
+    # Closed in any case, so that the log is written before an error ends the program.
     with closing(SERVER_LOG):
         log.info("Fovea %s", version("fovea-serve"))
         warn_of_ignored_variables()
@@ -148,9 +148,9 @@ def _serve(settings: Settings) -> None:
     from fovea_server.tls import check_grpc_files, https_files
 
     remove_abandoned()
-    # FastAPI ignores this warning, but filters of warnings are not safe with several threads.
+    # FastAPI ignores this warning, but its filters of warnings are not thread-safe.
     warnings.filterwarnings("ignore", category=UnsupportedFieldAttributeWarning)
-    # All that can be wrong with the settings is reported before any model is loaded.
+    # All errors in the settings are reported before any model is loaded.
     app = build_app(settings)
     _check_models(app.service)
     https_files(settings)
@@ -160,9 +160,10 @@ def _serve(settings: Settings) -> None:
     watchdog = ShutdownWatchdog(settings.drain_secs + settings.exit_timeout_secs)
     watchdog.watch()
     app.registry.start()
-    # Closed however it ends: a load that is under way would outlive the interpreter.
+    # Closed in any case, because a load in progress would outlive the interpreter.
     with closing(app.registry):
-        # Only now: FastAPI and gRPC take as long to import as a model to load, and they overlap.
+        # Imported now, because FastAPI and gRPC take as long to import as a model takes to load.
+        # Both run in parallel.
         from fovea_server.models.registry import freeze_heap
         from fovea_server.serve import make_server
 
@@ -172,7 +173,7 @@ def _serve(settings: Settings) -> None:
             time.sleep(0.02)
         if settings.exit_on_error and (failed := app.registry.unserved):
             raise ModelNotReady(f"{'; '.join(failed)}: stopping, as --exit-on-error asks")
-        # A small model is loaded, and the registry has frozen the heap, before the imports end.
+        # A small model is loaded before the imports end, so the registry froze the heap too early.
         freeze_heap()
         server.run(listeners)
 
@@ -181,13 +182,13 @@ program = program_of("serve", serve, ServeCommand)
 
 
 def _check_models(service: Service) -> None:
-    """Refuse an API whose model is not there, as InvalidOption; warn where it may come later."""
+    """Raise InvalidOption for an API whose model is missing; only warn if it may come later."""
     from fovea_server.models.source import Repositories
 
     settings = service.settings
     places = [place for place in settings.model_repository if isinstance(place, Path)]
     if len(places) < len(settings.model_repository):
-        return  # what is in a store is known when it was pulled
+        return  # models of a remote store are known only after a pull
     known = Repositories(places, settings.model_name).models()
     for api, model in service.apis.items():
         if model is None or model in known:
@@ -202,7 +203,7 @@ def _check_models(service: Service) -> None:
 
 
 def _warn_of_open_doors(settings: Settings) -> None:
-    """Log who may do what."""
+    """Log which clients may do what without a key."""
     if settings.keys_file is not None or settings.jwt_issuer is not None:
         log.info("every request needs a key, except for health and the page itself")
         return
@@ -229,7 +230,7 @@ def read_settings(repository: str | None, given: dict[str, object]) -> Settings:
 
     Args:
         repository: the argument.
-        given: the options by the name of their setting; None or [] where one was not given.
+        given: the options by the name of their setting; None or [] for a missing option.
 
     Raises:
         InvalidOption: a setting is wrong, or has no effect.
@@ -248,12 +249,13 @@ def read_settings(repository: str | None, given: dict[str, object]) -> Settings:
             raise InvalidOption(
                 f"{flag(name)} has no effect without {needed}: add it, or leave {flag(name)} out"
             )
-        # Command lines written for Triton often configure servers that they switch off: those work.
+        # Triton's command lines often configure servers that they switch off; they must keep
+        # working.
         typer.echo(f"{flag(name)}: it has no effect here without {needed}", err=True)
     return settings
 
 
-# Setting -> whether it has an effect, and the flag without which it has none.
+# Setting -> whether it has an effect, and the flag that it needs.
 _NEEDED: dict[str, tuple[Callable[[Settings], bool], str]] = {
     **dict.fromkeys(
         _TLS_FILES,
@@ -291,12 +293,12 @@ def _has_api(settings: Settings, name: str) -> bool:
 
 
 def _find_needed_flag(settings: Settings, name: str) -> str | None:
-    """Name the flag without which another has no effect; None where it has one."""
+    """Return the flag that a setting needs but lacks; None if the setting has an effect."""
     has_effect, needed = _NEEDED.get(name, (None, ""))
     if has_effect is not None and not has_effect(settings):
         return needed
     switch = "allow_http" if name in ("cors_origin", "page") else f"allow_{name.split('_')[0]}"
-    # The address of HTTP is that of the other servers too.
+    # `http_address` is also the default address of the other servers.
     if name == "http_address" or getattr(settings, switch, True):
         return None
     return flag(switch)

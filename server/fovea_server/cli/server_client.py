@@ -1,4 +1,4 @@
-"""A client for one model of a running server, and the options of its commands."""
+"""A client for one model of a running server, and options of the commands that use it."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ SERVER = "http://127.0.0.1:8000"
 
 
 class ServedModelClient(Closing):
-    """Sends requests about one model to a server; FOVEA_API_KEY may have the key.
+    """Sends requests about one model to a server, with the key in FOVEA_API_KEY, if any.
 
     Raises:
-        InvalidOption: `url` is no address.
+        InvalidOption: `url` is invalid.
     """
 
     def __init__(self, url: str, name: str, timeout_s: float = 30.0) -> None:
@@ -48,7 +48,7 @@ class ServedModelClient(Closing):
     def ask(
         self, kind: type[Document], path: str, method: str = "GET", body: Any = None
     ) -> Document:
-        """Ask for the document at a path below the model's; raises as `fetch`."""
+        """Request a JSON document at a path below the model's; raise the errors of `fetch`."""
         content = self.fetch(path, method, body)
         try:
             return kind.model_validate_json(content)
@@ -58,11 +58,11 @@ class ServedModelClient(Closing):
             ) from None
 
     def fetch(self, path: str, method: str = "GET", body: Any = None) -> bytes:
-        """Ask for bytes.
+        """Request a path below the model's, and return the response body.
 
         Raises:
-            NotFound, InvalidOption, InvalidRequest: the server says so.
-            Unavailable: it does not answer, cannot now, or is none of Fovea.
+            NotFound, InvalidOption, InvalidRequest: the server returned this error.
+            Unavailable: the server does not respond, cannot respond now, or is not a Fovea server.
         """
         try:
             answer = self._http.request(method, self._path + path, json=body)
@@ -82,12 +82,12 @@ class ServedModelClient(Closing):
         raise kinds.get(status, usual)(message)
 
     def close(self) -> None:
-        """Close the connections. Calling it again does nothing."""
+        """Close the connections; further calls do nothing."""
         self._http.close()
 
 
 def parse_share(flag: str, text: str | None) -> float | None:
-    """Read a share, such as 5%, +10% or 0.05, as a part of 1; InvalidOption if it is none."""
+    """Parse a share such as 5%, +10% or 0.05 to a fraction; raise InvalidOption for other forms."""
     if text is None:
         return None
     if (found := _SHARE.fullmatch(text)) is None:

@@ -1,4 +1,4 @@
-"""Says which versions of a model are served, and how to serve another."""
+"""Explains which versions of a model are served, and how to serve another version."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _RUNNING = (
 def serving_notes(
     repository: ModelRepository, card: EngineCard, version: int, before: Sequence[int], command: str
 ) -> Iterator[str]:
-    """Say what a build changed in serving, and how to serve its version.
+    """Yield notes on how a build changed the served versions, and how to serve its version.
 
     Args:
-        repository: with the model.
-        card: of the version.
-        version: that was built, or found.
-        before: the versions that were served until then.
-        command: serves the repository.
+        repository: repository of the model.
+        card: card of the version.
+        version: version that was built, or that existed already.
+        before: versions that were served before the build.
+        command: command that serves the repository.
     """
     name = card.name
     config = repository.root / name / CONFIG_FILE
@@ -58,15 +58,15 @@ def serving_notes(
 
 
 def _compare_accuracy(repository: ModelRepository, card: EngineCard, version: int) -> str:
-    """Compare the accuracy of an engine with that of the version which it replaces.
+    """Compare the accuracy of an engine with the accuracy of the version that it replaces.
 
-    Speeds of two builds are those of two moments of a machine, and are not compared.
+    Speeds are not compared, because the two builds measured them at different times.
     """
     try:
         other = EngineCard.read(repository.folder(card.name, version) / CARD_FILE)
     except (NotFound, InvalidModel):
         return ""
-    # The build of another precision has measured the source as well.
+    # A build in another precision has also measured the FP32 source.
     same = card.onnx_sha256 == other.onnx_sha256 and other.precision == "fp32"
     before = card.accuracy.get("fp32") if same else other.accuracy.get(other.precision)
     accuracy = card.accuracy.get(card.precision)

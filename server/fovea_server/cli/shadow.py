@@ -1,4 +1,4 @@
-"""`fovea shadow`: a candidate beside the version that answers, on live images."""
+"""`fovea shadow`: runs a candidate version beside the current version, on live images."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def shadow(
 ) -> None:
     """Test a candidate version on live images.
 
-    The test uses idle CPU time, and slows answers a little (docs/how-to/shadow.md has figures).
-    Ctrl-C leaves it running; `fovea shadow MODEL` shows it again.
+    The test uses idle CPU time, and slows responses a little (docs/how-to/shadow.md has figures).
+    Ctrl-C leaves the test running; `fovea shadow MODEL` shows it again.
 
     Example: fovea shadow yolov8n 7 --share 0.1 --out shadow
     """
@@ -105,7 +105,7 @@ def _write(server: ServedModelClient, document: ShadowDocument, folder: Path) ->
 
 
 def _follow(server: ServedModelClient, document: ShadowDocument, *, quiet: bool) -> ShadowDocument:
-    """Wait until it is over, and show how it goes; and, where it stands still, why."""
+    """Wait until the shadow is over; show its progress, and the reason if it makes none."""
     show, printed_at = not quiet and sys.stderr.isatty(), -_PRINT_EVERY_S
     before, moved_at = document, time.monotonic()
     with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as live:

@@ -1,4 +1,4 @@
-"""Ends a server in time after the signal to stop, whatever it does then."""
+"""Ends a server in time after the signal to stop, even if a part of it hangs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from fovea_server.logs import SERVER_LOG
 
 log = logging.getLogger(__name__)
 
-# Over the time that requests have: a stop without a fault takes a tenth of a second longer.
+# Seconds after `grace_s` until the watchdog ends the process; a normal stop takes 0.1 s of them.
 _SPARE_S = 3.0
-# Then the kernel ends the process. Native code may hold the interpreter, so that no thread runs.
+# Seconds after `grace_s` until the kernel ends the process. Native code may hold the interpreter,
+# so that the watchdog's thread does not run.
 _LAST_S = 4.5
 
 
@@ -32,30 +33,30 @@ def has_terminal() -> bool:
 
 
 class ShutdownWatchdog:
-    """Ends the process `grace_s` and a little after the signal to stop, if it is still there.
+    """Ends the process some seconds after `grace_s` from the signal to stop, if it still runs.
 
-    Loading a model runs native code, for minutes where an engine is large, and nothing interrupts
-    that. Nobody waits for the model any more.
+    Loading a model runs native code, for minutes if an engine is large, and cannot be interrupted.
+    After the signal nobody waits for the model any more.
     """
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._signalled = Event()
         self._had_terminal = has_terminal()
-        # Started now: later there may be no room for a thread.
+        # The thread starts now, because later there may be no resources for one.
         Thread(target=self._run, name="leaving", daemon=True).start()
 
     def watch(self) -> None:
-        """Take the signals until a server does; SIGHUP has nothing to reload until then."""
+        """Handle the signals until a server does; until then SIGHUP has nothing to reload."""
         signal.signal(signal.SIGTERM, self._exit)
         signal.signal(signal.SIGINT, self._exit)
         self.watch_hang_ups(lambda: None)
-        # Python gives signals back to the kernel while it ends. That would kill the process, and
-        # orchestrators would report a failed stop.
+        # Python restores the default signal handlers at exit. A second signal would then kill the
+        # process, and orchestrators would report a failed stop.
         atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
 
     def watch_hang_ups(self, reload: Callable[[], None]) -> None:
-        """Call `reload` at each SIGHUP, but stop where the terminal was closed."""
+        """Call `reload` at each SIGHUP, but stop if the terminal was closed."""
 
         def hung_up(number: int, frame: FrameType | None) -> None:
             if self._had_terminal and not has_terminal():
@@ -63,11 +64,11 @@ class ShutdownWatchdog:
             else:
                 reload()
 
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has set it
             signal.signal(signal.SIGHUP, hung_up)
 
     def begin(self) -> None:
-        """Start the time, at the first call."""
+        """Start the countdown; only the first call has an effect."""
         if not self._signalled.is_set():
             self._signalled.set()
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -75,7 +76,7 @@ class ShutdownWatchdog:
 
     def _exit(self, number: int, frame: FrameType | None) -> None:
         if self._signalled.is_set() and number == signal.SIGTERM:
-            return  # it stops already
+            return  # the process is stopping already
         self.begin()
         if number == signal.SIGINT:
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""The flags of Triton that are no settings here: its command lines need no editing."""
+"""Triton's flags that are not settings of Fovea, so that its command lines work unchanged."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WITHOUT_EFFECT = {
     "vertex_ai_port": _CLOUD,
     "vertex_ai_thread_count": _CLOUD,
 }
-"""Flags that are ignored, and why."""
+"""Flags that are ignored -> the reason."""
 
 _OFF = ("false", "0", "off", "")
 
@@ -62,7 +62,7 @@ REFUSED = {
     "model_namespacing": "models have no namespaces: give each a name of its own",
     "rate_limit": "there is no rate limiter: bound executions with instance_group in config.pbtxt",
 }
-"""Flags that are refused where they switch something on, and what to do instead."""
+"""Flags that are rejected if they enable a feature -> the alternative."""
 
 RENAMED = {
     "response_cache_byte_size": ("cache_config", "local,size={}"),
@@ -73,16 +73,17 @@ RENAMED = {
     "trace_log_frequency": ("trace_config", "triton,log-frequency={}"),
     "trace_rate": ("trace_config", "rate={}"),
 }
-"""Old flags, and the setting and the value that replaced them."""
+"""Old flags -> the setting that replaced them, and the form of its value."""
 
 
 def translate_flags(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Translate the flags of a command line to settings, and report those without effect.
+    """Translate the flags of a command line to settings, and report flags without effect.
 
-    Keys are names of settings and of the flags above; a value is None where a flag was not given.
+    Keys of `given` are names of settings and of the flags above; the value of a missing flag is
+    None.
 
     Raises:
-        InvalidOption: a flag asks for a feature that Fovea lacks.
+        InvalidOption: a flag requires a feature that Fovea lacks.
     """
     settings = {name: value for name, value in given.items() if value not in (None, [], ())}
     for name, instead in REFUSED.items():

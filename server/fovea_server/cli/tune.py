@@ -1,4 +1,4 @@
-"""`fovea tune`: the settings with which a model is served fastest on this machine."""
+"""`fovea tune`: finds the fastest settings for serving a model on this machine."""
 
 from __future__ import annotations
 
@@ -96,15 +96,15 @@ def tune(
 ) -> None:
     """Find the fastest settings of a model, and write them to config.pbtxt.
 
-    Tries the versions of the model that agree with it according to their card (backend, precision),
-    cores and parallel executions, and on a GPU batches and queue delays: serves the model with
-    each, on a free port, and loads it with images. Uses the whole machine for some minutes, so let
-    nothing else run.
+    The command tries the versions of the model that agree with it according to their card (backend,
+    precision). For each version it tries numbers of cores and of parallel executions, and on a GPU
+    batch sizes and queue delays. It serves the model with each setting on a free port, and sends
+    the images. It uses the whole machine for some minutes, so run nothing else.
 
-    It seeks the most images/s of which 99 in 100 come within --p99, under the load that allows it.
-    Ctrl-C stops, and changes nothing.
+    The best setting has the highest rate of images/s at which 99 of 100 responses arrive within
+    --p99. Ctrl-C stops the search, and changes nothing.
 
-    Other backends and precisions are tried once they are versions: `fovea build` them first.
+    To try other backends and precisions, first build them as versions with `fovea build`.
 
     Example: fovea tune yolov8n --images images/ --p99 100ms
 
@@ -170,7 +170,7 @@ def _begin_search(
     lasts: Callable[[bool], float],
     progress: Progress,
 ) -> Search:
-    """Begin a search with a lone image: how long runs take, and what is slow on this machine."""
+    """Begin a search with a run of single images, which gives the limit and the length of runs."""
     alone = measure(start, 1, False)
     if limit_ms is None:
         limit_ms = max(_MIN_LIMIT_MS, math.ceil(2 * alone.p99_ms)) if alone.rate else math.inf
@@ -197,7 +197,7 @@ def _document(
     *,
     met: bool,
 ) -> dict[str, Any]:
-    """Return a search for --json."""
+    """Return the result of a search for --json."""
     return {
         "limit_ms": None if search.limit_ms == math.inf else search.limit_ms,
         "grid": len(search.settings) * len(search.clients),
@@ -218,7 +218,7 @@ def _document(
 
 
 def _parse_milliseconds(text: str) -> float:
-    """Parse the time of --p99, such as "50ms" or "0.2s", over 0; InvalidOption if it is none."""
+    """Parse the time of --p99, such as "50ms" or "0.2s"; raise InvalidOption for other forms."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip())
     if match is None or not float(match[1]):
         raise InvalidOption(f"--p99 {text!r}; write a time, e.g. 50ms or 0.2s")
@@ -228,7 +228,7 @@ def _parse_milliseconds(text: str) -> float:
 def _show_runs(
     measure: Measure, titles: Mapping[int, str], cores: int, progress: Progress
 ) -> Measure:
-    """Show each run that a function measures, and warn at the first on a busy machine."""
+    """Return a `measure` that also shows each run, and warns once if the machine is busy."""
     count, warned = 0, False
 
     def measured(setting: Setting, clients: int, long: bool) -> Run:

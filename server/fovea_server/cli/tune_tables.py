@@ -1,4 +1,4 @@
-"""Shows a search: its best settings as a table, as a chart, and what to know of them."""
+"""Shows the result of a search: its best settings as a table and as a chart, and notes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fovea_server.bench.tune.run import Run, fold_all, fold_compared, frontier
 from fovea_server.bench.tune.search import Search
 from fovea_server.bench.tune.setting import Setting
 
-# Share of the cores that others may take from a run before it tells little.
+# Share of the cores that other programs may use during a run; above it the run is unreliable.
 _BUSY = 0.1
 
 
 def notes(
     titles: Mapping[int, str], search: Search, best: Run, now: Run, diff: str, *, dry_run: bool
 ) -> Iterator[str]:
-    """Describe the best settings, the failed trials, and the file that was written."""
+    """Yield notes on the best setting, the failed runs, and the file that was written."""
     pairs = len(search.settings) * len(search.clients)
     tried = len({(run.setting, run.clients) for run in search.runs})
     yield (
@@ -60,7 +60,7 @@ def notes(
 
 
 def draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> str:
-    """Draw rate against latency of each setting under each load, and the frontier, as SVG."""
+    """Draw the rate and latency of each setting under each load, and the best ones, as SVG."""
     runs = fold_all(search.runs)
     good = [run for run in runs if run.failure is None and math.isfinite(run.p99_ms)]
     edge = list(frontier(good))
@@ -90,12 +90,12 @@ def draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> str
 def table(
     name: str, candidates: Sequence[BuiltVersion], search: Search, best: Run, now: Run
 ) -> Table:
-    """Show the settings that no other beats, the present one and the chosen one, one a row.
+    """Return a table of the settings that no other beats, the present one and the chosen one.
 
-    What seemed better than the chosen one, and did not win again, is not among them.
+    Settings that once beat the chosen setting, but not again, are not in the table.
     """
     by_version = {candidate.version: candidate for candidate in candidates}
-    # Labels decide if there are any, as in a build.
+    # As in a build, the accuracy decides if there are labels.
     metrics = [one.accuracy.metric for one in candidates if one.accuracy is not None]
     decides = metrics[0] if metrics else "agreement"
     title = Text(f"{name}: settings that no other beats in both images/s and latency")
@@ -147,12 +147,12 @@ def table(
 
 
 def busy_runs(runs: Sequence[Run], cores: int) -> list[Run]:
-    """Return the runs of which other programs took more than a tenth of the cores."""
+    """Return the runs in which other programs used more than a tenth of the cores."""
     return [run for run in runs if run.taken_cores > _BUSY * cores]
 
 
 def busy_note(runs: Sequence[Run], cores: int) -> str:
-    """Warn of a machine that did other things as well; empty where it did not."""
+    """Return a warning if other programs used the machine; empty if they did not."""
     if not (busy := busy_runs(runs, cores)):
         return ""
     most = max(run.taken_cores for run in busy)
@@ -164,7 +164,7 @@ def busy_note(runs: Sequence[Run], cores: int) -> str:
 
 
 def _format_range(value: float, ends: tuple[float, float]) -> str:
-    """Return a median, with its range where there were several."""
+    """Format a median, with its range if there are several values."""
     text, (low, high) = f"{value:.1f}", (f"{end:.1f}" for end in ends)
     return text if low == high else f"{text} ({low}-{high})"
 
@@ -177,7 +177,7 @@ def _batches(setting: Setting) -> str:
 
 
 def setting_title(titles: Mapping[int, str], setting: Setting) -> str:
-    """Name a setting: "openvino int8, 4 cores for 2"."""
+    """Return the name of a setting: "openvino int8, 4 cores for 2"."""
     parts = [titles[setting.version]]
     if setting.threads:
         parts.append(f"{setting.threads} cores for {setting.streams}")

@@ -1,4 +1,4 @@
-"""`fovea versions`: the versions of a model, their history, and the removal of old ones."""
+"""`fovea versions`: lists the versions of a model or their history, and deletes old versions."""
 
 from __future__ import annotations
 
@@ -38,15 +38,19 @@ from fovea_server.rollout.promotion_documents import DEFAULT_EVENTS
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A version on disk. What only its card has is None where it has no card.
+    """A version on disk; fields from its card are None if it has no card.
 
     Attributes:
-        size: of its files, in bytes.
-        images_per_s: as the build measured it, in parallel; None where it measured no speed.
-        alone_ms: the same for one image.
-        served: config.pbtxt has it served.
-        current: it answers requests that name no version.
-        server: its state in the server at the URL; None where it is not there.
+        version: number of the version.
+        created: time of its build.
+        backend: backend of the engine.
+        precision: precision of the engine.
+        size: size of its files in bytes.
+        images_per_s: parallel speed that the build measured; None if it measured none.
+        alone_ms: time of a single image that the build measured; None if it measured none.
+        served: True if config.pbtxt or the history make a server load it.
+        current: True if it responds to requests that name no version.
+        server: its state in the server at the URL; None if it is not loaded there.
     """
 
     version: int
@@ -83,12 +87,12 @@ def versions(
 ) -> None:
     """List the versions of a model, show their history, or delete old ones.
 
-    A server loads those that are served: the newest, unless config.pbtxt has a version_policy, and
-    the current one, which answers requests that name no version. With --url the table also shows
-    what a running server has loaded.
+    A server loads the served versions: the newest one, unless config.pbtxt has a version_policy,
+    and the current one, which responds to requests that name no version. With --url the table also
+    shows the versions that a running server has loaded.
 
-    --prune keeps the newest versions, those that are served, and those that the server of --url has
-    loaded. Without --url a running server may lose the version that it still serves.
+    --prune keeps the newest versions, the served versions, and the versions that the server of
+    --url has loaded. Without --url a running server may lose a version that it still serves.
 
     --history lists promotions, canaries and rollbacks. With --url it also shows the progress of a
     canary.
@@ -107,7 +111,7 @@ def versions(
     if prune and not yes and (as_json or not sys.stdin.isatty()):
         raise InvalidOption("--prune needs a terminal for its confirmation: add --yes")
     path = find_models(context, repository, model)[0].absolute()
-    if (path / CARD_FILE).is_file():  # the folder of a version
+    if (path / CARD_FILE).is_file():  # the directory of a version
         path = path.parent
     if is_pipeline(path):
         _show_pipeline(path, as_json=as_json)
@@ -165,7 +169,7 @@ def _delete(models: ModelRepository, name: str, old: list[_Version]) -> None:
 def _choose_old(
     models: ModelRepository, name: str, found: list[_Version], keep: int
 ) -> list[_Version]:
-    """Return all but the newest `keep` versions, those in use, and those that they link to."""
+    """Return the versions except the newest `keep`, versions in use, and targets of their links."""
     old = [one for one in found[:-keep] if not one.served and one.server is None]
     stay = {models.folder(name, one.version).resolve() for one in found if one not in old}
     return [one for one in old if models.folder(name, one.version).resolve() not in stay]
@@ -189,7 +193,7 @@ def _show_pipeline(folder: Path, *, as_json: bool) -> None:
 
 
 def _read(models: ModelRepository, name: str, running: dict[str, str]) -> list[_Version]:
-    """Read all versions, ascending; InvalidModel where config.pbtxt is wrong."""
+    """Read all versions, ascending; raise InvalidModel if config.pbtxt is invalid."""
     models.latest(name)
     served, found = models.served(name), []
     for version in models.versions(name):
@@ -219,7 +223,7 @@ def _size(folder: Path) -> int:
 
 
 def _fetch_states(url: str, name: str) -> dict[str, str]:
-    """Ask a server for the states of a model's versions; those that are not loaded are left out."""
+    """Return the states of a model's loaded versions from a server."""
     try:
         with Client(url) as client:
             model = next((one for one in client.models() if one.name == name), None)

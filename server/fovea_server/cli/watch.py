@@ -1,4 +1,4 @@
-"""`fovea watch`: a model on cameras and videos, in a terminal."""
+"""`fovea watch`: runs a model on cameras and videos, in a terminal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LAST_EVENTS_S, _SILENT_S = 10.0, 0.5
 
 
 def page_server(streams: Sequence[CameraStream], port: int) -> uvicorn.Server:
-    """Make the server of the page; it takes no name but those of this machine."""
+    """Make the server of the web page; it accepts only the host names of this machine."""
     drawing = asyncio.Semaphore(2)
     pictures = [NewestPicture(stream, drawing) for stream in streams]
     figures = "".join(
@@ -149,8 +149,9 @@ def watch(
 ) -> None:
     """Run a model on cameras and live streams.
 
-    The newest frame wins: a model that is slower than a camera skips frames, and never lags behind.
-    A camera that is lost is asked again. Of a file no frame is skipped. Ctrl-C ends it.
+    A model that is slower than a camera skips frames and takes the newest one, so it never lags
+    behind. No frame of a file is skipped. If a camera is lost, the command reconnects. Ctrl-C ends
+    it.
 
     Example: fovea watch yolov8n rtsp://user:password@camera/stream --every 200ms --track bytetrack
 
@@ -203,7 +204,7 @@ def watch(
 
 
 def _check_free(port: int) -> None:
-    """Raise InvalidOption if another program listens at the port of the page."""
+    """Raise InvalidOption if another program uses the port of the page."""
     try:
         with socket.create_server(("127.0.0.1", port)):
             return
@@ -221,7 +222,7 @@ def _feed(config: StreamConfig, folder: Path) -> EventFeed | None:
 
 @contextmanager
 def _load_model(repository: Path, model: str, *, allow_code: bool) -> Iterator[DataPlane]:
-    """Load a model as a server does, and give what answers for it."""
+    """Load a model as a server does, and yield the data plane that predicts with it."""
     from fovea_server.app import build_app
     from fovea_server.settings import ModelControlMode, Settings
 
@@ -270,7 +271,7 @@ async def _watch(streams: Sequence[CameraStream], as_json: bool, port: int | Non
 
 
 async def _wait_until_delivered(streams: Sequence[CameraStream]) -> None:
-    """Wait for receivers that lack events, as long as they take some."""
+    """Wait for receivers with pending events, as long as they accept events."""
     for stream in streams:
         if stream.feed is not None:
             stream.feed.over()
@@ -309,7 +310,8 @@ async def _lines(streams: Sequence[CameraStream]) -> None:
             sys.stdout.write(record.text.decode() + "\n")
             sys.stdout.flush()
         except OSError as error:
-            # Of `head`, as of other commands: it is no fault of the frame.
+            # The reader of a pipe has closed it, for example `| head`; this is not an error of the
+            # frame.
             if not closed.done():
                 closed.set_exception(error)
 
@@ -325,7 +327,7 @@ async def _table(streams: Sequence[CameraStream]) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    # The table has the states.
+    # The table shows the states, so the log of the streams is silenced.
     log = logging.getLogger("fovea_server.streams")
     log.propagate = False
     log.addHandler(logging.NullHandler())
@@ -339,7 +341,7 @@ async def _table(streams: Sequence[CameraStream]) -> None:
 
 
 async def _changes(streams: Sequence[CameraStream]) -> None:
-    """Write a line for each change of a state, where there is no terminal for a table."""
+    """Write a line for each change of a state, if there is no terminal for a table."""
     shown: dict[str, str] = {}
     while True:
         for stream in streams:

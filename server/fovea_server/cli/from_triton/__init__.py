@@ -1,1 +1,1 @@
-"""Reads a repository of Triton whose pre- and postprocessing are steps of their own."""
+"""Migrates a Triton repository whose pre- and postprocessing are separate models."""

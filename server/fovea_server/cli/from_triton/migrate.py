@@ -1,4 +1,4 @@
-"""Chooses what of a repository of Triton goes into a project, and reports the rest."""
+"""Chooses which files of a Triton repository go into a project, and reports the rest."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from fovea_server.cli.from_triton.repository import (
 )
 
 Files = dict[str, bytes | Path]
-"""What is to be written: path in the project -> content, or the file to copy."""
+"""Files to write: path in the project -> content, or the file to copy."""
 
 _MAX_LABELS = 1 << 20
-# Fields that a build writes itself, and one that holds for Fovea as it is.
+# Fields of config.pbtxt that a build writes itself, and `response_cache`, which is kept.
 _WRITTEN = {"name", "platform", "backend", "input", "output", "max_batch_size", "response_cache"}
 _TUNED = {"instance_group", "dynamic_batching", "optimization"}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A network, or a step around one, and its file or folder."""
+    """A model of an ensemble, with its kind, and its file or directory."""
 
     name: str
     kind: str
@@ -47,7 +47,19 @@ class Part:
 
 @dataclass(slots=True)
 class Network:
-    """A network, the steps next to it, and how to go on: with a build, or as it is."""
+    """A neural network, the steps next to it, and its migration: by a build, or unchanged.
+
+    Attributes:
+        name: name of the model.
+        file: file of the network, or its directory.
+        ensemble: the longest ensemble that runs it; None if none does.
+        takes: description of its inputs; "" if the file cannot be read.
+        steps: the steps that run directly before and after it.
+        labels: number of class names.
+        left: work that remains for the user.
+        build: command that builds it; "" if it goes on unchanged.
+        files: files to write for it.
+    """
 
     name: str
     file: str
@@ -62,7 +74,7 @@ class Network:
 
 @dataclass(slots=True)
 class Ensemble:
-    """An ensemble, and its networks and steps in their order."""
+    """An ensemble, with its networks and steps in order."""
 
     name: str
     parts: list[Part]
@@ -72,7 +84,7 @@ class Ensemble:
 
 @dataclass(slots=True)
 class Migration:
-    """What was found in a repository, and what is wrong with other models of it."""
+    """The networks and ensembles of a repository, and the problems of its other models."""
 
     networks: list[Network]
     ensembles: list[Ensemble]
@@ -80,7 +92,7 @@ class Migration:
 
     @property
     def files(self) -> Files:
-        """Everything that is to be written."""
+        """All files to write."""
         files: Files = {}
         for network in self.networks:
             files |= network.files
@@ -89,7 +101,7 @@ class Migration:
         return files
 
     def document(self) -> dict[str, Any]:
-        """Convert to plain JSON types; files are named, without their content."""
+        """Return the migration as plain JSON types; files have names only."""
         return {
             "networks": [asdict(each) | {"files": [*each.files]} for each in self.networks],
             "ensembles": [asdict(each) | {"files": [*each.files]} for each in self.ensembles],
@@ -97,7 +109,7 @@ class Migration:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield the report for people."""
+        """Yield the lines of the report."""
         for network in self.networks:
             of = f" of the ensemble {network.ensemble}" if network.ensemble else ""
             yield f"{network.name}{of}: {network.takes or network.file}"
@@ -109,10 +121,10 @@ class Migration:
 
 
 def migrate(root: Path) -> Migration:
-    """Read a repository, and run nothing of it.
+    """Read a Triton repository without running any of its code.
 
     Raises:
-        NotFound: it is no folder, or has no network that could be served.
+        NotFound: the directory does not exist, or has no network that can be served.
     """
     root = root.resolve()
     every = read_models(root)
@@ -156,7 +168,7 @@ def _part(model: TritonModel) -> Part:
 def _networks(
     models: Mapping[str, TritonModel], orders: Mapping[str, list[str]], root: Path
 ) -> dict[str, Network]:
-    """Describe each network once: in the longest ensemble that runs it, or alone."""
+    """Describe each network once: in the longest ensemble that runs it, or by itself."""
     networks: dict[str, Network] = {}
     for name in sorted(orders, key=lambda n: (-len(orders[n]), models[n].kind != "ensemble", n)):
         order = [models[each] for each in orders[name] if each in models]
@@ -220,8 +232,8 @@ def _foreign(model: TritonModel) -> str:
 
 
 def _use_onnx(network: Network, model: TritonModel, file: Path, root: Path) -> None:
-    """Choose what goes on with an ONNX file; raises as `fovea build` does."""
-    # Here, because onnx takes 0.3 s to import.
+    """Plan the migration of an ONNX file; raise the errors of `fovea build`."""
+    # Imported here, because onnx takes 0.3 s to import.
     import onnx
 
     from fovea_engines.onnx_graph.load import load
@@ -250,7 +262,7 @@ def _use_onnx(network: Network, model: TritonModel, file: Path, root: Path) -> N
 
 
 def _unchanged(model: TritonModel, file: Path, root: Path) -> Files:
-    """Return a network of tensors as it is, with its configuration: a build takes images."""
+    """Return the files of a tensor model, unchanged, as builds need a model of images."""
     place = f"repository/{model.name}"
     version = model.version.name if model.version != model.folder else "1"
     if model.inside:
@@ -265,7 +277,7 @@ def _unchanged(model: TritonModel, file: Path, root: Path) -> Files:
 
 
 def _build(network: Network, model: TritonModel, source: str, root: Path) -> None:
-    """Decide on the build, and on what of config.pbtxt holds after it."""
+    """Set the build command, and keep the parts of config.pbtxt that stay valid."""
     name, words = model.name, list[str]()
     if labels := _labels(network, model, root):
         network.labels = len(labels)
@@ -294,7 +306,7 @@ def _labels(network: Network, model: TritonModel, root: Path) -> tuple[str, ...]
 
 
 def _keep_config(network: Network, config: ModelConfig) -> None:
-    """Keep what a build does not write itself and holds here; name what does not."""
+    """Keep fields that a build does not write and Fovea supports; report the others."""
     given = {each.partition(".")[0] for each in fields_in_source(config)}
     if config.response_cache.enable:
         kept = ModelConfig(name=network.name, response_cache=config.response_cache)
@@ -332,7 +344,7 @@ def _ensemble(
         ensemble.note = "it goes on as it is"
         ensemble.files = {
             f"repository/{name}/{CONFIG_FILE}": models[name].folder / CONFIG_FILE,
-            # A server looks for the folder of a version.
+            # A server requires the directory of a version.
             f"repository/{name}/1/.keep": b"",
         }
     elif is_whole:

@@ -1,4 +1,4 @@
-"""Reads a repository of Triton: its models, and in which order an ensemble runs them."""
+"""Reads a Triton repository: its models, and the order in which an ensemble runs them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,31 @@ from fovea_engines.repository.repository import ModelRepository, check_name
 from fovea_preprocess.errors import InvalidModel, InvalidOption
 
 STEPS = ("python", "dali")
-"""Kinds of models that are code around a network."""
+"""Kinds of models that are code before or after a network."""
 MODEL_FILE = "model.onnx"
-# Name of the file that each kind of model has in its version, by the kind that is reported.
+# Kind of a model -> name of its file in the version's directory.
 _FILES = {"onnx": MODEL_FILE, "plan": "model.plan", "python": "model.py", "dali": "model.dali"}
-# Backends and platforms of config.pbtxt -> the same kinds.
+# Backends and platforms of config.pbtxt -> kind of the model.
 _BACKENDS = {"onnxruntime": "onnx", "onnxruntime_onnx": "onnx", "tensorrt": "plan"}
 _BACKENDS |= {"tensorrt_plan": "plan", "python": "python", "dali": "dali", "ensemble": "ensemble"}
-# Files of DALI's pipeline as it was written, which Triton serialises itself.
+# Source files of DALI pipelines, which Triton serialises itself.
 _DALI_SOURCES = ("dali.py", "pipeline.py")
 _MAX_STEPS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class TritonModel:
-    """A folder of the repository, or a network in the folder of a step that runs it.
+    """A model of the repository, or a network inside the directory of a step that runs it.
 
     Attributes:
+        name: name of the model.
         kind: "onnx", "plan", "python", "dali", "ensemble", or the name of another backend.
-        folder: of the model, and `version` of its newest version; the same where it has none.
-        file: the network, or the code of a step; None where there is none to read.
-        problem: why the model cannot be read; "" where it can.
-        inside: name of the step in whose folder the network is; "" for a model of its own.
+        folder: directory of the model.
+        version: directory of its newest version; `folder` if it has no version.
+        file: file of the network, or the code of a step; None if there is none.
+        config: its configuration; empty if it cannot be read.
+        problem: the reason why the model cannot be read; "" if it can.
+        inside: name of the step whose directory has the network; "" for a model of its own.
     """
 
     name: str
@@ -48,13 +51,13 @@ class TritonModel:
 
     @property
     def is_empty(self) -> bool:
-        """True for a folder that has nothing of a model."""
+        """True if the directory contains no part of a model."""
         here = self.folder == self.version and self.file is None
         return here and not (self.folder / CONFIG_FILE).exists()
 
 
 def read_models(root: Path) -> dict[str, TritonModel]:
-    """Read all models of a repository, by name; an unreadable one has a `problem`."""
+    """Read all models of a repository, by name; an unreadable model has a `problem`."""
     repository = ModelRepository(root)
     models = {name: _read_model(repository, name) for name in repository.folders()}
     for step in [model for model in models.values() if model.kind == "python"]:
@@ -77,7 +80,7 @@ def read_models(root: Path) -> dict[str, TritonModel]:
 
 
 def check_root(root: Path) -> None:
-    """Raise InvalidOption for a folder that holds a repository, or a model of one."""
+    """Raise InvalidOption if the directory is a single model, or the parent of a repository."""
     repository = ModelRepository(root)
     if _is_model(root):
         raise InvalidOption(
@@ -94,24 +97,24 @@ def check_root(root: Path) -> None:
 
 
 def is_below(folder: Path, path: Path) -> bool:
-    """Return True for a path below a folder by its parts, whatever is there."""
+    """Return True if a path is below a directory; links are not resolved."""
     return path.is_relative_to(folder) and ".." not in path.parts
 
 
 def resolve_inside(root: Path, path: Path) -> Path | None:
-    """Return the file, without links, if it is one and lies below the root; else None."""
+    """Return the resolved file if it exists and is below the root; otherwise None."""
     try:
         real = path.resolve(strict=True)
         return real if real.is_file() and real.is_relative_to(root.resolve()) else None
-    except (OSError, RuntimeError, ValueError):  # absent, a circle of links, a null byte
+    except (OSError, RuntimeError, ValueError):  # missing file, circular link, or null byte
         return None
 
 
 def order_models(models: Mapping[str, TritonModel], name: str) -> list[str]:
-    """Return the models that a model runs, in their order, with those of ensembles inside it.
+    """Return the models that a model runs, in order, including models of inner ensembles.
 
     Raises:
-        InvalidModel: ensembles or steps wait for one another, or a tensor comes from nowhere.
+        InvalidModel: steps wait for one another, or no step writes a tensor that is read.
     """
     return _order(models, name, (), [])
 
@@ -181,7 +184,7 @@ def _kind(config: ModelConfig, version: Path) -> str:
             return _BACKENDS.get(named, named)
     if config.steps:
         return "ensemble"
-    # Triton completes a configuration that is partial or absent by the file.
+    # Triton completes a partial or missing configuration from the file.
     present = (kind for kind, file in _FILES.items() if (version / file).exists())
     return next(present, "unknown")
 
