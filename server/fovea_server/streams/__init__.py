@@ -1,1 +1,1 @@
-"""Cameras and videos: frames in, track ids, streams."""
+"""Streams: cameras and videos, their events, and frames over WebSockets."""

@@ -1,6 +1,6 @@
-"""Streams as OpenAPI describes them: the settings of one, and how it is listed.
+"""The OpenAPI schemas of streams: their settings, and their documents in listings.
 
-`StreamConfig` reads settings without them, for its errors; a test holds the two together.
+`StreamConfig` parses settings without these schemas, for better errors. A test compares both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fovea_server.streams.cameras.config import OPTIONS
 StreamId = Annotated[str, Path(description="id of the stream", examples=["door"])]
 
 Absent = SkipJsonSchema[None]
-"""A key that may be left out."""
+"""Type of a key that may be absent."""
 
 _TYPES = get_type_hints(PredictOptions)
 
@@ -41,7 +41,7 @@ _FIELDS: dict[str, Any] = {
 
 
 class StreamChange(create_model("_Options", **_FIELDS)):  # type: ignore[misc]
-    """Settings that change; null takes one away."""
+    """Settings to change; null removes a setting."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -61,7 +61,7 @@ class StreamChange(create_model("_Options", **_FIELDS)):  # type: ignore[misc]
 
 
 class StreamSettings(StreamChange):
-    """A stream to begin."""
+    """The settings of a new stream."""
 
     id: str = Field(description="letters, digits, '.', '_' and '-', up to 64")
     source: str = Field(description="rtsp://, rtsps:// or http:// (MJPEG)")
@@ -69,7 +69,7 @@ class StreamSettings(StreamChange):
 
 
 class FrameCounts(BaseModel):
-    """Frames of a stream by what became of them."""
+    """Frames of a stream by what happened to them."""
 
     came: int
     dropped: int = Field(description="a newer one replaced them before the model had time")
@@ -90,7 +90,7 @@ class Sending(BaseModel):
 
 
 class StreamStatus(StreamSettings):
-    """A stream: its settings without passwords, and how it is."""
+    """A stream: its settings without passwords, and its state."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -120,7 +120,7 @@ class StreamList(BaseModel):
 
 
 class Removed(BaseModel):
-    """It is gone."""
+    """The stream was removed."""
 
 
 _SETTINGS = {
@@ -153,7 +153,7 @@ def described_stream(
     body: type[BaseModel] | None = None,
     status: int = 200,
 ) -> dict[str, Any]:
-    """Describe a route for FastAPI, as `described`, with the schema of its body and examples."""
+    """Return FastAPI arguments of a route, with the schema of its body and examples."""
     made = describe_route(name, answer, 403, *errors)
     made["responses"][status] = {"content": _json(answer)}
     if body is not None:
@@ -164,7 +164,7 @@ def described_stream(
 
 
 def described_bytes(name: str, text: str, *media: str, **queries: str) -> dict[str, Any]:
-    """Describe a route that answers other than JSON, and what its address may have."""
+    """Return FastAPI arguments of a route with query parameters and a response other than JSON."""
     made = describe_route(name, Removed, 403, 404)
     schema = {"type": "string", "format": "binary"}
     content = {each: {"schema": schema} for each in media}

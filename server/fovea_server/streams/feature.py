@@ -1,4 +1,4 @@
-"""Routes of streams, their pictures and events, and of WebSockets; the feature that owns them."""
+"""The routes of streams, their images and events, and of WebSockets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from fovea_server.tracking.tracks import Tracks
 from fovea_server.traffic.call import CALL, Call
 
 _PICTURE_WAIT_S, _PICTURE_LOOK_S = 5.0, 0.1
-# `EventLogs.follow` looks once a second.
+# Number of empty iterations of `EventLogs.follow` (about one per second) between two comments.
 _COMMENT_LOOKS = 15
 
 _NOT_KEPT = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -67,7 +67,7 @@ class Streams(Feature):
         self._service, self._sockets = service, Sockets(service)
 
     def router(self) -> APIRouter:
-        """Make the routes of the streams, and of WebSockets."""
+        """Return the routes of streams and of WebSockets."""
         router = APIRouter()
         router.include_router(_stream_routes(self._table, self._logs))
         router.include_router(
@@ -76,11 +76,11 @@ class Streams(Feature):
         return router
 
     async def start(self) -> None:
-        """Begin the streams."""
+        """Start the streams."""
         await self._table.start()
 
     async def stop(self) -> None:
-        """End the streams."""
+        """Stop the streams."""
         await self._table.stop()
 
     def families(self) -> Iterable[Family]:
@@ -88,7 +88,7 @@ class Streams(Feature):
         return chain(self._tracks.families(), self._table.families(), self._sockets.families())
 
     def _ending(self, stream: str) -> bool:
-        """Return True once an answer about a stream must end: its key, or the server, is going."""
+        """Return True if a response about a stream must end, because its key or the server ends."""
         call = CALL.get()
         if call is not None and call.again is not None:
             try:
@@ -104,14 +104,14 @@ def _stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
 
     @router.get("", dependencies=INDEX, **described_stream("list_streams", StreamList))
     async def list_streams() -> Response:
-        """List the streams: their settings, states, ages and counts."""
+        """List the streams with their settings, states, ages and counts."""
         return _json_answer({"streams": table.documents()})
 
     @router.get(
         "/{stream}", dependencies=INDEX, **described_stream("get_stream", StreamStatus, 404)
     )
     async def get_stream(stream: StreamId) -> Response:
-        """Describe one stream."""
+        """Return the settings and the state of one stream."""
         return _json_answer(table.document(stream))
 
     _add_changing_routes(router, table)
@@ -121,7 +121,7 @@ def _stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
 
 
 def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
-    """Add the routes that change a stream: for who may change models."""
+    """Add the routes that change streams; clients need the right to change models."""
 
     @router.post(
         "",
@@ -131,7 +131,7 @@ def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
         ),
     )
     async def add_stream(request: Request) -> Response:
-        """Begin a stream, which the server keeps over restarts."""
+        """Start a stream, which the server restores after a restart."""
 
         async def work(body: bytes) -> Response:
             given = await parse_json_body(request, body, json_object)
@@ -153,7 +153,7 @@ def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
         ),
     )
     async def change_stream(request: Request, stream: StreamId) -> Response:
-        """Begin a stream again with other settings: its counts and ids, too."""
+        """Restart a stream with other settings. Its counts and track IDs start again, too."""
         model = table.model_of(stream)
         _check_may_change(request, model)
 
@@ -169,7 +169,7 @@ def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
         "/{stream}", dependencies=INDEX, **described_stream("remove_stream", Removed, 404, 409)
     )
     async def remove_stream(request: Request, stream: StreamId) -> Response:
-        """End a stream, and forget its events."""
+        """Stop a stream, and delete its events."""
         _check_may_change(request, table.model_of(stream))
         await table.remove(stream)
         return _json_answer({})
@@ -182,7 +182,10 @@ def _picture_routes(table: StreamTable, ending: Callable[[str], bool]) -> APIRou
 
     @router.get("/image", **described_bytes("stream_image", "the newest frame", "image/jpeg"))
     async def image(stream: StreamId) -> Response:
-        """Draw the newest frame, with ids, trails, lines and zones; 404 says why there is none."""
+        """Return the newest frame with IDs, trails, lines and zones.
+
+        A 404 response has the reason if there is no frame.
+        """
         picture, camera = table.picture(stream), table.get(stream)
         until = asyncio.get_running_loop().time() + _PICTURE_WAIT_S
         while (jpeg := await picture.jpeg()) is None:
@@ -193,10 +196,10 @@ def _picture_routes(table: StreamTable, ending: Callable[[str], bool]) -> APIRou
             await asyncio.sleep(_PICTURE_LOOK_S)
         return Response(jpeg, headers=_NOT_KEPT, media_type="image/jpeg")
 
-    # Generators of clients refuse a document with its media type.
+    # Client generators reject a document that contains this media type.
     @router.get("/video", include_in_schema=False)
     async def video(stream: StreamId) -> Response:
-        """Send the pictures, up to five a second, until the stream ends or is changed."""
+        """Send images, up to five per second, until the stream ends or changes."""
         parts = mjpeg(table.picture(stream), partial(ending, stream))
         return StreamingResponse(parts, headers=_NOT_KEPT, media_type=MJPEG)
 
@@ -223,7 +226,7 @@ def _event_routes(logs: EventLogs) -> APIRouter:
         ),
     )
     async def follow(request: Request, stream: StreamId) -> Response:
-        """Follow what happens: objects that appear, cross, enter, leave and are lost."""
+        """Follow the events of a stream: objects that appear, cross, enter, leave and are lost."""
         if "sec-websocket-key" in request.headers:
             raise no_socket()
         query = request.query_params
@@ -243,7 +246,7 @@ def _event_routes(logs: EventLogs) -> APIRouter:
         "/images/{name}", **described_bytes("stream_event_image", "the moment", "image/jpeg")
     )
     async def image(stream: StreamId, name: ImageName) -> Response:
-        """Return the picture of an event, whose `image` is its name."""
+        """Return the image of an event. The field `image` of the event has its name."""
         feed = logs.of(stream)
         await feed.written()
         file = feed.images / name
@@ -257,7 +260,7 @@ def _event_routes(logs: EventLogs) -> APIRouter:
 def _socket_routes(
     sockets: Sockets, service: Service, logs: EventLogs, tracks: Tracks
 ) -> APIRouter:
-    """Make the routes; those of plain requests are in no document."""
+    """Make the WebSocket routes. OpenAPI does not document their answers to plain requests."""
     router = APIRouter()
 
     def frames(connection: HTTPConnection) -> MakeConversation:
@@ -302,7 +305,7 @@ def _socket_routes(
 async def _event_stream(
     followed: AsyncIterator[Sequence[LoggedEvent]], lines: bool
 ) -> AsyncIterator[bytes]:
-    """Write events as they come, as lines of JSON or as server-sent events with comments."""
+    """Yield events as lines of JSON, or as server-sent events with comments in between."""
     quiet = 0
     yield b"" if lines else b": events\n\n"
     async for events in followed:

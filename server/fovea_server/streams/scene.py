@@ -1,4 +1,4 @@
-"""The objects before one camera, and what they do: from one frame with ids to the next."""
+"""The tracked objects in front of one camera, and their changes from frame to frame."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fovea_engines.results.class_names import class_name
 from fovea_engines.results.detections import Detections
 from fovea_server.streams.zones import Point, Shape
 
-# Times of frames are rounded, in some files to milliseconds.
+# Tolerance in seconds for rounded frame times; some files round to milliseconds.
 _SLACK_S = 1e-3
 
 
 class ChangeKind(StrEnum):
-    """The kinds of changes, which are those of events."""
+    """The kinds of changes, which are the kinds of events."""
 
     APPEARED = "appeared"
     LOST = "lost"
@@ -30,15 +30,18 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrackedObject:
-    """An object with an id.
+    """A tracked object.
 
     Attributes:
-        class_name: of its class, or the number of the class as text.
-        score: the last one.
-        box: the last one, x1 y1 x2 y2 in pixels.
-        first_s, last_s: when it was seen first and last.
-        moved_s: between the frame before and this one: when it may have passed a border.
-        appeared: it has been seen for long enough to count.
+        track_id: track ID.
+        class_id: class ID.
+        class_name: name of the class, or its ID as text.
+        score: score in the last frame.
+        box: box in the last frame, [x1, y1, x2, y2] in pixels.
+        first_s: time of the first frame with the object, in seconds.
+        last_s: time of the last frame with the object, in seconds.
+        moved_s: time between the last two frames, at which the object may have crossed a border.
+        appeared: True if the object was seen for the debounce time.
     """
 
     track_id: int
@@ -57,11 +60,12 @@ class Change:
     """A change.
 
     Attributes:
-        subject: the object; None of a count.
-        shape: name of the line or zone; "" where there is none.
-        direction: of a line that was crossed: "in" or "out".
-        time_s: the time for which an object has been in the zone, or was seen before it was lost.
-        counts: of a line "in" and "out", of a zone "objects".
+        kind: kind of the change.
+        subject: the object; None for a change of counts.
+        shape: name of the line or zone; "" for other changes.
+        direction: direction in which a line was crossed: "in" or "out".
+        time_s: seconds that the object was in the zone, or was seen before it was lost.
+        counts: "in" and "out" of a line, or "objects" of a zone.
     """
 
     kind: ChangeKind
@@ -74,7 +78,14 @@ class Change:
 
 @dataclass(slots=True)
 class _Side:
-    """The side of a line on which an object is, and its last point there; beyond since when."""
+    """The side of a line on which an object is, and when it was first beyond the line.
+
+    Attributes:
+        left: True for the left side.
+        point: last point of the object on this side.
+        beyond_s: time since when the object is on the other side; None while it is on this side.
+        crosses: True if the way to the other side crosses the line itself.
+    """
 
     left: bool
     point: Point
@@ -83,10 +94,13 @@ class _Side:
 
 
 class LineCount:
-    """Counts who crosses a line: in is from right to left, seen from its first point to its second.
+    """Counts the objects that cross a line.
+
+    "in" is the direction from right to left, seen from the first point of the line to the second.
 
     Args:
-        debounce_s: an object is on the other side when it was there for so long.
+        shape: the line.
+        debounce_s: seconds that an object must be on the other side before it counts.
     """
 
     def __init__(self, shape: Shape, debounce_s: float) -> None:
@@ -95,12 +109,12 @@ class LineCount:
         self.counts = {"in": 0, "out": 0}
 
     def place(self, width: int, height: int) -> None:
-        """Take a new size of the picture."""
+        """Set the size of the image in pixels."""
         self._start, self._end = self._shape.scale_to(width, height)
         self._sides.clear()
 
     def see(self, one: TrackedObject) -> Change | None:
-        """Take an object of the next frame."""
+        """Process an object of the next frame; return a crossing."""
         point = self._shape.point_of(one.box)
         left = _turn(self._start, self._end, point) < 0
         side = self._sides.setdefault(one.track_id, _Side(left, point))
@@ -109,7 +123,8 @@ class LineCount:
             return None
         if side.beyond_s is None:
             side.beyond_s = one.last_s
-            # The way from the last point before to the first one behind meets the line, or not.
+            # Check whether the way from the last point before the line to the first point behind
+            # it crosses the line.
             start, end = (_turn(side.point, point, each) for each in (self._start, self._end))
             side.crosses = (start > 0) != (end > 0)
         if one.last_s - side.beyond_s < self._debounce_s:
@@ -122,18 +137,18 @@ class LineCount:
         return Change(ChangeKind.CROSSED, one, self._shape.name, way)
 
     def lose(self, one: TrackedObject) -> None:
-        """Forget an object that is lost."""
+        """Remove a lost object."""
         self._sides.pop(one.track_id, None)
 
 
 def _turn(a: Point, b: Point, c: Point) -> float:
-    """Return above 0 where c is to the right of the way from a to b, in a picture."""
+    """Return a positive number if c is to the right of the way from a to b in an image."""
     return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
 
 
 @dataclass(slots=True)
 class _Stay:
-    """An object in a zone or out of it, since when; and when it was seen to differ first."""
+    """Whether an object is in a zone and since when, and since when it is elsewhere."""
 
     inside: bool = False
     since_s: float = 0.0
@@ -143,7 +158,7 @@ class _Stay:
 
 
 class ZoneCount:
-    """Counts who is in a zone, and for how long; as `LineCount`."""
+    """Counts the objects in a zone and measures their time there; see `LineCount`."""
 
     def __init__(self, shape: Shape, debounce_s: float) -> None:
         self._shape, self._debounce_s = shape, debounce_s
@@ -151,15 +166,15 @@ class ZoneCount:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The objects that are inside."""
+        """Return the number of objects in the zone."""
         return {"objects": sum(stay.reported for stay in self._stays.values())}
 
     def place(self, width: int, height: int) -> None:
-        """Take a new size of the picture."""
+        """Set the size of the image in pixels."""
         self._polygon = np.array(self._shape.scale_to(width, height), np.float32)
 
     def see(self, one: TrackedObject) -> Change | None:
-        """Take an object of the next frame."""
+        """Process an object of the next frame; return an entry or exit."""
         stay = self._stays.setdefault(one.track_id, _Stay())
         point = self._shape.point_of(one.box)
         inside = cv2.pointPolygonTest(self._polygon, point, measureDist=False) >= 0
@@ -180,7 +195,7 @@ class ZoneCount:
         return None
 
     def lose(self, one: TrackedObject) -> Change | None:
-        """Forget an object that is lost."""
+        """Remove a lost object; return its exit."""
         stay = self._stays.pop(one.track_id, _Stay())
         end_s = one.last_s if stay.differs_s is None else stay.differs_since_s
         return self._change(ChangeKind.LEFT, one, end_s - stay.since_s) if stay.reported else None
@@ -190,19 +205,20 @@ class ZoneCount:
 
 
 class Scene:
-    """The state of one camera.
+    """The state of the objects in front of one camera.
 
     Args:
-        shapes: lines and zones, each with a name of its own.
-        debounce_s: something is so when it was seen for so long.
-        lost_s: an object that was not seen for so long is lost; until then it is where it was.
+        shapes: lines and zones with unique names.
+        debounce_s: seconds that a change must last before it counts.
+        lost_s: seconds without a detection after which an object is lost. Until then it stays
+            at its last place.
     """
 
     def __init__(self, shapes: Sequence[Shape], debounce_s: float, lost_s: float) -> None:
         self._debounce_s, self._lost_s = debounce_s - _SLACK_S, lost_s
         self._objects: dict[int, TrackedObject] = {}
         self._unsure: dict[int, list[TrackedObject]] = {}
-        """Where objects were seen before the tracker was sure of them, by the ids that they get."""
+        """Sightings of objects before the tracker confirmed them, by their later track IDs."""
         self._size = 0, 0
         self._counts = [
             (shape, (LineCount if shape.kind == "line" else ZoneCount)(shape, self._debounce_s))
@@ -211,11 +227,11 @@ class Scene:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """The counts of each line and zone, by name."""
+        """Return the counts of each line and zone, by name."""
         return {shape.name: one.counts for shape, one in self._counts}
 
     def go_on(self, counts: Mapping[str, Mapping[str, int]]) -> None:
-        """Begin with counts of lines from before, by name."""
+        """Set the counts of lines to earlier counts, by name."""
         for shape, one in self._counts:
             if isinstance(one, LineCount) and shape.name in counts:
                 one.counts = dict(counts[shape.name])
@@ -223,7 +239,14 @@ class Scene:
     def see(
         self, found: Detections, labels: Sequence[str] | None, size: tuple[int, int], now_s: float
     ) -> list[Change]:
-        """Take the next frame: its objects, names of classes, width and height, and its time."""
+        """Process the next frame; return the changes.
+
+        Args:
+            found: objects of the frame.
+            labels: names of the classes.
+            size: (width, height) of the frame in pixels.
+            now_s: time of the frame in seconds.
+        """
         before, changes = self.counts, list[Change]()
         if size != self._size:
             self._size = size
@@ -234,7 +257,7 @@ class Scene:
             if one.track_id < 0:
                 self._unsure.setdefault(number, []).append(one)
                 continue
-            # Where it was before the tracker was sure says from where it came.
+            # The sightings before the confirmation show where the object came from.
             for earlier in self._unsure.pop(number, ()):
                 earlier = replace(earlier, track_id=number, class_id=one.class_id)
                 changes += self._met(replace(earlier, class_name=one.class_name))
@@ -248,7 +271,7 @@ class Scene:
         return [*changes, *self._lose(gone), *self._list_count_changes(before)]
 
     def end(self) -> list[Change]:
-        """Lose all objects: there are no more frames."""
+        """Report all objects as lost, because no frame will follow."""
         before = self.counts
         return [*self._lose(list(self._objects.values())), *self._list_count_changes(before)]
 
@@ -256,7 +279,7 @@ class Scene:
         last, now_s = self._objects.get(seen.track_id), seen.last_s
         one = seen
         if last is not None:
-            # It moved at any time since it was seen last; the middle is never far.
+            # The object moved at some time since it was last seen; the middle is a good estimate.
             moved_s = (last.last_s + now_s) / 2
             one = replace(seen, first_s=last.first_s, moved_s=moved_s)
         before = last is not None and last.appeared
@@ -286,7 +309,7 @@ class Scene:
 def _sightings(
     found: Detections, labels: Sequence[str] | None, now_s: float
 ) -> Iterator[TrackedObject]:
-    """Return the objects of a frame with ids as if each was seen for the first time."""
+    """Yield the tracked objects of a frame as if each was seen for the first time."""
     for row, track_id in enumerate(() if found.track_ids is None else found.track_ids.tolist()):
         if track_id:
             class_id = int(found.class_ids[row])

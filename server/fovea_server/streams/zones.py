@@ -1,4 +1,4 @@
-"""Lines and zones of a picture, and what objects with ids do there."""
+"""Lines and zones of an image, and the objects that count there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANCHORS = {
     for vertical, y in (("bottom", 1.0), ("center", 0.5), ("top", 0.0))
     for horizontal, x in (("center", 0.5), ("left", 0.0), ("right", 1.0))
 }
-"""Points of a box, by their names, as shares of its width and height."""
+"""Points of a box by name, as fractions of its width and height."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s)")
 _EXAMPLES = {"line": "door=0.1,0.6,0.9,0.6", "zone": "yard=0.1,0.5,0.9,0.5,0.9,1,0.1,1"}
@@ -27,15 +27,17 @@ _KEYS = ("classes", "anchor", "after")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A line of two points, or a zone of three or more.
+    """A line of two points, or a zone of three or more points.
 
     Attributes:
-        points: x y, as fractions of the picture, or in its pixels.
-        fractions: whether they are fractions.
-        classes: names in any case, or ids as text, of the objects that count; empty for all.
-        anchor: the point of an object's box that counts, one of `ANCHORS`.
-        after_s: an object is in a zone when it has been there so long.
-        text: as it was written.
+        kind: "line" or "zone".
+        name: unique name.
+        points: (x, y) as fractions of the image or in pixels.
+        fractions: True if the points are fractions.
+        classes: names (case-insensitive) or IDs as text of the classes that count; empty for all.
+        anchor: point of an object's box that decides its position; a key of `ANCHORS`.
+        after_s: seconds that an object must be in a zone before it counts.
+        text: the text that was parsed.
     """
 
     kind: Literal["line", "zone"]
@@ -49,7 +51,11 @@ class Shape:
 
     @classmethod
     def parse(cls, kind: Literal["line", "zone"], text: str) -> Shape:
-        """Read NAME=x,y,...[:classes=a,b][:anchor=center][:after=30s]; else raise InvalidOption."""
+        """Parse NAME=x,y,...[:classes=a,b][:anchor=center][:after=30s].
+
+        Raises:
+            InvalidOption: the text has another form; the message names the problem.
+        """
         form, *rest = text.split(":")
         name, apart, numbers = form.partition("=")
         if not apart:
@@ -84,32 +90,36 @@ class Shape:
         return cls(kind, name, points, fractions, classes, anchor, after, text)
 
     def scale_to(self, width: int, height: int) -> list[Point]:
-        """Return its points in pixels of a picture."""
+        """Return the points in pixels of an image."""
         across, down = (width, height) if self.fractions else (1, 1)
         return [(x * across, y * down) for x, y in self.points]
 
     def leaves(self, width: int, height: int) -> bool:
-        """Return True if one of its points is outside a picture."""
+        """Return True if a point is outside an image."""
         return any(x > width or y > height for x, y in self.scale_to(width, height))
 
     def point_of(self, box: Sequence[float]) -> Point:
-        """Return the point of a box, x1 y1 x2 y2, that counts."""
+        """Return the point of a box [x1, y1, x2, y2] that decides its position."""
         (x, y), (x1, y1, x2, y2) = ANCHORS[self.anchor], box
         return x1 + x * (x2 - x1), y1 + y * (y2 - y1)
 
     def counts(self, class_id: int, name: str) -> bool:
-        """Return true for a class whose objects count."""
+        """Return True if objects of this class count."""
         return not self.classes or not self.classes.isdisjoint((name.casefold(), str(class_id)))
 
     def unknown(self, labels: Sequence[str] | None) -> tuple[int | str, ...] | None:
-        """Return its classes that are not among the labels; None where all are."""
+        """Return the classes that are not among the labels; None if there are none."""
         known = {label.casefold() for label in labels or ()} if self.classes else set()
         rest = sorted(self.classes - known)
         return tuple(int(each) if each.isdecimal() else each for each in rest) or None
 
 
 def read_shapes(lines: Sequence[str], zones: Sequence[str]) -> tuple[Shape, ...]:
-    """Read lines and zones; InvalidOption: one is wrong, or two have the same name."""
+    """Parse lines and zones.
+
+    Raises:
+        InvalidOption: a line or zone is invalid, or two have the same name.
+    """
     shapes = (
         *(Shape.parse("line", text) for text in lines),
         *(Shape.parse("zone", text) for text in zones),
@@ -122,7 +132,11 @@ def read_shapes(lines: Sequence[str], zones: Sequence[str]) -> tuple[Shape, ...]
 
 
 def seconds(what: str, value: object) -> float:
-    """Read a time, as 200ms or 2s; InvalidOption names `what`, also where the unit is missing."""
+    """Parse a time such as 200ms or 2s; return seconds.
+
+    Raises:
+        InvalidOption: the text is not a time with a unit; the message contains `what`.
+    """
     found = _TIME.fullmatch(str(value).strip())
     if found is None:
         raise InvalidOption(

@@ -279,7 +279,7 @@ export interface OwnKey {
   quota_ends: string | null;
 }
 
-/** A stream to begin. */
+/** The settings of a new stream. */
 export interface StreamSettings {
   /** lowest score of an object; no effect on classifiers */
   conf?: number;
@@ -341,7 +341,7 @@ export interface StreamSettings {
   id: string;
 }
 
-/** Settings that change; null takes one away. */
+/** Settings to change; null removes a setting. */
 export interface StreamChange {
   /** lowest score of an object; no effect on classifiers */
   conf?: number;
@@ -401,7 +401,7 @@ export interface StreamChange {
   event_images?: number;
 }
 
-/** A stream: its settings without passwords, and how it is. */
+/** A stream: its settings without passwords, and its state. */
 export interface StreamStatus {
   /** lowest score of an object; no effect on classifiers */
   conf?: number;
@@ -641,7 +641,7 @@ export interface VersionStatistics {
   batch_stats: BatchStatistics[];
 }
 
-/** Frames of a stream by what became of them. */
+/** Frames of a stream by what happened to them. */
 export interface FrameCounts {
   came: number;
   /** a newer one replaced them before the model had time */

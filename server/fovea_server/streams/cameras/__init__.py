@@ -1,1 +1,1 @@
-"""Streams: a model on the frames of a camera, as it comes."""
+"""Camera streams: a model runs on the frames of a camera."""

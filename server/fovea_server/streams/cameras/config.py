@@ -1,4 +1,4 @@
-"""The settings of one stream, from JSON, from streams.toml or from a command line."""
+"""The settings of one stream, from JSON, streams.toml or the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fovea_server.tracking.tracker import check
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _OWN = ("source", "model", "enabled", "every", "fps", "transport", "track")
-# Of one frame, which the stream sets itself.
+# Prediction options of a single frame, which the stream sets itself.
 _NOT = ("stream_id", "frame", "track")
 OPTIONS = tuple(each.name for each in fields(PredictOptions) if each.name not in _NOT)
 KEYS = (*_OWN, *EVENT_KEYS, *OPTIONS)
@@ -33,9 +33,15 @@ class StreamConfig:
     """The settings of a stream.
 
     Attributes:
-        enabled: false of one that is stopped, and only listed.
-        events: None where there are none; with them, objects are tracked.
-        given: as they were written, with the password in `source`; `shown` has none.
+        id: ID of the stream.
+        enabled: False for a stream that is stopped and only listed.
+        model: name of the model.
+        address: address of the source.
+        reading: settings of the source.
+        options: prediction options.
+        track: name of the tracker; None for no tracking.
+        events: settings of the events; None for no events. Objects are tracked if there are events.
+        given: settings as written, with the password in `source`; `shown` omits the password.
     """
 
     id: str
@@ -50,7 +56,11 @@ class StreamConfig:
 
     @classmethod
     def parse(cls, stream_id: str, given: Mapping[str, Any]) -> StreamConfig:
-        """Read it; InvalidOption names the key that is unknown, missing or wrong."""
+        """Parse the settings of a stream.
+
+        Raises:
+            InvalidOption: a key is unknown, missing or invalid; the message names it.
+        """
         if not _ID.fullmatch(stream_id):
             raise InvalidOption(
                 f"'{stream_id[:64]}' is not a stream id: use up to 64 letters, digits, '.', '_' "
@@ -95,9 +105,11 @@ class StreamConfig:
         )
 
     def check(self, models: Models) -> None:
-        """Raise InvalidOption for what the model lacks or cannot follow; errors as `Models.get`.
+        """Check the settings against the model. A model that is not ready is not checked.
 
-        Of a model that is not ready it is not known yet.
+        Raises:
+            InvalidOption: the task of the model has no use in a stream, or the model lacks a class.
+            NotFound, ModelNotReady, Forbidden: see `Models.get`.
         """
         served = models.get(self.model)
         engine = served.engine
@@ -118,11 +130,11 @@ class StreamConfig:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """The settings as a listing has them: without user and password."""
+        """Return the settings for listings, without user name and password."""
         return {"id": self.id, **hide_secrets(self.given), "source": self.address.shown}
 
     def tracked_as(self, name: str) -> PredictOptions:
-        """Return the options of its frames, whose ids are kept under a name."""
+        """Return the options of the stream's frames, with a name for the track IDs."""
         return self.options if self.track is None else replace(self.options, stream_id=name)
 
 

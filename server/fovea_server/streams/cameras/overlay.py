@@ -1,4 +1,4 @@
-"""Draws what a stream knows beside its objects: trails, lines and zones, and their counts."""
+"""Draws the trails of objects, lines and zones, and their counts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _X, _Y = ANCHORS["bottom_center"]
 
 _MARK, _EDGE = (255, 200, 0), (20, 20, 20)
 _TINT = 0.18
-# Of an arrow: its length, in shares of the picture's height.
+# Length of an arrow as a fraction of the image's height.
 _ARROW = 0.05
-# Hues that follow each other in steps of the golden angle stay apart, however many there are.
+# Step between hues in degrees: the golden angle keeps any number of successive hues apart.
 _GOLDEN = 137.508
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 
@@ -34,16 +34,16 @@ class _Trail:
 
 
 class Trails:
-    """The last points of each object with an id.
+    """The last positions of each tracked object.
 
-    An object that is hidden keeps its trail for some frames.
+    A hidden object keeps its trail for some frames.
     """
 
     def __init__(self) -> None:
         self._trails: dict[int, _Trail] = {}
 
     def see(self, found: TaskResult | None, frame: int) -> None:
-        """Take the next frame, by its number."""
+        """Add the objects of a frame; `frame` is the number of the frame."""
         if not isinstance(found, Detections) or found.track_ids is None:
             return
         for track_id, (x1, y1, x2, y2) in zip(
@@ -58,12 +58,17 @@ class Trails:
 
     @property
     def points(self) -> dict[int, list[Point]]:
-        """The points in pixels by track id, the oldest first."""
+        """Return the positions in pixels by track ID, the oldest first."""
         return {key: list(each.points) for key, each in self._trails.items()}
 
 
 def draw_trails(canvas: NDArray[np.uint8], trails: Mapping[int, Sequence[Point]]) -> None:
-    """Draw trails, points in pixels by track id, into an image, uint8 RGB [h, w, 3]."""
+    """Draw trails on an image.
+
+    Args:
+        canvas: image, uint8 RGB [height, width, 3], which is changed.
+        trails: positions in pixels by track ID.
+    """
     line = _line(canvas)
     for track_id, points in trails.items():
         way = [_whole(points)]
@@ -72,9 +77,9 @@ def draw_trails(canvas: NDArray[np.uint8], trails: Mapping[int, Sequence[Point]]
 
 
 def draw_shapes(canvas: NDArray[np.uint8], shapes: Sequence[Shape]) -> None:
-    """Draw lines and zones into an image, uint8 RGB [h, w, 3].
+    """Draw lines and zones on an image, uint8 RGB [height, width, 3].
 
-    An arrow on a line points to where "in" is.
+    An arrow on a line points in the direction that counts as "in".
     """
     height, width = canvas.shape[:2]
     line = _line(canvas)
@@ -101,7 +106,7 @@ def draw_counts(
     shapes: Sequence[Shape],
     counts: Mapping[str, Mapping[str, int]],
 ) -> None:
-    """Write the names of lines, at their middles, and of zones, at their tops, with the counts."""
+    """Write the names and counts of lines at their middles, and of zones at their tops."""
     height, width = canvas.shape[:2]
     taken: list[_Place] = []
     for shape in shapes:
@@ -112,7 +117,7 @@ def draw_counts(
 
 
 class _Place(NamedTuple):
-    """A rectangle of a picture, in pixels."""
+    """A rectangle of an image, in pixels."""
 
     x1: int
     y1: int
@@ -120,7 +125,7 @@ class _Place(NamedTuple):
     y2: int
 
     def meets(self, other: _Place) -> bool:
-        """Return True if the two share a pixel."""
+        """Return True if the two rectangles share a pixel."""
         across = self.x1 < other.x2 and other.x1 < self.x2
         return across and self.y1 < other.y2 and other.y1 < self.y2
 
@@ -128,9 +133,9 @@ class _Place(NamedTuple):
 def _write(
     canvas: NDArray[np.uint8], text: str, middle: float, top: float, taken: list[_Place]
 ) -> None:
-    """Write a text below a point, or below the texts that have `taken` its place.
+    """Write a text below a point, or below earlier texts in `taken`.
 
-    All of it is in the picture, where there is room.
+    The text stays inside the image if there is room.
     """
     height, width = canvas.shape[:2]
     scale = max(0.4, (width + height) * 0.0004)
@@ -139,7 +144,7 @@ def _write(
     x = int(np.clip(middle - wide / 2, 6, max(6, width - wide - 6)))
     lowest = max(high + 6, height - 8)
     first = int(np.clip(top + 1.8 * high, high + 6, lowest))
-    # Downwards, and where the picture ends, upwards.
+    # Try downward positions first, and upward ones at the end of the image.
     rows = (*range(first, lowest + 1), *range(first, high + 5, -1))
     places = (_Place(x - 5, y - high - 5, x + wide + 5, y + 8) for y in rows)
     free = (each for each in places if not any(map(each.meets, taken)))

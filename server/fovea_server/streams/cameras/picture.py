@@ -1,4 +1,4 @@
-"""The newest frame of a stream as a JPEG file, with all that is known of it drawn in."""
+"""The newest frame of a stream as a JPEG file, with results, trails and counts drawn on it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ _PART = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n%b\r\n--frame\r\
 
 
 class NewestPicture:
-    """Draws for all who look, a few pictures a second together, and none while nobody does.
+    """Draws at most a few images per second for all viewers together, and none without viewers.
 
-    It belongs to the event loop.
+    Use it on the event loop only.
 
     Args:
-        drawing: of all streams; few draw at a time.
+        stream: the stream.
+        drawing: semaphore that limits how many streams draw at a time.
     """
 
     def __init__(self, stream: CameraStream, drawing: asyncio.Semaphore) -> None:
@@ -42,7 +43,7 @@ class NewestPicture:
         self._jpeg: bytes | None = None
 
     async def jpeg(self) -> bytes | None:
-        """Return the picture of the newest frame, or of one a moment before; None without any."""
+        """Return the image of the newest frame or a slightly older one; None before the first."""
         async with self._turn:
             seen = self._stream.newest
             if seen is not None and seen is not self._seen and time.monotonic() >= self._next:
@@ -59,7 +60,10 @@ class NewestPicture:
     async def pictures(
         self, ending: Callable[[], bool] = lambda: False
     ) -> AsyncGenerator[bytes, None]:
-        """Yield each picture until the stream is over, or `ending`; one who is slow misses some."""
+        """Yield images until the stream is over or `ending` returns True.
+
+        A slow reader misses some images.
+        """
         last = None
         while not ending():
             jpeg = await self.jpeg()
@@ -76,7 +80,7 @@ async def mjpeg(
 ) -> AsyncIterator[bytes]:
     """Yield the body of a response of the type `MJPEG`."""
     async with aclosing(picture.pictures(ending)) as coming:
-        # Browsers show a part when the boundary behind it is there.
+        # Browsers show a part only when the boundary after it has arrived.
         yield b"--frame\r\n"
         async for jpeg in coming:
             yield _PART % (len(jpeg), jpeg)

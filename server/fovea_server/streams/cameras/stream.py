@@ -1,4 +1,4 @@
-"""One stream: the frames of a camera, what a model finds on them, and who gets that."""
+"""One stream: runs a model on the frames of a camera, and passes the results on."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ from fovea_server.tracking.tracker import Tracker, Tuning
 log = logging.getLogger(__name__)
 
 _RATE_OF = 30
-# So many frames with objects, and none with an id, are worth a word.
+# Number of frames with objects but without a track ID after which a reason is reported.
 _UNTRACKED = 10
 
 
 class Turns:
-    """Lets as many frames of all streams together to a model as it computes side by side.
+    """Limits how many frames of all streams a model gets at once.
 
-    Each stream takes its newest frame when it is its turn, and none grows old in the queue: where
-    there are more frames than the model can see, they share it with clients one to one.
+    The limit is the number of frames that the model computes in parallel. Each stream takes its
+    newest frame when it is its turn, so no frame grows old in a queue. If there are more frames
+    than the model can process, streams and clients share the model equally.
     """
 
     def __init__(self, models: Models) -> None:
@@ -49,7 +50,7 @@ class Turns:
         self._places: dict[tuple[str, int], asyncio.Semaphore] = {}
 
     def of(self, name: str) -> AbstractAsyncContextManager[object]:
-        """Return the turn of a frame at a model; of one that is not there, none is waited for."""
+        """Return the turn of a frame at a model. A missing model needs no turn."""
         try:
             engine = self._models.get(name).engine
         except FoveaError:
@@ -63,14 +64,16 @@ class Turns:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SeenFrame:
-    """A frame that a model has seen.
+    """A frame with the result of the model.
 
     Attributes:
-        number: from 0, of the frames that a model answered.
-        pts_s: its time in the stream, seconds; None where the source has none.
-        age_s: from when it came until this was known.
-        result: of the model, with the frame's `pixels`.
-        text: JSON of all this.
+        stream: ID of the stream.
+        number: number of the frame, from 0, among the frames that the model has answered.
+        pts_s: time of the frame in the stream in seconds; None if the source has no times.
+        age_s: seconds from the arrival of the frame to the result.
+        result: result of the model, with the frame's `pixels`.
+        vocabulary: names of the classes.
+        text: the frame and its result as JSON.
     """
 
     stream: str
@@ -83,25 +86,26 @@ class SeenFrame:
 
     @property
     def found(self) -> TaskResult | None:
-        """The result; None where the head of the model is not recognised."""
+        """Return the decoded result; None if the head of the model is unknown."""
         return self.result.found
 
 
 Subscriber = Callable[[SeenFrame], None]
-"""Called on the event loop with each frame, in order; it must not wait."""
+"""Function called on the event loop with each frame, in order. It must not block."""
 
 
 class CameraStream:
-    """A model on the frames of a camera; `run` it in a task.
+    """Runs a model on the frames of a camera; call `run` in a task.
 
     Attributes:
-        subscribers: called with every frame.
-        answered, refused: frames that the model answered, and did not.
-        age_s: of the newest answer.
-        newest: the frame that was answered last, which is kept for pictures.
-        over: no frame will come any more.
-        tracked_as: the name that its ids are kept under.
-        feed: its events; None where it has none.
+        subscribers: functions called with every frame.
+        answered: number of frames that the model answered.
+        refused: number of frames that the model did not answer.
+        age_s: age of the newest result in seconds; None before the first.
+        newest: newest frame with a result, kept for images.
+        over: True if no frame will come any more.
+        tracked_as: name of the stream's track IDs.
+        feed: events of the stream; None without events.
     """
 
     def __init__(
@@ -137,26 +141,27 @@ class CameraStream:
         self._size = (0, 0)
         self._lost = False
         self._times: deque[float] = deque(maxlen=_RATE_OF)
-        # Its ids begin again with the stream, and are no client's.
+        # The track IDs start again with each stream, and are separate from those of clients.
         self.tracked_as = f"/v1/streams/{config.id}/{secrets.token_hex(8)}"
         self._options = config.tracked_as(self.tracked_as)
 
     async def run(self) -> None:
-        """Ask the model for each frame, until a file ends."""
+        """Run the model on each frame, until a file ends."""
         if self.config.enabled:
             await self._run()
         self.over = True
 
     def close(self) -> None:
-        """Let go of all that is large, behind the end of `run`."""
+        """Release all large objects after `run` has ended."""
         self.over = True
-        # Stream and camera know each other: the collector of garbage may come much later.
+        # Stream and camera refer to each other, and the garbage collector may run much later.
         self.newest = None
         self.subscribers.clear()
 
     async def _run(self) -> None:
         if self.config.track is not None:
-            # Its import would make the first answers late; a frame says what fails here.
+            # Import the tracker now, because the import would delay the first results. An error is
+            # reported by the first frame.
             with suppress(Exception):
                 await asyncio.to_thread(Tracker, self.config.track)
         if self.feed is not None:
@@ -168,15 +173,15 @@ class CameraStream:
             self.feed.over()
 
     async def _waits_for_model(self, frame: Frame) -> bool:
-        """Ask the model for a frame; True for one of a file, which waits until the model takes it.
+        """Run the model on a frame; return True if the source must repeat the frame.
 
-        A camera goes on meanwhile.
+        A file waits until the model accepts the frame. A camera goes on.
         """
         try:
             await self._see(frame)
             self._fail("")
         except Exception as error:
-            # Until the operator does something: then it goes on.
+            # These errors last until the operator acts; then the stream continues.
             hopeless = isinstance(error, (NotFound, InvalidOption))
             if not self.config.address.live and (hopeless or isinstance(error, Unavailable)):
                 self._fail(str(error), "failed" if hopeless else "waiting")
@@ -192,7 +197,7 @@ class CameraStream:
         return False
 
     async def _see(self, frame: Frame) -> None:
-        # Looked up for each frame: it may have been loaded again.
+        # Look the model up for each frame, because it may have been loaded again.
         model = self._plane.models.get(self.config.model)
         self._plane.models.check_ready(self.config.model)
         self.config.check(self._plane.models)
@@ -233,7 +238,7 @@ class CameraStream:
             subscriber(seen)
 
     def _check_shapes(self, width: int, height: int) -> None:
-        """Notice lines and zones that leave the picture, whose size only a frame tells."""
+        """Log lines and zones that leave the image, whose size is known only from a frame."""
         if (width, height) == self._size:
             return
         self._size = width, height
@@ -280,7 +285,8 @@ class CameraStream:
         if self.feed is not None and camera.state is not SourceState.LIVE:
             self.feed.become(live=False)
         lost = camera.state in (SourceState.WAITING, SourceState.FAILED)
-        # A camera that stays away is tried again and again: the first time is the news.
+        # A camera that stays away is tried repeatedly, but only the first failure
+        # is worth a warning.
         again = self._lost and (lost or camera.state is SourceState.CONNECTING)
         self._lost = lost or again
         log.log(
@@ -294,7 +300,7 @@ class CameraStream:
 
     @property
     def state(self) -> tuple[str, str]:
-        """Its state, and the reason for it; empty where all is well."""
+        """Return the state and the reason for it; the reason is "" without a problem."""
         if not self.config.enabled:
             return "stopped", ""
         if self._fault and self._camera.state in (SourceState.LIVE, SourceState.ENDED):
@@ -306,7 +312,7 @@ class CameraStream:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The stream as listings have it."""
+        """Return the stream as listings show it."""
         state, reason = self.state
         times, camera = self._times, self._camera
         spent = time.monotonic() - times[0] if times else 0.0
@@ -332,7 +338,7 @@ class CameraStream:
 
 
 class _Untracked:
-    """Notices that objects are found and none of them gets an id."""
+    """Detects that objects are found but none of them gets a track ID."""
 
     def __init__(self) -> None:
         self._frames, self._best = 0, 0.0
@@ -345,7 +351,7 @@ class _Untracked:
             self._best = max(self._best, float(found.scores.max()))
 
     def reason(self, tuning: Tuning) -> str:
-        """Return why no object has an id; "" while some have, or too few frames were seen."""
+        """Return why no object has a track ID; "" if some have one, or too few frames were seen."""
         if self._frames < max(_UNTRACKED, 2 * tuning.min_frames):
             return ""
         text = f"objects are found on {self._frames} frames, and none gets an id"
@@ -372,7 +378,7 @@ def _encode(result: ImageResult, vocabulary: Vocabulary, options: PredictOptions
 
 
 def failed_document(stream_id: str, given: Mapping[str, Any], reason: str) -> dict[str, Any]:
-    """Describe a stream that does not run, or not yet, by what can be read of its settings."""
+    """Return the document of a stream that does not run, or not yet, from its readable settings."""
     source = ""
     with suppress(InvalidOption):
         source = SourceAddress.parse(str(given.get("source", ""))).shown
@@ -385,6 +391,6 @@ def failed_document(stream_id: str, given: Mapping[str, Any], reason: str) -> di
 
 
 async def cancel_and_wait(task: asyncio.Task[None]) -> None:
-    """Cancel a task of a stream, and wait until it is over."""
+    """Cancel a task of a stream, and wait for its end."""
     task.cancel()
     await asyncio.wait([task])

@@ -1,4 +1,4 @@
-"""The streams of a server: those of streams.toml, and those that clients made."""
+"""The streams of a server: from streams.toml and from clients."""
 
 from __future__ import annotations
 
@@ -43,19 +43,21 @@ log = logging.getLogger(__name__)
 
 MAX_STREAMS = 64
 FILE = "streams.toml"
-"""Also the id under which the file is listed while it cannot be read."""
+"""Name of the operator's file, and its ID in listings while the file is invalid."""
 _LOOK_S = 1.0
 
 
 class StreamTable:
-    """Runs streams; it belongs to the event loop.
+    """Runs streams. Use it on the event loop only.
 
-    `streams.toml` in the repository is the operator's: it is read again when it changes, and may
-    name files and devices. `streams.json` beside it keeps those of clients over a restart, for the
-    user of the server alone, as it has passwords. A key sees the streams of its models.
+    `streams.toml` in the repository belongs to the operator. It is read again when it changes, and
+    may name files and devices. `streams.json` beside it stores the streams of clients over a
+    restart. Only the user of the server may read it, because it contains passwords. A key sees the
+    streams of its models.
 
     Args:
-        forget: called with the name of ids that end with their stream.
+        service: the service.
+        forget: called with the name of track IDs whose stream has ended.
     """
 
     def __init__(self, service: Service, forget: Callable[[str], None]) -> None:
@@ -72,32 +74,36 @@ class StreamTable:
         self._of_file: dict[str, Any] = {}
         self._of_clients: dict[str, Any] = {}
         self._failed: dict[str, str] = {}
-        """Why a stream did not begin, or not with its newest settings."""
-        # Ending a stream takes a while, in which nobody else may begin one of its id.
+        """Reasons why streams did not start, or not with their newest settings."""
+        # Ending a stream takes time, and no other stream may start with the same ID meanwhile.
         self._changing = asyncio.Lock()
         self._stamp: tuple[int, int] | None = None
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin all streams, and follow the file."""
+        """Start all streams, and follow changes of the file."""
         self._of_clients = _read_json(self._kept)
         await self._follow()
         self._looking = asyncio.create_task(self._look())
 
     async def stop(self) -> None:
-        """End all streams."""
+        """Stop all streams."""
         if self._looking is not None:
             await cancel_and_wait(self._looking)
         await asyncio.gather(*map(self._end, list(self._running)))
 
     def documents(self) -> list[dict[str, Any]]:
-        """List the streams by their ids, also those that cannot run."""
+        """Return the documents of all streams, sorted by ID, including streams that cannot run."""
         return [
             self._document(name) for name in sorted(self._names) if _sees(self._find_given(name))
         ]
 
     def document(self, name: str) -> dict[str, Any]:
-        """Describe a stream as listings have it; NotFound: there is none of that id."""
+        """Return the document of a stream.
+
+        Raises:
+            NotFound: no stream has this ID.
+        """
         self.model_of(name)
         return self._document(name)
 
@@ -111,7 +117,11 @@ class StreamTable:
         return {**document, "of_file": of_file}
 
     def model_of(self, name: str) -> str:
-        """Return the model of a stream; NotFound: there is none of that id, running or not."""
+        """Return the name of a stream's model.
+
+        Raises:
+            NotFound: no stream has this ID, running or not.
+        """
         given = self._find_given(name)
         if name not in self._names or not _sees(given):
             raise NotFound(f"there is no stream '{name[:64]}': GET /v1/streams lists them")
@@ -122,38 +132,51 @@ class StreamTable:
         return {*self._running, *self._failed, *self._of_clients}
 
     def _find_given(self, name: str) -> Mapping[str, Any]:
-        """Return the settings of a stream, running or not, which may be none."""
+        """Return the settings of a stream, running or not; {} if they are not readable."""
         if name in self._running:
             return self._running[name][0].config.given
         given = self._of_clients.get(name, self._of_file.get(name))
         return given if isinstance(given, dict) else {}
 
     def get(self, name: str) -> CameraStream:
-        """Find a stream; NotFound: there is none of that id, or it cannot run."""
+        """Return a running stream.
+
+        Raises:
+            NotFound: no stream has this ID, or it does not run.
+        """
         self.model_of(name)
         if name not in self._running:
             raise NotFound(f"stream '{name}' does not run: {self._failed.get(name, 'it begins')}")
         return self._running[name][0]
 
     def picture(self, name: str) -> NewestPicture:
-        """Find the pictures of a stream; NotFound: there is none of that id."""
+        """Return the images of a running stream.
+
+        Raises:
+            NotFound: no stream has this ID, or it does not run.
+        """
         self.get(name)
         return self._pictures[name]
 
     def feed(self, name: str) -> EventFeed:
-        """Find the events of a stream; NotFound: there are none."""
+        """Return the events of a running stream.
+
+        Raises:
+            NotFound: no stream has this ID, it does not run, or it has no events.
+        """
         feed = self.get(name).feed
         if feed is None:
             raise NotFound(f"stream {name} has no events: give it lines, zones or events")
         return feed
 
     async def add(self, name: str, given: Mapping[str, Any]) -> None:
-        """Begin a stream for a client, and keep it.
+        """Start a stream for a client, and store its settings.
 
         Raises:
-            InvalidOption, FetchRefused: as `StreamConfig.parse`, or its source is not allowed.
-            AlreadyExists: the id is taken.
-            NotFound: the model is not there.
+            InvalidOption: a setting is invalid, or too many streams run.
+            FetchRefused: the source is not allowed.
+            AlreadyExists: a stream has this ID.
+            NotFound: the model does not exist.
         """
         async with self._changing:
             if name in self._names:
@@ -162,7 +185,12 @@ class StreamTable:
             self._keep(name, config)
 
     async def change(self, name: str, given: Mapping[str, Any]) -> None:
-        """Begin a client's stream again with other settings; null takes one away. As `add`."""
+        """Restart a client's stream with other settings; a value of None removes a setting.
+
+        Raises:
+            InvalidOption, FetchRefused, NotFound: see `add`.
+            AlreadyExists: the stream is defined in streams.toml.
+        """
         async with self._changing:
             merged = {**self._find_client_stream(name), **given}
             merged = {key: value for key, value in merged.items() if value is not None}
@@ -177,7 +205,12 @@ class StreamTable:
             self._keep(name, config)
 
     async def remove(self, name: str) -> None:
-        """End a client's stream; NotFound, AlreadyExists: there is none, or it is of the file."""
+        """Stop a client's stream, and delete its settings and events.
+
+        Raises:
+            NotFound: no stream has this ID.
+            AlreadyExists: the stream is defined in streams.toml.
+        """
         async with self._changing:
             self._find_client_stream(name)
             await self._end(name)
@@ -218,12 +251,13 @@ class StreamTable:
             raise InvalidOption(
                 f"{MAX_STREAMS} streams are the most that a server runs: remove one"
             )
-        # The operator has written the file, and the clients the rest.
+        # The operator may reach every address. Clients may reach only what the settings allow.
         of_file = config.id in self._of_file and config.id not in self._of_clients
         reach = EVERYWHERE if of_file else Reach.of(self._settings)
         feed = self._feed(config)
         stream = CameraStream(config, self._plane, self._turns, reach=reach, feed=feed)
-        # It outlives the request that made it, whose id and key are not its own.
+        # The stream outlives the request that created it, and must not use the
+        # request's ID and key.
         task = asyncio.create_task(stream.run(), context=Context())
         self._running[config.id] = stream, task
         self._pictures[config.id] = NewestPicture(stream, self._drawing)
@@ -243,7 +277,7 @@ class StreamTable:
             ) from None
 
     async def _end(self, name: str) -> CameraStream | None:
-        """End a stream; None: it does not run."""
+        """Stop a stream, and return it; return None if it does not run."""
         self._failed.pop(name, None)
         if name not in self._running:
             return None
@@ -254,13 +288,13 @@ class StreamTable:
         self._forget(stream.tracked_as)
         if stream.feed is not None:
             await stream.feed.stop()
-        # Decoders leave holes of tens of megabytes in the heaps, which frames do not fill again.
+        # Decoders leave gaps of tens of megabytes in the heaps, which later frames do not fill.
         if stream.config.enabled:
             self._budget.gave_much_back()
         return stream
 
     def _keep(self, name: str, config: StreamConfig | None) -> None:
-        # Others stay as they were written, also those that could not begin.
+        # The settings of other streams stay as written, even if those streams could not start.
         self._of_clients.pop(name, None)
         if config is not None:
             self._of_clients[name] = dict(config.given)
@@ -280,9 +314,9 @@ class StreamTable:
             await self._follow()
 
     async def _follow(self) -> None:
-        """Read streams.toml if it has changed, and begin what does not run yet.
+        """Read streams.toml if it has changed, and start streams that do not run yet.
 
-        A stream with a mistake stays as it was; a file that cannot be read changes nothing.
+        A stream with invalid settings stays as it was. An unreadable file changes nothing.
         """
         stamp = None
         if self._toml is not None:
@@ -338,7 +372,7 @@ class StreamTable:
         self._failed[name] = reason
 
     def families(self) -> Iterator[Family]:
-        """Count streams by state, the frames of each, and the events of each receiver."""
+        """Return metrics: streams by state, frames of each stream, and events of each receiver."""
         states = Family("fovea_streams", "gauge", "Streams by state")
         now = Counter(one.state[0] for one, _ in self._running.values())
         now["failed"] += len(self._failed.keys() - self._running.keys())
@@ -370,13 +404,13 @@ class StreamTable:
 
 
 def _sees(given: Mapping[str, Any]) -> bool:
-    """Return True if the key of the current request takes the model of a stream."""
+    """Return True if the key of the current request allows the model of a stream."""
     call = CALL.get()
     return call is None or call.principal is None or call.principal.takes(model_in(given))
 
 
 def model_in(given: Mapping[str, Any]) -> str:
-    """Return the model in the settings of a stream; "" where it is missing, or none."""
+    """Return the model in the settings of a stream; "" if it is missing or not a text."""
     model = given.get("model")
     return model if isinstance(model, str) else ""
 

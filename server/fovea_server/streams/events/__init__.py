@@ -1,1 +1,1 @@
-"""Events of streams: a log of them, and their receivers."""
+"""Events of streams: their log, and their delivery to receivers."""

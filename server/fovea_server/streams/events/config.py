@@ -1,4 +1,4 @@
-"""The settings of events: lines, zones, and receivers."""
+"""The settings of events: lines, zones and receivers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fovea_server.streams.scene import ChangeKind
 from fovea_server.streams.zones import Shape, read_shapes, seconds
 
 ADDRESSES = ("webhook", "mqtt")
-"""Keys by which the server opens connections: for the operator alone."""
+"""Keys that make the server open connections. Only the operator may set them."""
 KEYS = (
     *("lines", "zones", "events", "debounce", "lost_after", "event_images"),
     *(*ADDRESSES, "webhook_secret"),
@@ -27,10 +27,14 @@ class EventConfig:
     """The settings of a stream's events.
 
     Attributes:
-        kinds: of events.
-        debounce_s: something is so when it was seen for so long.
-        lost_s: an object that was not seen for so long is lost.
-        images: the most pictures of events that are kept.
+        shapes: lines and zones.
+        kinds: kinds of events to report.
+        debounce_s: seconds that a change must last before it counts.
+        lost_s: seconds without a detection after which an object is lost.
+        images: largest number of stored event images.
+        webhook: URL of a webhook; None for no webhook.
+        webhook_secret: secret that signs webhook requests; None for no signature.
+        mqtt: URL of an MQTT broker; None for no broker.
     """
 
     shapes: tuple[Shape, ...]
@@ -44,7 +48,11 @@ class EventConfig:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> EventConfig | None:
-        """Read the keys of `KEYS`; None without one; InvalidOption says which is wrong."""
+        """Parse the settings in `KEYS`; return None if there are none.
+
+        Raises:
+            InvalidOption: a setting is invalid; the message names it.
+        """
         if not any(given.get(key) is not None for key in KEYS):
             return None
         shapes = read_shapes(_texts(given, "lines"), _texts(given, "zones"))
@@ -76,7 +84,7 @@ class EventConfig:
 
 
 def hide_secrets(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without secrets: of addresses the host and the port alone."""
+    """Return settings without secrets; addresses show only scheme, host and port."""
     safe = {key: value for key, value in given.items() if key != "webhook_secret"}
     for key in ADDRESSES:
         if isinstance(given.get(key), str):

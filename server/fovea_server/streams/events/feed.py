@@ -1,4 +1,4 @@
-"""The events of one stream: made of its frames, kept in its log, and sent."""
+"""The events of one stream: created from its frames, stored in its log, and sent to receivers."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ class EventLogs:
     """The events of all streams.
 
     Attributes:
-        of: finds those of a stream; NotFound: there is no such stream, or it has none.
-        ending: whether an answer about a stream must end: its key, or the server, is going.
+        of: returns the events of a stream; raises NotFound for an unknown stream or
+            one without events.
+        ending: returns True if a response about a stream must end, because the key
+            or the server ends.
     """
 
     of: Callable[[str], EventFeed]
@@ -50,10 +52,10 @@ class EventLogs:
     async def follow(
         self, stream: str, after: int, kinds: frozenset[str]
     ) -> AsyncIterator[list[LoggedEvent]]:
-        """Yield the events behind a number as they come, every second, also if there are none.
+        """Yield new events after a number, at least once per second, possibly an empty list.
 
-        A number behind the newest begins there. Who reads slowly is waited for here, and holds
-        these events alone.
+        A number above the newest event starts at the newest event. A slow reader holds only the
+        events that it was given last.
         """
         feed = self.of(stream)
         after = min(after, feed.log.last)
@@ -70,7 +72,11 @@ def kind_of(event: LoggedEvent) -> str:
 
 
 def kinds_of(given: str) -> frozenset[str]:
-    """Read the kinds that a client wants, none for all; InvalidOption: there is no such kind."""
+    """Parse the kinds of events that a client requests; an empty set stands for all kinds.
+
+    Raises:
+        InvalidOption: a kind is unknown.
+    """
     kinds = frozenset(filter(None, given.split(",")))
     for kind in sorted(kinds - set(ChangeKind)):
         close = get_close_matches(kind, ChangeKind, 1)
@@ -82,9 +88,12 @@ def kinds_of(given: str) -> frozenset[str]:
 
 
 def after_of(given: str | None, feed: EventFeed) -> int:
-    """Return the number of the last event that a client has; without one it begins now.
+    """Return the number of the last event that a client has; the newest event if `given` is None.
 
-    A client that has none may ask for the last ones: -50.
+    A negative number such as -50 requests the last 50 events.
+
+    Raises:
+        InvalidOption: `given` is not a number.
     """
     if given is None:
         return feed.log.last
@@ -97,18 +106,20 @@ def after_of(given: str | None, feed: EventFeed) -> int:
 
 
 class EventFeed:
-    """Belongs to one stream, and to the event loop once it is started.
-
-    Attributes:
-        log: of the events.
-        images: folder of their pictures, bounded in number.
-        listeners: called with each event; they must not wait.
-        live: the camera sends, and the model answers; see `become`.
-        senders: to receivers, by name.
+    """The events of one stream. Use it on the event loop after `start`.
 
     Args:
-        stream: its id.
-        folder: for its log, its pictures, and how far each receiver is; it outlives the feed.
+        stream: ID of the stream.
+        config: settings of the events.
+        folder: directory for the log, the images and the progress of each receiver. It
+            outlives this object.
+
+    Attributes:
+        log: log of the events.
+        images: directory of the event images, whose number is limited.
+        listeners: functions called with each event. They must not block.
+        live: True if the camera sends frames and the model answers; see `become`.
+        senders: senders to receivers, by name.
     """
 
     def __init__(self, stream: str, config: EventConfig, folder: Path) -> None:
@@ -132,12 +143,12 @@ class EventFeed:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """The counts of each line and zone, by name."""
+        """Return the counts of each line and zone, by name."""
         return self._scene.counts
 
     @property
     def fault(self) -> str:
-        """Why events or their pictures are not kept; "" while all is well."""
+        """Return why events or their images are not stored; "" without a problem."""
         if self.log.fault:
             held = counted(self.log.held, "event")
             lost = f", {self.log.lost} are lost" if self.log.lost else ""
@@ -148,7 +159,7 @@ class EventFeed:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Counts, and the states of receivers, as listings have them."""
+        """Return the counts and the states of receivers, as listings show them."""
         states = {name: sender.document for name, sender in self.senders.items()}
         return {"counts": self.counts, **({"sending": states} if states else {})}
 
@@ -159,13 +170,13 @@ class EventFeed:
         result: ImageResult,
         labels: Sequence[str] | None,
     ) -> None:
-        """Take the next frame; it waits for nothing.
+        """Process the next frame; never blocks.
 
         Args:
-            head: what its events say of it.
-            now_s: its time: in a video, or of a clock that only goes on.
-            result: with the pixels of the frame.
-            labels: names of classes.
+            head: fields that all events of this frame contain.
+            now_s: time of the frame in seconds: its time in the video, or a monotonic clock.
+            result: result of the model, with the pixels of the frame.
+            labels: names of the classes.
         """
         if self.log.fault:
             self.log.write()
@@ -175,23 +186,23 @@ class EventFeed:
             self._notify(changes, head, result.pixels)
 
     def start(self) -> None:
-        """Begin to send, on the event loop."""
+        """Start to send events to receivers, on the event loop."""
         for name, sender in self.senders.items():
             self._sending[name] = asyncio.create_task(sender.run())
 
     def become(self, *, live: bool) -> None:
-        """Note whether frames are seen; receivers that keep a state get it at once."""
+        """Store whether frames are processed; receivers that keep a state get it at once."""
         if live != self.live:
             self.live = live
             self.log.wake()
 
     def over(self) -> None:
-        """Lose the objects: there are no more frames."""
+        """Report all objects as lost, because no frame will come any more."""
         self.become(live=False)
         self._notify(self._scene.end(), {}, None)
 
     async def stop(self) -> None:
-        """End; it may be stopped already."""
+        """Stop sending, and close the log. A second call does nothing."""
         self.over()
         sending, self._sending = self._sending, {}
         await asyncio.gather(*(self.senders[name].stop(task) for name, task in sending.items()))
@@ -200,7 +211,7 @@ class EventFeed:
         self.log.close()
 
     async def written(self) -> None:
-        """Wait for the pictures of the events in the log."""
+        """Wait until the images of the events in the log are written."""
         if self._writing:
             await asyncio.wait(self._writing)
 
@@ -245,7 +256,7 @@ class EventFeed:
             self._picture_fault = fault
 
     def _read_counts(self) -> None:
-        """Go on with the counts of lines that are as they were."""
+        """Restore the counts of lines whose settings are unchanged."""
         counts: dict[str, dict[str, int]] = {}
         try:
             kept = orjson.loads(self._counted.read_bytes())
@@ -263,7 +274,7 @@ class EventFeed:
         counts = self.counts
         kept = {line.name: {"line": line.text, **counts[line.name]} for line in self._lines}
         part = self._counted.with_suffix(".part")
-        # Without room on the disk, they are written with the next count, or at the end.
+        # If the disk is full, the counts are written with the next change or at the end.
         with suppress(OSError):
             part.write_bytes(orjson.dumps(kept))
             part.replace(self._counted)

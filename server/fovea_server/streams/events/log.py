@@ -1,4 +1,4 @@
-"""The events of one stream, numbered, in a bounded folder."""
+"""The numbered events of one stream, in a directory of limited size."""
 
 from __future__ import annotations
 
@@ -23,30 +23,33 @@ from fovea_preprocess.text import counted
 log = logging.getLogger(__name__)
 
 MAX_HELD = 4096
-"""Events that wait in memory for room on the disk."""
+"""Largest number of events in memory while the disk is full."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvent:
-    """An event with its number; `text` is its line of JSON, without the end of line."""
+    """An event with its number; `text` is its JSON without a line end."""
 
     number: int
     text: bytes
 
 
 class EventLog:
-    """Keeps the newest events in two files of JSON lines; it belongs to the event loop.
+    """Stores the newest events in two files of JSON lines. Use it on the event loop only.
 
-    Whoever reads remembers a number alone: a reader that is slow, away, or stopped costs no memory.
-    A new log begins at the clock, so that no number comes twice where its folder was removed.
-    While the disk has no room, the newest events are held in memory, and written later.
+    A reader keeps only a number, so slow or stopped readers cost no memory. The first number of a
+    new log comes from the clock, so numbers never repeat after the directory was removed. If the
+    disk is full, the newest events stay in memory and are written later.
 
     Args:
-        most_bytes: of a file, after which the next begins and the one before the last is removed.
+        folder: directory of the files.
+        most_bytes: size of a file in bytes after which the next one begins. The file before the
+            last one is then removed.
 
     Attributes:
-        fault: why events are not written; "" while all is well.
-        lost: events that the memory could not hold, or that were not written before the end.
+        closed: True after `close`.
+        fault: reason why events cannot be written; "" without a problem.
+        lost: number of events that did not fit into memory or were not written before the end.
     """
 
     def __init__(self, folder: Path, most_bytes: int = 4 << 20) -> None:
@@ -54,7 +57,7 @@ class EventLog:
         self._folder, self._most_bytes = folder, most_bytes
         self._files = [_EventFile(path) for path in sorted(folder.glob("events-[0-9]*.jsonl"))]
         self._held: deque[LoggedEvent] = deque()
-        """Events that are not written, in order; those of the files come before them."""
+        """Events that are not written yet, in order. All events in the files are older."""
         self._more = asyncio.Event()
         self.closed = False
         self.fault, self.lost = "", 0
@@ -63,21 +66,21 @@ class EventLog:
 
     @property
     def last(self) -> int:
-        """The number of the newest event."""
+        """Return the number of the newest event."""
         return self._held[-1].number if self._held else self._files[-1].end - 1
 
     @property
     def held(self) -> int:
-        """The number of events that are in memory alone."""
+        """Return the number of events that are only in memory."""
         return len(self._held)
 
     @property
     def first(self) -> int:
-        """The number of the oldest event that is kept."""
+        """Return the number of the oldest stored event."""
         return self._files[0].first
 
     def append(self, event: Mapping[str, Any]) -> LoggedEvent:
-        """Keep an event under the next number."""
+        """Add an event under the next number, and return it."""
         number = self.last + 1
         one = LoggedEvent(number, orjson.dumps({"event": number, **event}))
         self._held.append(one)
@@ -89,7 +92,7 @@ class EventLog:
         return one
 
     def write(self) -> None:
-        """Write the events that are held, as far as the disk has room."""
+        """Write the events in memory, as many as the disk has room for."""
         try:
             while self._held:
                 one, file = self._held[0], self._files[-1]
@@ -108,12 +111,12 @@ class EventLog:
         self.fault = ""
 
     def wake(self) -> None:
-        """End the waits of all readers, also where there is no event."""
+        """Wake all waiting readers, even if there is no event."""
         self._more.set()
         self._more = asyncio.Event()
 
     def read(self, after: int, most: int = 64) -> list[LoggedEvent]:
-        """Return the events behind a number, up to so many."""
+        """Return the events after a number, at most `most` events."""
         for file in self._files:
             if file.count and after + 1 < file.end:
                 start = max(after + 1, file.first)
@@ -122,9 +125,9 @@ class EventLog:
         return list(islice((one for one in self._held if one.number > after), most))
 
     async def wait(self, after: int, limit_s: float) -> list[LoggedEvent]:
-        """Return events as `read` does; none when the time is over, or after `wake`.
+        """Return events like `read`; an empty list after `limit_s` seconds or after `wake`.
 
-        It always suspends, so that a reader that is far behind leaves the loop to others.
+        This method always yields to the event loop, so a reader with many events does not block it.
         """
         await asyncio.sleep(0)
         events = [] if self.closed else self.read(after)
@@ -136,7 +139,7 @@ class EventLog:
         return [] if self.closed else self.read(after)
 
     def close(self) -> None:
-        """Close its files, if they are open, and wake whoever waits."""
+        """Close the files, and wake all waiting readers. A second call does nothing."""
         if self.closed:
             return
         self.write()
@@ -158,7 +161,7 @@ class EventLog:
 
 
 class _EventFile:
-    """A file of lines, and where each of them begins."""
+    """A file of lines, with the offset of each line."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.first = path, int(path.stem.partition("-")[2])
@@ -167,7 +170,7 @@ class _EventFile:
         self._starts = array("Q", [0])
         for line in lines[:-1]:
             self._starts.append(self.size + len(line) + 1)
-        # The last line has no end where the machine stopped while it was written.
+        # The last line is incomplete if the machine stopped while the line was written.
         os.ftruncate(self.handle, self.size)
 
     @property
@@ -176,7 +179,7 @@ class _EventFile:
 
     @property
     def end(self) -> int:
-        """The number behind its last event."""
+        """Return the number after the last event in this file."""
         return self.first + self.count
 
     @property

@@ -1,4 +1,4 @@
-"""Events to a broker of MQTT, with counts as retained state, where Home Assistant finds them."""
+"""Sends events to an MQTT broker, and publishes counts as retained state for Home Assistant."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ Counts = Mapping[str, Mapping[str, int]]
 class Mqtt:
     """Publishes each event to PREFIX/STREAM/events, and counts to PREFIX/STREAM/counts/NAME.
 
-    PREFIX/STREAM/status is "online" while the stream is live, and else "offline": also where the
-    server ends or is lost.
+    PREFIX/STREAM/status is "online" while the stream is live. It is "offline" otherwise, also after
+    the server has stopped or lost its connection.
 
     Args:
-        address: mqtt://user:password@host:1883/prefix, or mqtts://; the prefix is "fovea".
-        counts: returns those of each line and zone.
-        live: returns whether the stream is.
+        stream: ID of the stream.
+        address: mqtt://user:password@host:1883/prefix, or mqtts://; the default prefix is "fovea".
+        counts: returns the counts of each line and zone.
+        live: returns True if the stream is live.
     """
 
     name = "mqtt"
@@ -49,7 +50,7 @@ class Mqtt:
 
     @staticmethod
     def check(address: str) -> None:
-        """Raise InvalidOption for what is no address of MQTT, or where the package is missing."""
+        """Raise InvalidOption for an invalid MQTT URL, or if the package is not installed."""
         try:
             parts = urlsplit(address)
             right = parts.scheme in ("mqtt", "mqtts") and parts.hostname and parts.port != 0
@@ -99,25 +100,25 @@ class Mqtt:
         with suppress(MqttError, OSError, TimeoutError, SinkFailed):
             async with asyncio.timeout(1):
                 try:
-                    # The last will speaks where the way is lost.
+                    # If the connection is lost, the broker publishes the last will instead.
                     if SinkFailed not in error:
                         await self._publish(self._status, b"offline")
                 finally:
                     await self._client.__aexit__(None, None, None)
 
     async def send(self, event: LoggedEvent) -> None:
-        """Publish the state that has changed, and an event; return when the broker has both."""
+        """Publish changed state and an event; return when the broker has acknowledged both."""
         await self._publish_counts()
         if self._published_live != self._live():
             await self._publish_status()
         try:
             await self._publish(f"{self._base}/events", event.text, retain=False)
         except SinkFailed as error:
-            # A broker may end the connection at a message that it does not take.
+            # A broker may close the connection because of a message that it rejects.
             raise SinkFailed(str(error), _MAX_TRIES) from None
 
     async def beat(self) -> None:
-        """Publish whether the stream is live, which also notices that the broker is not there."""
+        """Publish whether the stream is live, which also detects a lost broker."""
         await self._publish_counts()
         await self._publish_status()
 
@@ -141,7 +142,7 @@ class Mqtt:
             raise SinkFailed(f"the broker is lost: {error}") from None
 
     def _sensors(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return what Home Assistant gets about each count, and where it looks for that."""
+        """Return the topics and messages by which Home Assistant discovers each count."""
         device = {"identifiers": [f"fovea_{self._stream}"], "name": f"Fovea {self._stream}"}
         return [
             (
@@ -162,7 +163,7 @@ class Mqtt:
 
 
 def _reason(error: Exception) -> str:
-    """Say why there is no connection; aiomqtt has the error of the socket as context."""
+    """Return why the connection failed; aiomqtt stores the socket's error as the context."""
     from aiomqtt.exceptions import MqttConnectError
 
     if isinstance(error, MqttConnectError):

@@ -1,4 +1,4 @@
-"""Sends the events of a log to one receiver: in order, and again until it has each."""
+"""Sends the events of a log to one receiver, in order, with retries."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _STOP_S = 2.0
 
 
 class SinkFailed(Exception):
-    """A receiver did not take an event; the message says why, without its address.
+    """A receiver did not accept an event; the message has the reason, but no address.
 
     Attributes:
-        most_tries: after so many tries the event is given up, so that it does not hold up all that
-            follow; None where the receiver is not reached, which says nothing of the event.
+        most_tries: number of tries after which the event is dropped, so that it does not
+            block the events after it; None if the receiver is unreachable, which is not the
+            fault of the event.
     """
 
     def __init__(self, reason: str, most_tries: int | None = None) -> None:
@@ -33,7 +34,7 @@ class SinkFailed(Exception):
 
 
 class Sink(Protocol):
-    """A way to a receiver, entered before the first event; all of it may raise SinkFailed."""
+    """A connection to a receiver, entered before the first event. Methods may raise SinkFailed."""
 
     name: str
 
@@ -42,25 +43,26 @@ class Sink(Protocol):
     async def __aexit__(self, *error: object) -> None: ...
 
     async def send(self, event: LoggedEvent) -> None:
-        """Return when the receiver has it."""
+        """Send an event; return when the receiver has accepted it."""
 
     async def beat(self) -> None:
-        """Notice that the way is lost while there are no events."""
+        """Check the connection while there are no events."""
 
 
 class Sender:
-    """Follows a log; the number of the last event that was taken is kept in a file.
+    """Sends the events of a log, and stores the number of the last accepted event in a file.
 
-    An event that the receiver refuses again and again is given up, and the next one is sent. An
-    event is sent twice only where the receiver took it and the machine stopped before that was
-    noted; its number is the same then.
+    An event that the receiver rejects repeatedly is dropped. An event is sent twice only if
+    the receiver accepted it and the machine stopped before its number was stored; its number
+    is the same both times.
 
     Attributes:
-        last: the number of the last event that was taken.
-        sent: events that were taken since the start.
-        missed: events that the log forgot before the receiver was back.
-        refused: events that were given up; `refusal` is the last of them, and why.
-        reason: why it waits; "" while all is well.
+        last: number of the last accepted or dropped event.
+        sent: number of events accepted since the start.
+        missed: number of events that left the log while the receiver was down.
+        refused: number of dropped events.
+        refusal: last dropped event and the reason; "" if there is none.
+        reason: reason why events wait; "" without a problem.
     """
 
     def __init__(self, events: EventLog, sink: Sink, folder: Path, stream: str) -> None:
@@ -71,13 +73,13 @@ class Sender:
         self.sent, self.missed, self.refused, self.reason = 0, 0, 0, ""
         self.refusal = ""
         self._tries = 0
-        """Of the event under way."""
+        """Number of tries of the current event."""
         noted = self._file.read_text() if self._file.exists() else ""
         self.last = min(int(noted), events.last) if noted.isdecimal() else events.last
         self._note(self.last)
 
     async def run(self) -> None:
-        """Send until it is cancelled."""
+        """Send events until the task is cancelled."""
         wait_s = _FIRST_WAIT_S
         while True:
             before = self.last
@@ -96,7 +98,7 @@ class Sender:
             self._hurried.clear()
 
     def hurry(self) -> None:
-        """Try again now, and then soon: the program is about to end."""
+        """Try again now, and then at short intervals, because the program is about to end."""
         self._longest_s = 2 * _FIRST_WAIT_S
         self._hurried.set()
 
@@ -138,7 +140,7 @@ class Sender:
             self._done(event)
 
     def _done(self, event: LoggedEvent) -> None:
-        """Go on with the next event."""
+        """Continue with the next event."""
         missed = event.number - self.last - 1
         if missed:
             log.warning("stream %s: %s missed %d events", self._stream, self._sink.name, missed)
@@ -146,7 +148,7 @@ class Sender:
         self._note(event.number)
 
     async def stop(self, task: asyncio.Task[None]) -> None:
-        """End the task of `run`; an event that is under way has a moment to arrive."""
+        """Stop the task of `run`; an event in flight gets a moment to arrive."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S):
                 await self._busy.acquire()
@@ -156,19 +158,19 @@ class Sender:
     def _note(self, number: int) -> None:
         self.last = number
         part = self._file.with_suffix(".part")
-        # Without room on the disk it is known until the server ends.
+        # If the disk is full, the number is known only until the server ends.
         with suppress(OSError):
             part.write_text(str(number))
             part.replace(self._file)
 
     @property
     def waiting(self) -> int:
-        """The number of events that the receiver has not taken."""
+        """Return the number of events that the receiver has not accepted."""
         return self._events.last - self.last
 
     @property
     def lacks(self) -> str:
-        """The events that the receiver has not taken, in words; empty where it has all."""
+        """Return a text about the events that the receiver lacks; "" if it lacks none."""
         lacks = self.waiting + self.missed + self.refused
         why = self.reason or self.refusal
         text = f"{counted(lacks, 'event')} to the {self._sink.name}"
@@ -176,7 +178,7 @@ class Sender:
 
     @property
     def document(self) -> dict[str, object]:
-        """Its state, as listings have it."""
+        """Return the state of the receiver, as listings show it."""
         counts = {"sent": self.sent, "waiting": self.waiting, "missed": self.missed}
         refused = {"refused": self.refused, "refusal": self.refusal}
         return {**counts, **refused, "reason": self.reason}

@@ -1,4 +1,4 @@
-"""Events to an HTTP address, signed as https://www.standardwebhooks.com has it."""
+"""Sends events to an HTTP URL, signed as https://www.standardwebhooks.com specifies."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from fovea_server.streams.events.sender import SinkFailed
 
 _TIMEOUT_S = 30.0
 _MAX_TRIES, _MAX_TRIES_OF_BUSY = 5, 60
-# What servers, and proxies before them, answer while they are busy, or away for a moment.
+# Statuses of servers and proxies that are busy or briefly unavailable.
 _BUSY = frozenset((408, 425, 429, 502, 503, 504))
 _MUCH = 1 << 16
 
 
 class Webhook:
-    """POSTs each event; any 2xx says that the receiver has it.
+    """Sends each event as a POST request; any 2xx status acknowledges the event.
 
-    The header `webhook-id` is the same each time that an event is sent.
+    All requests for an event have the same header `webhook-id`.
 
     Args:
-        stream: begins the ids.
-        address: http or https, with user and password where it needs those.
-        secret: of the signature, whsec_ and base64; None sends none.
+        stream: ID of the stream, and prefix of the IDs in `webhook-id`.
+        address: http or https URL, with user and password if the receiver requires them.
+        secret: secret of the signature: "whsec_" and base64; None for no signature.
     """
 
     name = "webhook"
@@ -42,8 +42,8 @@ class Webhook:
 
     @staticmethod
     def check(address: str, secret: str | None) -> None:
-        """Raise InvalidOption for what is no address of HTTP, or no secret."""
-        # It takes a tenth of a second, which most servers need not pay.
+        """Raise InvalidOption for an invalid URL or an invalid secret."""
+        # Import httpx here, because it takes a tenth of a second and most servers do not need it.
         import httpx
 
         try:
@@ -65,7 +65,11 @@ class Webhook:
         await self._client.aclose()
 
     async def send(self, event: LoggedEvent) -> None:
-        """Post an event."""
+        """Send an event.
+
+        Raises:
+            SinkFailed: the receiver did not acknowledge the event.
+        """
         import httpx
 
         name, now = f"{self._stream}-{event.number}", str(int(time.time()))
@@ -75,7 +79,7 @@ class Webhook:
             digest = hmac.digest(self._key, signed, hashlib.sha256)
             headers["webhook-signature"] = "v1," + base64.b64encode(digest).decode()
         try:
-            # httpx limits each read; together they end as well.
+            # httpx limits only each read; this timeout limits the whole request.
             async with (
                 asyncio.timeout(_TIMEOUT_S),
                 self._client.stream(
@@ -84,7 +88,7 @@ class Webhook:
             ):
                 status = answer.status_code
                 if int(answer.headers.get("content-length", _MUCH)) < _MUCH:
-                    await answer.aread()  # or the next event takes a new connection
+                    await answer.aread()  # otherwise the next event needs a new connection
         except (httpx.HTTPError, TimeoutError) as error:
             away = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             raise SinkFailed(
@@ -96,7 +100,7 @@ class Webhook:
             raise SinkFailed(f"the receiver answers {status}", tries)
 
     async def beat(self) -> None:
-        """Do nothing: each event has a way of its own."""
+        """Do nothing: each event has its own request."""
 
 
 def _key(secret: str) -> bytes:

@@ -1,1 +1,1 @@
-"""Frames of cameras and videos: addresses, decoding, coming back."""
+"""Frames of cameras and videos: addresses, decoding, reconnects."""

@@ -1,4 +1,4 @@
-"""Addresses of cameras and videos: what they are, and what may be shown of them."""
+"""Addresses of cameras and videos: their kinds, and their form without secrets."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ _LOOK_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class SourceAddress:
-    """A camera or a video.
+    """The address of a camera or a video.
 
     Attributes:
-        text: with user and password: it is opened, and never shown.
-        name: of the host, where `text` has the numbers that were checked in its place.
+        kind: kind of the source.
+        text: the address with user and password. It is opened and never shown.
+        name: host name, if `text` contains its checked IP address instead.
     """
 
     kind: Kind
@@ -42,13 +43,17 @@ class SourceAddress:
 
     @classmethod
     def parse(cls, text: str) -> SourceAddress:
-        """Read it; InvalidOption: it is of no kind that can be opened, or has no host."""
+        """Parse an address.
+
+        Raises:
+            InvalidOption: the scheme is not supported, or the address has no host.
+        """
         if _DEVICE.fullmatch(text):
             return cls("device", f"/dev/video{text}" if text.isdigit() else text)
         scheme, apart, rest = text.partition("://")
         if not apart:
             return cls("file", text.removeprefix("file:"))
-        # Schemes are the same in any case, but FFmpeg knows them in lower case alone.
+        # Schemes are case-insensitive, but FFmpeg accepts only lower case.
         scheme = scheme.lower()
         if scheme == "file" and rest.startswith("/"):
             return cls("file", unquote(rest))
@@ -69,17 +74,17 @@ class SourceAddress:
 
     @property
     def live(self) -> bool:
-        """True for a camera: it does not wait for a slow reader, and may come back."""
+        """Return True for a camera, which does not wait for a slow reader and may come back."""
         return self.kind != "file"
 
     @property
     def url(self) -> SplitResult:
-        """Its parts, of one with a host."""
+        """Return the parts of an address that has a host."""
         return urlsplit(self.text)
 
     @property
     def shown(self) -> str:
-        """The address without user, password and query, for people, logs and listings."""
+        """Return the address without user, password and query, for people, logs and listings."""
         if self.kind in ("file", "device"):
             return self.text
         url = self.url
@@ -88,7 +93,7 @@ class SourceAddress:
         return f"{url.scheme}://{host}{path}{'?...' if url.query else ''}"
 
     def at(self, host: str) -> SourceAddress:
-        """Return it with the numbers of its host that were checked."""
+        """Return the address with a checked IP address in place of its host."""
         url = self.url
         user, apart, _ = url.netloc.rpartition("@")
         number = f"[{host}]" if ":" in host else host
@@ -98,17 +103,18 @@ class SourceAddress:
 
 
 def check_login(text: str) -> None:
-    """Refuse an address if a piece of its password would be taken for the host or the port.
+    """Raise an error if a part of the password would be parsed as the host, port or path.
 
-    So are spaces and control characters refused, which end a line of what is sent.
+    Spaces and control characters are rejected, too, because they would end a line
+    that FFmpeg sends.
 
     Raises:
-        InvalidOption: it says how to write these characters, and shows nothing of the password.
+        InvalidOption: the message says how to escape the characters, and contains no password.
     """
     _check_characters(text)
     scheme, _, rest = text.partition("://")
     before, apart, _ = rest.rpartition("@")
-    # An @ behind a path ends no password if no ":" or "@" is before it.
+    # An "@" in a path ends a password only if a ":" or "@" comes before it.
     if not apart or not re.search("[/?#]", before) or not re.search("[:@]", before):
         return
     escapes = [f"{each} as %{ord(each):02X}" for each in "#/?@" if each in before]
@@ -119,7 +125,7 @@ def check_login(text: str) -> None:
 
 
 def _check_characters(text: str) -> None:
-    """Raise InvalidOption for characters that would end a line of what FFmpeg sends to a camera."""
+    """Raise InvalidOption for characters that would end a line that FFmpeg sends to a camera."""
     decoded = unquote(text)
     if any(each.isspace() for each in text) or not decoded.replace(" ", "").isprintable():
         raise InvalidOption(
@@ -128,13 +134,14 @@ def _check_characters(text: str) -> None:
 
 
 def check_address(address: SourceAddress, reach: Reach) -> SourceAddress:
-    """Return the address to open in place of one of a network, behind all redirects of HTTP.
+    """Return the address to open, after all HTTP redirects. Blocks.
 
-    It blocks. The very numbers that were checked are opened, and redirects of RTSP are refused by
-    the reader. Where all private addresses may be reached, RTSP is opened as it is: over UDP, too.
+    The checked IP addresses are opened, and the reader rejects RTSP redirects. If all
+    private addresses are within reach, RTSP addresses are returned unchanged, because UDP
+    works only with them.
 
     Raises:
-        FetchRefused: it leads to an address out of reach, or to none.
+        FetchRefused: the host is unknown or out of reach.
     """
     if address.kind in ("file", "device") or reach.everywhere:
         return address
@@ -145,9 +152,9 @@ def check_address(address: SourceAddress, reach: Reach) -> SourceAddress:
 
 
 def check_reach(address: SourceAddress, reach: Reach) -> None:
-    """Raise FetchRefused for a host out of reach; it blocks.
+    """Raise FetchRefused for a host that is out of reach. Blocks.
 
-    A host that is not known now may be tomorrow.
+    An unknown host is accepted, because it may be known later.
     """
     if address.kind in ("file", "device") or reach.everywhere:
         return
@@ -170,7 +177,7 @@ def _check_host(address: SourceAddress, reach: Reach) -> str:
 
 
 def _follow_redirects(address: SourceAddress, reach: Reach) -> SourceAddress:
-    # It takes a tenth of a second, which most servers need not pay.
+    # Import httpx here, because it takes a tenth of a second and most servers do not need it.
     import httpx
 
     for _ in range(MAX_REDIRECTS + 1):
@@ -200,5 +207,5 @@ def _follow_redirects(address: SourceAddress, reach: Reach) -> SourceAddress:
 
 
 async def opened_at(address: SourceAddress, reach: Reach) -> SourceAddress:
-    """Await `check_address`, in a thread."""
+    """Run `check_address` in a thread."""
     return await asyncio.to_thread(check_address, address, reach)

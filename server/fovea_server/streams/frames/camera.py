@@ -1,4 +1,4 @@
-"""A source as frames for the event loop: the newest wins, and a camera that is lost comes back."""
+"""Reads a source for the event loop: new frames replace old ones, lost cameras reconnect."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SourceState(StrEnum):
     CONNECTING = "connecting"
     LIVE = "live"
     WAITING = "waiting"
-    """It is lost, and tried again after a while."""
+    """The source was lost. The next attempt follows after a pause."""
     ENDED = "ended"
     FAILED = "failed"
 
@@ -43,10 +43,10 @@ class Frame:
     """A frame.
 
     Attributes:
-        image: its pixels, upright.
-        number: from 0, of the frames that were taken.
-        pts_s: its time in the stream, seconds; None where the source has none.
-        came: when it came, by `time.monotonic`.
+        image: upright pixels.
+        number: number of the frame, from 0, among the frames that were taken.
+        pts_s: time of the frame in the stream in seconds; None if the source has no times.
+        came: time of arrival by `time.monotonic`.
     """
 
     image: DecodedImage
@@ -56,18 +56,24 @@ class Frame:
 
 
 class Camera:
-    """Frames of a source; one coroutine iterates over `frames`.
+    """The frames of a source. One coroutine iterates over `frames`.
 
     Args:
-        turn: entered before a frame is taken, and left when the next one is requested: where that
-            takes its time, the frame is one that came meanwhile.
+        address: address of the source.
+        reading: settings of the source.
+        reach: hosts that may be opened.
+        changed: called when the state changes.
+        turn: makes a context manager, entered before a frame is taken and left when the next frame
+            is requested. If entering it takes long, the frame is one that arrived meanwhile.
 
     Attributes:
-        state, reason: what it does, and why it is not live.
-        came, dropped, reconnects: frames that came, those that a newer one replaced before they
-            were taken, and how often the source was lost.
-        broken: packets that could not be decoded, and were skipped.
-        again: set by who takes a frame: it comes once more, after a while.
+        state: state of the source.
+        reason: reason why the source is not live.
+        came: number of frames that arrived.
+        dropped: number of frames that a newer one replaced before they were taken.
+        broken: number of packets that could not be decoded and were skipped.
+        reconnects: number of times that the source was lost.
+        again: set to True by the consumer to get the same frame again after a pause.
     """
 
     def __init__(
@@ -87,7 +93,7 @@ class Camera:
         self._taken = 0
 
     async def frames(self) -> AsyncGenerator[Frame, None]:
-        """Yield frames until a file ends, or can not be read; a camera is tried again for ever."""
+        """Yield frames until a file ends or cannot be read. A camera is reconnected forever."""
         wait_s = _FIRST_WAIT_S
         while True:
             self._become(SourceState.CONNECTING, self.reason)
@@ -115,7 +121,7 @@ class Camera:
                     return
                 self.reconnects += 1
                 self._become(SourceState.WAITING, reason)
-            # Cameras that were lost together do not come back together.
+            # Random pauses keep cameras that were lost together from reconnecting together.
             await asyncio.sleep(wait_s * random.uniform(0.5, 1))
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
@@ -135,11 +141,11 @@ class Camera:
                         return
                     self._become(SourceState.LIVE, "")
                     image = await asyncio.to_thread(_decode, raw)
-                    # A frame of a file has waited for its turn, and is none the older.
+                    # A frame of a file waits for its turn and does not get older meanwhile.
                     came = raw.came if address.live else time.monotonic()
                     yield (frame := Frame(image, self._taken, raw.pts_s, came))
                 while self.again:
-                    # Outside of its turn, which other streams have meanwhile.
+                    # Wait outside the turn, so that other streams can use it.
                     self.again = False
                     await asyncio.sleep(_AGAIN_S)
                     async with self._turn():
@@ -163,7 +169,7 @@ class Camera:
 
 def _decode(raw: RawFrame) -> DecodedImage:
     pixels = np.asarray(raw.picture.to_ndarray(format="rgb24"), np.uint8)
-    # Phones and some cameras say how they are held.
+    # Phones and some cameras store how they are held.
     turns = round(getattr(raw.picture, "rotation", 0) / 90) % 4
     upright = np.ascontiguousarray(np.rot90(pixels, turns) if turns else pixels)
     upright.flags.writeable = False
@@ -171,9 +177,9 @@ def _decode(raw: RawFrame) -> DecodedImage:
 
 
 class _Slot:
-    """The place of one frame, between the thread that reads and the loop.
+    """Passes one frame from the reading thread to the event loop.
 
-    With `waits` the reader waits until it is free; without, a newer frame replaces the one there.
+    With `waits`, the reader waits until the frame was taken; otherwise a newer frame replaces it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, waits: bool) -> None:
@@ -186,7 +192,7 @@ class _Slot:
         self._came = self._dropped = self._broken = 0
 
     def put(self, frame: RawFrame) -> None:
-        """Leave a frame, in the thread that reads."""
+        """Store a frame; called in the reading thread."""
         with self._lock:
             while self._waits and self._frame is not None and not self._closed:
                 self._lock.wait()
@@ -196,23 +202,27 @@ class _Slot:
             self._wake()
 
     def skip(self) -> None:
-        """Count a packet that cannot be decoded, in the thread that reads."""
+        """Count a packet that cannot be decoded; called in the reading thread."""
         with self._lock:
             self._broken += 1
 
     def end(self, reason: SourceFailed | None) -> None:
-        """Say that there will be no more, in the thread that reads."""
+        """Report that no frame will follow; called in the reading thread."""
         with self._lock:
             self._over, self._reason = True, reason
             self._wake()
 
     def _wake(self) -> None:
-        # The loop is closed only behind `close`.
+        # The event loop is closed only after `close`.
         if not self._closed:
             self._loop.call_soon_threadsafe(self._there.set)
 
     async def wait_until_filled(self, limit_s: float | None) -> None:
-        """Wait for a frame or the end; SourceFailed: neither comes in time."""
+        """Wait for a frame or the end.
+
+        Raises:
+            SourceFailed: neither comes within `limit_s` seconds.
+        """
         try:
             async with asyncio.timeout(limit_s):
                 while not self._is_filled():
@@ -226,7 +236,11 @@ class _Slot:
             return self._frame is not None or self._over
 
     def take(self) -> RawFrame | None:
-        """Take the frame; None after the last. SourceFailed: there are no more."""
+        """Return the frame; None after the last frame of a file.
+
+        Raises:
+            SourceFailed: the source failed, and no frame is left.
+        """
         with self._lock:
             frame, self._frame = self._frame, None
             self._lock.notify()
@@ -235,14 +249,14 @@ class _Slot:
         return frame
 
     def take_counts(self) -> tuple[int, int, int]:
-        """Return how many frames came and were dropped, and packets broken, since the last call."""
+        """Return the numbers of arrived, dropped and broken frames since the last call."""
         with self._lock:
             counts = self._came, self._dropped, self._broken
             self._came = self._dropped = self._broken = 0
         return counts
 
     def close(self) -> None:
-        """Let a reader that waits go on to its end."""
+        """Release a waiting reader, so that it can end."""
         with self._lock:
             self._closed = True
             self._lock.notify()

@@ -1,4 +1,4 @@
-"""Reads one source in a thread of its own, as fast as it comes."""
+"""Reads and decodes one source in its own thread, as fast as the frames arrive."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from av.container import InputContainer
 
 _CHUNK = 1 << 16
-# A status that is no plain 1xx, 2xx, or 4xx to 6xx, in whatever FFmpeg may take for the first line
-# of an answer: where one begins, the camera decides.
+# A status other than a plain 1xx, 2xx or 4xx to 6xx, in any text that FFmpeg may read as the first
+# line of a response. The camera decides where such a line begins.
 _REDIRECT = re.compile(rb"RTSP/[^ \t\n]*[ \t\f\v]+(?![12456][0-9]{2}[ \t\n])[+-]?[0-9]")
 
 _WORDS = {
@@ -54,11 +54,11 @@ _CLASSES = {
 }
 
 
-# A playlist may name any address, also one that was not checked, or any file.
+# Formats of playlists, which may name any file or any unchecked address.
 _PLAYLISTS = frozenset(("concat", "dash", "hls", "imf", "rtp", "rtsp", "sap", "sdp", "smooth"))
 _FORMATS = "mpjpeg,mjpeg,jpeg_pipe,mov,mp4,matroska,webm,mpegts,avi,flv"
 _USUAL_RATE = 25.0
-# So many broken packets one after the other are more than a camera sends until its next key frame.
+# Largest number of consecutive broken packets; a camera sends fewer until its next key frame.
 _MAX_BROKEN = 250
 _PROTOCOLS = {
     "rtsp": "rtsp,rtp,srtp,udp,tcp,tls",
@@ -68,21 +68,21 @@ _PROTOCOLS = {
 
 
 class RtspRelay(threading.Thread):
-    """Carries the bytes of one connection between the decoder and the host that was checked.
+    """Relays one connection between the decoder and the checked host.
 
-    FFmpeg follows a redirect without a question, while it opens a camera: the line with its status
-    does not get through. The relay speaks TLS to the camera.
-
-    Attributes:
-        address: for the decoder, on this machine.
-        redirected: the camera led elsewhere, and the connection is over.
+    FFmpeg follows redirects without a check while it opens a camera. The relay does not pass on a
+    response that redirects. It also does TLS with the camera.
 
     Args:
-        address: as `check_address` returned it.
-        wait_s: time in which the camera must take a connection.
+        address: address from `check_address`.
+        wait_s: timeout for the connection to the camera in seconds.
+
+    Attributes:
+        address: URL for the decoder, on this machine.
+        redirected: True if the camera sent a redirect, which ends the connection.
 
     Raises:
-        OSError: it does not.
+        OSError: the camera does not accept the connection.
     """
 
     def __init__(self, address: SourceAddress, wait_s: float) -> None:
@@ -93,7 +93,7 @@ class RtspRelay(threading.Thread):
         self._camera = socket.create_connection(place, wait_s)
         try:
             if scheme == "rtsps":
-                # As FFmpeg does: cameras have certificates that they signed themselves.
+                # Verify no certificate, like FFmpeg: cameras have self-signed certificates.
                 host = urlsplit(f"//{address.name}").hostname
                 context = ssl._create_unverified_context()
                 self._camera = context.wrap_socket(self._camera, server_hostname=host)
@@ -116,11 +116,11 @@ class RtspRelay(threading.Thread):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # It ends when the decoder has closed its end, or has never come.
+        # The thread ends when the decoder has closed its end or has never connected.
         self._door.close()
 
     def run(self) -> None:
-        """Carry until one end is closed."""
+        """Relay bytes until one end is closed."""
         with self._camera, suppress(OSError):
             decoder, _ = self._door.accept()
             with decoder:
@@ -144,7 +144,7 @@ class RtspRelay(threading.Thread):
                     if not answered:
                         return
                     if not plays:
-                        # FFmpeg takes no notice of "\r", and acts on a line when it is whole.
+                        # FFmpeg ignores "\r", and acts on a line when it is complete.
                         lines, end_of_line, rest = (rest + answered.replace(b"\r", b"")).rpartition(
                             b"\n"
                         )
@@ -154,12 +154,12 @@ class RtspRelay(threading.Thread):
                     decoder.sendall(answered)
 
     def _receive(self) -> bytes | None:
-        """Take all that has come; None: only what TLS keeps to itself, b"": it is over."""
+        """Return all received bytes; None if TLS has only internal data; b"" at the end."""
         wait_s = self._camera.gettimeout()
         self._camera.settimeout(0)
         try:
             data = self._camera.recv(_CHUNK)
-            # The selector does not know of bytes that TLS holds already.
+            # The selector does not see bytes that TLS has already buffered.
             while isinstance(self._camera, ssl.SSLSocket) and self._camera.pending():
                 data += self._camera.recv(_CHUNK)
             return data
@@ -170,19 +170,19 @@ class RtspRelay(threading.Thread):
 
 
 class SourceFailed(Exception):
-    """A source cannot be read; the message says why, without its address."""
+    """A source cannot be read. The message has the reason without the source's address."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSettings:
-    """The way in which a source is read.
+    """The settings for reading a source.
 
     Attributes:
-        every_s: the mean time between two frames; 0 takes all.
-        transport: of RTSP: "tcp" or "udp".
-        open_s: time in which a source must answer.
-        stall_s: time after which one that sends no frame has stalled.
-        most_pixels: of a frame.
+        every_s: mean time between two frames in seconds; 0 takes all frames.
+        transport: transport of RTSP: "tcp" or "udp".
+        open_s: timeout in seconds for opening the source.
+        stall_s: seconds without a frame after which the source counts as stalled.
+        most_pixels: largest number of pixels of a frame.
     """
 
     every_s: float = 0.0
@@ -194,9 +194,9 @@ class SourceSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawFrame:
-    """A decoded frame: its picture, its time in the stream, and when it came (monotonic).
+    """A decoded frame: its image, its time in the stream, and its time of arrival (monotonic).
 
-    The time of a frame of a file is always known, and grows from frame to frame.
+    A frame of a file always has a time, and the times increase.
     """
 
     picture: VideoFrame
@@ -205,28 +205,28 @@ class RawFrame:
 
 
 class FrameSampler:
-    """Chooses frames at a mean rate: the first one of each step of time, whatever the source's."""
+    """Chooses frames at a mean rate: the first frame of each time step."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
         self._next_s = -math.inf
 
     def takes(self, now_s: float) -> bool:
-        """Return True for a frame that is to be taken; times never go back."""
-        # A frame that is a little early is on time.
+        """Return True if a frame is to be taken; `now_s` must not decrease."""
+        # A frame that is slightly early counts as on time.
         if now_s < self._next_s - 0.05 * self._every_s:
             return False
-        # Behind a gap the steps begin anew, or many frames would be due at once.
+        # After a gap the steps restart, because otherwise many frames would be due at once.
         behind = now_s - self._next_s > self._every_s
         self._next_s = (now_s if behind else self._next_s) + self._every_s
         return True
 
 
 class Position:
-    """The times of the frames of a file, which grow from frame to frame.
+    """Increasing times for the frames of a file.
 
-    Raw H.264 has no times. Where the times of a file go back (frames copied in the wrong order,
-    recordings joined to one), they are as wrong. Such a frame follows the one before it at the
+    Raw H.264 has no times. Files can have decreasing times after frames were copied in the wrong
+    order or recordings were joined. Such a frame gets a time after the frame before it, by the
     rate of the stream.
     """
 
@@ -245,7 +245,7 @@ class Position:
 
 
 def require_av() -> None:
-    """Raise InvalidOption where PyAV is not installed."""
+    """Raise InvalidOption if PyAV is not installed."""
     try:
         import av  # noqa: F401
     except ModuleNotFoundError:
@@ -256,14 +256,14 @@ def require_av() -> None:
 
 
 class FrameReader(threading.Thread):
-    """Decodes until it is stopped, or the source ends.
+    """Decodes a source until the thread is stopped or the source ends.
 
     Args:
-        address: as `check_address` returned it.
-        reading: how.
-        put: takes each frame; of a file it may block until there is room.
+        address: address from `check_address`.
+        reading: settings of the source.
+        put: receives each frame; for a file it may block until there is room.
         skipped: called for each packet that cannot be decoded.
-        ended: takes None at the end of a file, or why there are no more frames.
+        ended: called at the end with None for a file, or with the reason.
     """
 
     def __init__(
@@ -280,7 +280,7 @@ class FrameReader(threading.Thread):
         self.stopped = threading.Event()
 
     def run(self) -> None:
-        """Read."""
+        """Read and decode; the thread runs this method."""
         import av
 
         reason: SourceFailed | None = None
@@ -289,7 +289,7 @@ class FrameReader(threading.Thread):
         except SourceFailed as error:
             reason = error
         except (av.FFmpegError, OSError) as error:
-            # Its text has the address, with the password.
+            # The text of the error contains the address with the password.
             words = _CLASSES.get(type(error).__name__) or _WORDS.get(error.errno or 0)
             reason = SourceFailed(words or (error.strerror or type(error).__name__).lower())
         except Exception as error:  # noqa: BLE001  (whatever it is, the stream says that it failed)
@@ -319,7 +319,7 @@ class FrameReader(threading.Thread):
             if not container.streams.video:
                 raise SourceFailed("it has no video")
             video = container.streams.video[0]
-            # Threads by frame would hold some of them back.
+            # Frame threads would delay some frames.
             video.thread_type = "SLICE"
             sampler, position = FrameSampler(reading.every_s), Position(video)
             for picture in self._pictures(container, video):
@@ -331,7 +331,8 @@ class FrameReader(threading.Thread):
                         f"{reading.most_pixels / 1e6:g} megapixels (--max-megapixels)"
                     )
                 came = time.monotonic()
-                # Some cameras' times are made up by the decoder, as those of MJPEG.
+                # Some cameras have no times of their own, such as MJPEG cameras; the
+                # decoder invents them.
                 time_s = picture.time if address.live else position.of(picture)
                 if sampler.takes(came if address.live or time_s is None else time_s):
                     self._put(RawFrame(picture, time_s, came))
@@ -339,10 +340,11 @@ class FrameReader(threading.Thread):
             raise SourceFailed("it ended")
 
     def _pictures(self, container: InputContainer, video: VideoStream) -> Iterator[VideoFrame]:
-        """Yield the frames; what cannot be decoded is skipped, as players do.
+        """Yield the frames, and skip packets that cannot be decoded, as players do.
 
         Raises:
-            FFmpegError: nothing of a file can be decoded, or a camera sends nothing else.
+            FFmpegError: no packet of a file can be decoded, or a camera sends too
+                many broken packets.
         """
         import av
 
@@ -365,15 +367,15 @@ class FrameReader(threading.Thread):
 
 
 def _options(address: SourceAddress, reading: SourceSettings) -> dict[str, str]:
-    """Return options of FFmpeg, with which it opens this source alone."""
+    """Return options that let FFmpeg open only this source."""
     import av
 
     if address.kind == "device":
         return {}
     options = {"protocol_whitelist": _PROTOCOLS[address.kind]}
     if address.kind == "rtsp":
-        # To know its size takes the first frames; the default goes on for five seconds.
-        # The relay carries no UDP.
+        # Detecting the size takes only the first frames; by default the analysis takes five
+        # seconds. The relay supports no UDP.
         transport = "tcp" if address.name else reading.transport
         return options | {"rtsp_transport": transport, "analyzeduration": "1000000"}
     if address.kind == "file":
@@ -382,7 +384,7 @@ def _options(address: SourceAddress, reading: SourceSettings) -> dict[str, str]:
     options["format_whitelist"] = _FORMATS
     headers = dict(OURS)
     if address.name:
-        # What it redirected to has been checked, and is opened.
+        # All redirects have been followed and checked; the final address is opened.
         options["max_redirects"], headers["Host"] = "0", address.name
     options["headers"] = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return options

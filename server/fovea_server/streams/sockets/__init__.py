@@ -1,1 +1,1 @@
-"""WebSockets: frames of a model in, and events of a stream out."""
+"""WebSockets: run a model on a client's frames, and send the events of a stream."""

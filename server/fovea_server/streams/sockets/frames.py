@@ -1,4 +1,4 @@
-"""Frames of a camera over a WebSocket: each is answered as by predict, in order."""
+"""Conversations over a WebSocket: frames of a client, or events of a stream."""
 
 from __future__ import annotations
 
@@ -33,17 +33,24 @@ from fovea_server.traffic.call import CLIENT_LEFT, Call
 log = logging.getLogger(__name__)
 
 IN_FLIGHT = 8
-"""Frames of a client that may wait for their answers; it is not read while there are more."""
+"""Largest number of frames of a client in flight. Further frames are not read."""
 IDLE_S = 300.0
 
 _OPERATION = "WS /v1/models/{model}/stream"
 
 
 class Events:
-    """Tells one client the events of a stream behind the one that it has.
+    """Sends the events of a stream to one client, after the last event that it has.
 
     Args:
-        query: of the address; InvalidOption where there is no such kind of event.
+        service: the service.
+        logs: events of all streams.
+        call: request that opened the WebSocket.
+        stream: ID of the stream.
+        query: query of the URL.
+
+    Raises:
+        InvalidOption: a kind of event is unknown.
     """
 
     kind = "events"
@@ -57,14 +64,14 @@ class Events:
         self._kinds = kinds_of(values.get("kinds", ""))
 
     def admit(self) -> None:
-        """Check the key, the stream, and the number of the event."""
+        """Check the key, the stream and the number of the last event."""
         for api in ("metadata", "model-repository", "cameras"):
             self._service.authenticator.admit(self.call, api)
         after_of(self._given, self._logs.of(self._stream))
 
     async def run(self, socket: Socket) -> str:
-        """Send events until the stream, the server or the key ends, or the client leaves."""
-        # A client has nothing to say, and may.
+        """Send events until the stream, the server or the key ends, or the client disconnects."""
+        # Read and ignore the client's messages, which notices a disconnect.
         listening = asyncio.create_task(_listen(socket))
         try:
             after = after_of(self._given, self._logs.of(self._stream))
@@ -76,7 +83,7 @@ class Events:
         finally:
             listening.cancel()
         if self.call.again is not None:
-            # It raises where it is the key that has ended.
+            # This call raises an error if the key has ended.
             self.call.again()
         return "the stream has ended"
 
@@ -88,12 +95,14 @@ async def _listen(socket: Socket) -> None:
 
 
 class Frames:
-    """Answers the frames of one client: concurrently, and in order.
+    """Runs a model on the frames of one client, concurrently, and answers in order.
 
     Args:
-        call: of the request that begins it, for the model in its address.
-        version: in the address; None without one.
-        query: of the address: options of all frames, and the time limit of each.
+        service: the service.
+        tracks: tracked streams.
+        call: request that opened the WebSocket, with the model in its path.
+        version: version in the path; None if absent.
+        query: query of the URL: options of all frames, and the timeout of each frame.
 
     Raises:
         InvalidOption: an option is unknown or out of range.
@@ -112,7 +121,7 @@ class Frames:
         if "frame" in values:
             raise InvalidOption("the frames of a connection are numbered by it: leave frame out")
         self._options = query_options(urlencode(values))
-        # As nobody else knows it, it ends with the connection.
+        # Nobody else knows this ID, so its track IDs end with the connection.
         self._made = secrets.token_urlsafe(9)
         if self._options.track is not None and self._options.stream_id is None:
             self._options = replace(self._options, stream_id=self._made)
@@ -120,12 +129,12 @@ class Frames:
         self._begun: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[bytes]] = set()
         self._held = 0
-        """Bytes of the frames that were received and are not answered."""
+        """Bytes of frames that were received but not answered."""
         self._ended: FoveaError | None = None
-        """The error of a key that holds no more; it ends the connection."""
+        """Error of a key that became invalid; it ends the connection."""
 
     def admit(self) -> None:
-        """Check the key, the model, and the options for it; raises what predict would answer."""
+        """Check the key, the model and the options; raises the errors of a predict request."""
         call, options = self.call, self._options
         self._service.authenticator.admit(call, "inference")
         model = self._service.models.get(call.model, self._version)
@@ -138,11 +147,11 @@ class Frames:
             self._tracks.turn_of(call.model, options, 1)
 
     async def run(self, socket: Socket) -> str:
-        """Answer frames until the server stops or no frame comes; return why it ends.
+        """Answer frames until the server stops or no frame arrives; return the reason of the end.
 
         Raises:
-            WebSocketDisconnect: the client has left.
-            Unauthenticated, Forbidden: the key does not hold any more.
+            WebSocketDisconnect: the client has disconnected.
+            Unauthenticated, Forbidden: the key is no longer valid.
         """
         hello = {
             "model": self.call.model,
@@ -162,7 +171,7 @@ class Frames:
         finally:
             for running in (reader, writer, *self._tasks):
                 running.cancel()
-            # A task that is cancelled before its first step gives nothing back itself.
+            # A task cancelled before its first step does not release its bytes itself.
             self._give_back(self._held)
             self._tracks.forget(self._made)
 
@@ -170,11 +179,11 @@ class Frames:
         number, reason, budget = 0, "", self._service.budget
         try:
             while True:
-                # Also while no more may be in flight: so a client that leaves is seen at once.
+                # Read also while no more frames may be in flight, to notice a disconnect at once.
                 async with asyncio.timeout(IDLE_S):
                     frame: Content | FoveaError
                     frame = received = await socket.receive()
-                # A page sends its key to every server.
+                # Pages send their key to every server, also to one that needs none.
                 if key_in(received) is not None:
                     continue
                 size = len(received)
@@ -184,13 +193,13 @@ class Frames:
                 except QueueFull as full:
                     frame, size = full, 0
                 await self._credits.acquire()
-                # Tasks begin in their order, and so do the frames of a tracker.
+                # Tasks start in their order, so frames reach the tracker in order.
                 task = asyncio.create_task(self._answer(number, frame, size))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
                 self._begun.put_nowait(task)
                 number += 1
-                # It is let go once it is answered, not at the next one.
+                # Release the frame after its answer, not after the next frame.
                 del frame, received, task
         except TimeoutError:
             reason = f"no frame came for {IDLE_S:g} s"
@@ -240,7 +249,7 @@ class Frames:
             raise InvalidRequest("this is text: send each image as a binary message")
         if not content:
             raise empty()
-        # Looked up for each frame: it may have been loaded again.
+        # Look the model up for each frame, because it may have been loaded again.
         model = self._service.plane.models.get(self.call.model, self._version)
         given = [content], self._options, self._timeout_s, ""
         return await boxes_json(self._service.plane, model, self._version, *given)

@@ -1,4 +1,4 @@
-"""uvicorn's WebSockets, within limits of memory, time and turns."""
+"""uvicorn's WebSocket protocol with limits for memory, time and fairness."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ if TYPE_CHECKING:
 PING_S = 20.0
 
 _LOOK_S = 1.0
-# For a client to close: after a refused message, after the end of a conversation, at a stop.
+# Timeouts in seconds for the client to close: after a rejected message, after a conversation, and
+# when the server stops.
 _LINGER_S, _CLOSE_S, _LAST_S = 3.0, 5.0, 2.0
-# Bytes that are parsed at once, beyond the payload that is under way, and frames of one turn: a
-# client that sends thousands of pings, or pieces of a byte, leaves the loop to others.
+# Bytes parsed at once beyond the current payload, and frames parsed per turn. A client that sends
+# thousands of pings or one-byte pieces then does not block the event loop.
 _SLICE = 512
 _FRAMES, _REST_S = 64, 0.01
 _MAX_REASON = 120
-# Bytes that the kernel takes for a client before that reads. It would take megabytes: nobody counts
-# them, and a client that reads nothing would be seen only once its frames have so many answers.
+# Largest number of unsent bytes in the kernel. By default it would buffer megabytes that no budget
+# counts, and a client that does not read would be noticed only after that many bytes of answers.
 _MOST_UNSENT = 65_536
 
 _INVALID_TEXT, _TOO_SLOW, _TRY_LATER = 1007, 1008, 1013
 
 
 class _Reader(StreamReader):
-    """Knows how many bytes are wanted for the part of a frame that is read; 0 between frames."""
+    """Stores how many bytes the current part of a frame needs; 0 between frames."""
 
     wanted = 0
 
@@ -51,12 +52,12 @@ class _Reader(StreamReader):
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket that is read no faster than the application takes its messages.
+    """A WebSocket that is read only as fast as the application takes its messages.
 
-    uvicorn bounds the size of a message alone. Here its bytes also count in the budget while they
-    arrive, until the application takes it: 1013 where there is no room. 1008: it comes too slowly.
-    A client that does not read is cut off. At a stop the application receives 1012, and answers
-    what it has before it closes.
+    uvicorn limits only the size of a message. Here the bytes of arriving messages also count in the
+    budget, until the application takes them. Close code 1013 means that the budget is full, and
+    1008 that a message arrives too slowly. A client that does not read is disconnected. When the
+    server stops, the application receives code 1012, and answers its messages before it closes.
     """
 
     def __init__(
@@ -77,34 +78,34 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         next(self.conn.parser)
         self._unparsed = bytearray()
         self._waiting = 0
-        """Bytes of the messages that the application has not taken."""
+        """Bytes of messages that the application has not taken."""
         self._held = self._unread = 0
-        """Bytes that are counted in the budget: of messages, and of answers."""
+        """Bytes in the budget: of messages, and of answers."""
         self._last_unread = 0
         self._resting = self._stopping = self._failed = False
         now = self.loop.time()
         self._read_at = now
         """Time at which the client was last seen to read."""
         self._window = now, 0
-        """Time at which the message that arrives was last judged, and its bytes until then."""
+        """Time of the last speed check of the arriving message, and its bytes at that time."""
         self._timer = self.loop.call_later(_LOOK_S, self._look)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Bound what the kernel takes."""
+        """Limit the bytes that the kernel buffers."""
         super().connection_made(transport)
         line = transport.get_extra_info("socket")
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MOST_UNSENT)
 
-    # Bytes of the client become messages
+    # Receiving
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes, as far as messages are wanted."""
+        """Parse bytes if messages are wanted."""
         if not self._failed:
             self._unparsed += data
             self._advance()
 
     async def receive(self) -> ASGIReceiveEvent:
-        """Wait for the next message, which the application counts from now on."""
+        """Return the next message. From now on the application counts its bytes."""
         event = await super().receive()
         if self.queue.empty():
             self._waiting = 0
@@ -113,7 +114,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     @property
     def _takes_more(self) -> bool:
-        # Behind the head it waits for the answer, and then for the application.
+        # After the head of the request, wait for the response, then for the application.
         ready = self.handshake_complete or not self.handshake_initiated
         waits = not self.close_sent and (self.read_paused or self._stopping)
         return (
@@ -137,13 +138,13 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             if frames >= _FRAMES and self._unparsed:
                 self._rest()
         self._count()
-        # Behind what uvicorn wishes: it knows fewer reasons not to read.
+        # Override uvicorn's decision, which considers fewer reasons not to read.
         wanted = self._takes_more and not self._unparsed
         if wanted != self.transport.is_reading() and not self.transport.is_closing():
             (self.transport.resume_reading if wanted else self.transport.pause_reading)()
 
     def _rest(self) -> None:
-        """Leave the loop to others, longer the more clients send many frames."""
+        """Let the event loop run other tasks, longer if more clients send many frames."""
         self._resting = True
         self._limits.resting += 1
         self.loop.call_later(_REST_S * self._limits.resting, self._go_on)
@@ -154,7 +155,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self._advance()
 
     def _count(self) -> None:
-        """Count what is held of messages; without room, the socket ends."""
+        """Update the bytes of messages in the budget; close the WebSocket if they exceed it."""
         pieces = self._unparsed, self._reader.buffer, *self.frames
         counts = self.handshake_complete and not self.disconnected
         now = sum(map(len, pieces)) + self._waiting if counts else 0
@@ -169,7 +170,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self._fail(_TRY_LATER, str(full))
 
     def handle_cont(self, event: Frame) -> None:
-        """Join a piece at once: a list of pieces of one byte takes sixty times their size."""
+        """Append a piece at once: a list of one-byte pieces takes sixty times their size."""
         whole = cast("bytes | bytearray", self.frames[0])
         whole = whole if isinstance(whole, bytearray) else bytearray(whole)
         whole += event.data
@@ -178,29 +179,29 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self.send_receive_event_to_app()
 
     def send_receive_event_to_app(self) -> None:
-        """Queue a message."""
+        """Queue a message for the application."""
         size = sum(map(len, self.frames))
         if self.curr_msg_data_type == "text":
             try:
                 self.frames[0].decode()
             except UnicodeDecodeError:
-                # uvicorn would log it, with a traceback.
+                # uvicorn would log this error with a traceback.
                 self._fail(_INVALID_TEXT, "the text is not UTF-8")
                 return
         super().send_receive_event_to_app()
         self._waiting += 0 if self.close_sent else size
         self._window = self.loop.time(), 0
 
-    # Answers
+    # Sending
 
     async def send(self, message: ASGISendEvent) -> None:
-        """Send when the client reads."""
-        # uvicorn accepts nothing then, and takes the first message for a fault.
+        """Send a message, and wait while the client does not read."""
+        # uvicorn accepts no message in this state, and would treat the first one as an error.
         if self._failed or self.transport.is_closing():
             raise ClientDisconnected
         await super().send(message)
         if self.close_sent:
-            # uvicorn would log a refusal as an error of the application.
+            # uvicorn would log a rejection as an error of the application.
             self.handshake_complete = True
         if message["type"] == "websocket.close":
             self.loop.call_later(self.close_timeout, self.transport.abort)
@@ -208,27 +209,27 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self._advance()
 
     def pause_writing(self) -> None:
-        """Stop: the client does not read. Its pings are not read either, as pongs would pile up."""
+        """Stop reading, because the client does not read: otherwise pongs would pile up."""
         super().pause_writing()
         self._count_unread(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """Go on: nearly all is sent."""
+        """Continue after nearly all bytes are sent."""
         super().resume_writing()
         self._count_unread(0)
-        # The next answers may fill the buffer again before somebody looks.
+        # The next answers may fill the buffer again before the next check.
         self._read_at = self.loop.time()
-        # Not now: it may be called in the middle of that.
+        # Do not call it now, because `_advance` itself may have caused this call.
         self.loop.call_soon(self._advance)
 
     def _count_unread(self, size: int) -> None:
         self._limits.budget.count_answer(size - self._unread)
         self._unread = size
 
-    # Time
+    # Timeouts
 
     def _look(self) -> None:
-        """Judge the client every second."""
+        """Check the client every second."""
         self._timer = self.loop.call_later(_LOOK_S, self._look)
         now, unread = self.loop.time(), self.transport.get_write_buffer_size()
         if not unread or unread < self._last_unread:
@@ -248,21 +249,21 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     @property
     def _arriving(self) -> bool:
-        """Return True while a message is not whole, whatever comes between its pieces."""
+        """Return True while a message is incomplete, whatever frames come in between."""
         return bool(self.frames) or self._reader.wanted > 0
 
     def keepalive_timeout(self) -> None:
-        """Close for want of a pong, unless it may lie behind what is not read yet."""
+        """Close the connection if a pong is missing, unless it may wait behind unread bytes."""
         if self._arriving or not self.transport.is_reading():
             self.pong_timer = self.loop.call_later(PING_S, self.keepalive_timeout)
         else:
             self._failed = True
             super().keepalive_timeout()
 
-    # The end
+    # Closing
 
     def shutdown(self) -> None:
-        """Take nothing more: the application answers what it has, and closes."""
+        """Accept no more messages; the application answers its messages and closes."""
         if self.close_sent:
             super().shutdown()
             self.loop.call_later(_LAST_S, self.transport.abort)
@@ -275,12 +276,12 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     def _fail(self, code: int, reason: str) -> None:
         if not self._failed:
-            # A close frame has no room for more.
+            # A close frame has no room for more bytes.
             self.conn.fail(code, reason.encode()[:_MAX_REASON].decode(errors="ignore"))
             self.handle_parser_exception()
 
     def handle_parser_exception(self) -> None:
-        """Close, and drop what a client still sends: it reads the reason only behind that."""
+        """Close, and drop the client's further bytes: it reads the reason after sending them."""
         sent = self.conn.close_sent
         assert sent is not None, "it was open"
         self._failed = self.close_sent = True
@@ -296,14 +297,14 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.close_timer = self.loop.call_later(_LINGER_S, self.transport.abort)
 
     def _refuse_head(self) -> None:
-        """Answer a head that is longer than `websockets` takes; uvicorn would wait for ever."""
+        """Reject a head that is longer than `websockets` accepts; uvicorn would wait forever."""
         self._failed = True
         self._drop()
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Hold nothing more."""
+        """Release all bytes."""
         super().connection_lost(exc)
         self._timer.cancel()
         self._waiting = 0

@@ -1,4 +1,4 @@
-"""WebSockets over ASGI: who may open one, how many there may be, and how each ends."""
+"""WebSockets over ASGI: access, limits of their number, and how each one ends."""
 
 from __future__ import annotations
 
@@ -41,13 +41,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_SOCKETS = 500
-# A client opens no more while it has as many as are free: so one alone has half of all, and others
-# always find a place.
+# A client may have as many WebSockets as are still free. One client alone can thus take half of
+# all, and other clients always find a place.
 MAX_KEYLESS = 50
-"""Sockets whose client has shown no key yet: strangers must not take the places of others."""
+"""Largest number of WebSockets of clients that have not sent a key yet.
+
+Without this limit they could take the places of other clients.
+"""
 KEY_WAIT_S = 5.0
 RESTART = 1012
-"""The code of a socket that ends because the server stops."""
+"""Close code of a WebSocket that ends because the server stops."""
 
 _FAULT, _REFUSED = 1011, 1008
 _HINT = f'send {{"api_key": KEY}} as the first message, within {KEY_WAIT_S:g} s'
@@ -58,12 +61,12 @@ Content = bytes | bytearray | str
 
 @dataclass(slots=True, eq=False)
 class SocketLimits:
-    """The limits that all sockets of a server share.
+    """The limits that all WebSockets of a server share.
 
     Attributes:
-        budget: counts what they hold.
-        patience_s: longest time without progress of a message, or of a client that reads.
-        resting: sockets that wait for their next turn.
+        budget: counts the bytes of messages and answers.
+        patience_s: longest time in seconds without progress of a message or of a reading client.
+        resting: number of WebSockets that wait for their next turn.
     """
 
     budget: ByteBudget
@@ -77,13 +80,17 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Socket:
-    """A WebSocket that was accepted; `sent` bytes of messages went to the client."""
+    """An accepted WebSocket; `sent` is the number of bytes of its sent messages."""
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket, self.sent = websocket, 0
 
     async def receive(self) -> Content:
-        """Wait for the next message; WebSocketDisconnect: there is none any more."""
+        """Return the next message.
+
+        Raises:
+            WebSocketDisconnect: the connection has ended.
+        """
         message = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message["code"])
@@ -91,7 +98,11 @@ class Socket:
         return message["text"] if content is None else content
 
     async def send(self, text: bytes) -> None:
-        """Send a message of JSON when the client reads; WebSocketDisconnect: it has left."""
+        """Send a JSON message, and wait while the client does not read.
+
+        Raises:
+            WebSocketDisconnect: the client has disconnected.
+        """
         await self._websocket.send_text(text.decode())
         self.sent += len(text)
 
@@ -107,7 +118,7 @@ class Sockets:
         self._keyless = 0
 
     async def serve(self, websocket: WebSocket, make: MakeConversation) -> None:
-        """Answer a request for a WebSocket, and hold the conversation."""
+        """Answer a request for a WebSocket, and run the conversation."""
         call = begin({**websocket.scope, "method": "GET"}, self._service.traffic)
         call.enter()
         socket, status, error = Socket(websocket), CLIENT_LEFT, None
@@ -119,7 +130,7 @@ class Sockets:
                 code, reason = await self._hold(conversation, socket, admitted)
                 await websocket.close(code, reason)
         except (OSError, WebSocketDisconnect):
-            pass  # The client has left.
+            pass  # The client has disconnected.
         except Exception as failed:  # noqa: BLE001  (a bug must not look like the client's)
             error = failed if isinstance(failed, FoveaError) else _fault(failed, call)
             status, body = http_status(error), error_json(error)
@@ -132,15 +143,15 @@ class Sockets:
             call.end(status, socket.sent, error)
 
     def refuse(self, call: Call, headers: Headers, make: MakeConversation) -> NoReturn:
-        """Refuse a request that asks for no WebSocket: as its admission, or as `no_socket` says."""
+        """Reject a plain request with the error of its admission or of `no_socket`."""
         self._admit(call, headers, make)
         raise no_socket()
 
     def _admit(
         self, call: Call, headers: Headers, make: MakeConversation
     ) -> tuple[Conversation, bool]:
-        """Check a request; return False for a page, whose key is in its first message."""
-        # A browser lets every page ask for a WebSocket, and read what it gets.
+        """Check a request; return False for a page that sends its key as a message."""
+        # Browsers let every page open a WebSocket and read from it.
         found = fields(headers)
         self._guard.check("POST", found)
         conversation = make(call)
@@ -152,7 +163,11 @@ class Sockets:
 
     @contextmanager
     def _place(self, kind: str, call: Call, admitted: bool) -> Iterator[None]:
-        """Take one of the places; QueueFull: the client, or all without a key, have their share."""
+        """Reserve a place while the block runs.
+
+        Raises:
+            QueueFull: the client, or all clients without a key, have used their share.
+        """
         client = (call.client or "") if call.principal is None else call.principal.called
         mine = self._of_clients[client]
         if mine >= MAX_SOCKETS - self._open.total():
@@ -171,12 +186,12 @@ class Sockets:
         finally:
             for counter, name in places:
                 counter[name] -= 1
-            self._of_clients += Counter()  # without zeros
+            self._of_clients += Counter()  # remove zeros
 
     async def _hold(
         self, conversation: Conversation, socket: Socket, admitted: bool
     ) -> tuple[int, str]:
-        """Hold a conversation to its end; return the code and the reason."""
+        """Run a conversation to its end; return the close code and the reason."""
         try:
             if not admitted:
                 await self._receive_key(conversation, socket)
@@ -188,7 +203,7 @@ class Sockets:
             if left.code != RESTART:
                 raise
         except asyncio.CancelledError:
-            pass  # uvicorn cancels what outlasts the time to exit.
+            pass  # uvicorn cancels tasks that exceed the exit timeout.
         except Exception as error:  # noqa: BLE001  (the client gets an error, whatever fails)
             return _FAULT, str(_fault(error, conversation.call))
         else:
@@ -212,7 +227,7 @@ class Sockets:
         conversation.admit()
 
     def families(self) -> Iterator[Family]:
-        """Count open sockets by what they carry."""
+        """Return the number of open WebSockets by kind."""
         sockets = Family("fovea_websockets", "gauge", "Open WebSockets")
         for kind, count in self._open.items():
             sockets.add({"carries": kind}, count)
@@ -220,7 +235,7 @@ class Sockets:
 
 
 def no_socket() -> FoveaError:
-    """Make the error for a request that asks for no WebSocket, or whose wish nobody reads."""
+    """Make the error for a plain request, or for a WebSocket without the package."""
     if find_spec("websockets") is None:
         return Unsupported(
             "WebSockets need a package that this server does not have (pip install "
@@ -232,7 +247,7 @@ def no_socket() -> FoveaError:
 
 
 def key_in(content: Content) -> str | None:
-    """Return the key in a message; None if it is another one."""
+    """Return the key in a message; None for any other message."""
     if not isinstance(content, str) or len(content) > _LONGEST_KEY:
         return None
     try:
@@ -244,7 +259,7 @@ def key_in(content: Content) -> str | None:
 
 
 def error_text(error: FoveaError, **head: int) -> bytes:
-    """Write an error as /v1 answers it, with what HTTP has in its head."""
+    """Return an error as JSON like /v1, with the values that HTTP sends as headers."""
     document: dict[str, float] = {**head, "status": http_status(error)}
     if (retry_after_s := getattr(error, "retry_after_s", None)) is not None:
         document["retry_after_s"] = round(retry_after_s, 3)
@@ -252,6 +267,6 @@ def error_text(error: FoveaError, **head: int) -> bytes:
 
 
 def _fault(error: Exception, call: Call) -> FoveaError:
-    """Log an error of this program, and make the one for the client."""
+    """Log an internal error, and return the error for the client."""
     log.error("GET %r", call.shown, exc_info=error, extra={"id": call.id})
     return FoveaError("an internal error; the server's log has the details")
