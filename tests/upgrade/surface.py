@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,8 @@ def help_table(texts: Mapping[str, str]) -> Table:
 def _entries(text: str) -> Iterator[tuple[str, str]]:
     """Give options and arguments: the line on which each begins, and its description."""
     head, body = "", list[str]()
-    for line in [*text.splitlines(), ""]:
+    # The description before the first panel may have lines that begin with an option.
+    for line in dropwhile(lambda line: not _PANEL.match(line), [*text.splitlines(), ""]):
         begins = re.match(r"^  (-{1,2}[a-zA-Z].*|[A-Z][\w.|]*\.{0,3}( {2,}.*)?)$", line)
         if begins or not line.strip() or _PANEL.match(line):
             if head:
