@@ -1,1 +1,1 @@
-"""Edits of ONNX graphs that a user asks for, and the check that each leaves the rest as it was."""
+"""Edits ONNX graphs for the user, and checks that an edit changes nothing else."""

@@ -1,8 +1,8 @@
-"""Makes a network of one size take images of any size, also where its grid is a constant.
+"""Makes a network with a fixed size accept images of any size, even if its grid is a constant.
 
-Shapes are inferred for two sizes, the file's own and another. Where a node's constants do not
-follow, they must be by a rule of the grid, which gives those of the file bit for bit: numbers of
-cells, and tables that grow evenly along rows and columns.
+Shapes are inferred for two sizes: the size in the file, and another one. If a node's constants do
+not follow the size, they must follow a known rule of the grid: numbers of cells, or tables that
+grow evenly along rows and columns. A rule must reproduce the constants in the file bit for bit.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
 Place: TypeAlias = tuple[int, int]
-"""Number of a node, and that of its input."""
+"""Index of a node, and index of its input."""
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 EXPORT = (
     "export the model with dynamic axes (`yolo export format=onnx dynamic=True`, or "
     "torch.onnx.export with dynamic_axes={'images': {0: 'batch', 2: 'height', 3: 'width'}})"
 )
-_OPSET = 11  # since which there is Range
-_SMALL_WEIGHT = 64  # values, which may be a shape
-_SMALL_CONSTANT = 8  # values, which may be a size
-# Operators, and the input that can hold the size of an image; None where any can.
+_OPSET = 11  # first opset with Range
+_SMALL_WEIGHT = 64  # largest number of values of a weight that may be a shape
+_SMALL_CONSTANT = 8  # largest number of values of a constant that may be a size
+# Operator -> the input that may hold the image size; None means any input.
 _SIZED: dict[str, int | None] = {
     "Expand": 1,
     "ConstantOfShape": 0,
@@ -50,10 +50,13 @@ _SIZED: dict[str, int | None] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnySize:
-    """A network of one size, and what takes the place of its constants at another.
+    """A network with a fixed size, and the replacements of its constants at other sizes.
 
     Attributes:
-        stride: number of pixels that divides the sides of its images.
+        model: the network.
+        image: its image input.
+        stride: divisor of the image sides, pixels.
+        values: (node, input) -> value that replaces the constant.
     """
 
     model: onnx.ModelProto
@@ -62,7 +65,7 @@ class AnySize:
     values: Mapping[Place, Sized]
 
     def at(self, size: Size) -> onnx.ModelProto:
-        """Return the network for images of one size, with the constants of that."""
+        """Return the network for images of one size, with constants of this size."""
         made = _copy(self.model)
         names: dict[int, str] = {}
         for place, value in self.values.items():
@@ -75,10 +78,10 @@ class AnySize:
         return _refresh_shapes(made, infer_shapes(made, self.image, size))
 
     def dynamic(self) -> onnx.ModelProto:
-        """Return the network for images of any size of multiples of the stride.
+        """Return the network for images whose sides are any multiples of the stride.
 
         Raises:
-            UnsupportedModel: it cannot run at another size; the message says where.
+            UnsupportedModel: the network cannot run at another size; the message has the node.
         """
         if self.values and opset_of(self.model) < _OPSET:
             raise UnsupportedModel(
@@ -110,11 +113,11 @@ class AnySize:
 
 
 def any_size(model: onnx.ModelProto) -> AnySize:
-    """Find the rules of the constants of a network's size.
+    """Find the rules of the constants that depend on the size of a network.
 
     Raises:
-        UnsupportedModel: a constant follows no rule that is known, or the model takes no images;
-            the message says how to export it.
+        UnsupportedModel: a constant follows no known rule, or the model does not accept images. The
+            message has advice on the export.
     """
     image = image_of(graph_inputs(model))
     if image_layout(image) is None:
@@ -127,10 +130,10 @@ def any_size(model: onnx.ModelProto) -> AnySize:
     if -1 in size:
         return AnySize(model, image, stride if "stride" in metadata else 1, {})
     if size[0] < 2 * stride and size[0] % stride:
-        # A line of text: its network pools the height away, so that only the width varies.
+        # This is a network for a line of text: it pools the height away, so only the width varies.
         return AnySize(model, image, size[0], _values(model, image, size, size[0]))
     if any(side % stride for side in size):
-        # Rows and columns of its cells are no whole numbers of pixels.
+        # The cells of this network do not have a whole number of pixels.
         return AnySize(model, image, stride, {})
     refuse_scaled(model, size)
     problem: Unknown | None = None
@@ -149,7 +152,7 @@ def _values(
     found: dict[Place, Sized] = {}
     constants, before = _constants(model), infer_shapes(model, image, size)
     other = another(size, stride)
-    # What follows a node is known once that is right.
+    # Each round may make further shapes known, because a node's shape depends on earlier nodes.
     while True:
         now = infer_shapes(model, image, other, found)
         grid = Resizable(constants, before, now, size, other)
@@ -170,7 +173,7 @@ def _values(
 
 
 def another(size: Size, stride: int) -> Size:
-    """Return a size whose lengths all differ from those of a size, but for the height of a line."""
+    """Return a size with other lengths than `size`; the height of a text line stays."""
     height, width = size
     if height == stride:
         return height, width + 2 * stride
@@ -180,7 +183,7 @@ def another(size: Size, stride: int) -> Size:
 
 
 def _constants(model: onnx.ModelProto) -> dict[str, Array]:
-    """Return constants and what nodes compute of them alone, by name."""
+    """Return constants, and values that nodes compute only from constants, by name."""
     found = {name: to_array(tensor) for name, tensor in constants_of(model).items()}
     known, nodes = {*found, ""}, []
     for node in model.graph.node:
@@ -207,9 +210,9 @@ def infer_shapes(
     size: Size,
     values: Mapping[Place, Sized] | None = None,
 ) -> Shapes:
-    """Infer the shapes of a network's tensors for an image of a size, -1 where unknown.
+    """Infer the shapes of a network's tensors for an image size; -1 means unknown.
 
-    A dynamic batch is 1. `values` take the place of constants.
+    A dynamic batch is 1. `values` replace constants.
     """
     bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     bare.functions.extend(model.functions)
@@ -224,7 +227,7 @@ def infer_shapes(
         weights.append(from_array(sized.at(size), name))
         bare.graph.node[node].input[slot] = name
     listed = {value.name for value in bare.graph.input}
-    for tensor in weights:  # large ones without their values, to save time
+    for tensor in weights:  # large weights without their values, to save time
         if prod(tensor.dims) <= _SMALL_WEIGHT:
             bare.graph.initializer.append(tensor)
         elif tensor.name not in listed:
@@ -243,7 +246,11 @@ def infer_shapes(
 
 
 def refuse_scaled(model: onnx.ModelProto, sides: Size) -> None:
-    """Refuse constants that are the size itself, by which boxes are scaled or maps resized."""
+    """Check that no constant contains the size, e.g. to scale boxes or to resize maps.
+
+    Raises:
+        UnsupportedModel: a constant contains the size.
+    """
     old = [side for side in sides if side > 1]
     marks = {*old, *(1 / side for side in old)}
     constants = constants_of(model)
@@ -276,7 +283,7 @@ def _run(model: onnx.ModelProto, image: TensorSpec, size: Size) -> None:
 
 
 def _common(before: tuple[int, ...], now: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the lengths that are the same at both sizes, and -1 for others."""
+    """Return the lengths that are equal at both sizes, and -1 for the others."""
     if now is None or len(now) != len(before):
         return (-1,) * len(before)
     return tuple(n if n == m else -1 for n, m in zip(before, now, strict=True))
@@ -308,7 +315,7 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _refresh_shapes(model: onnx.ModelProto, shapes: Shapes) -> onnx.ModelProto:
-    """Drop the shapes of inner tensors, and state those of the outputs anew, but for the batch."""
+    """Drop the shapes of inner tensors, and set the shapes of outputs, except the batch."""
     for value in model.graph.output:
         dims = value.type.tensor_type.shape.dim
         known = shapes.get(value.name, (-1,) * len(dims))

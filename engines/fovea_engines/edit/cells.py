@@ -1,4 +1,4 @@
-"""Values of a graph that follow from the size of its image: lengths, and tables of cells."""
+"""Values of a graph that depend on the image size: lengths, and tables with a value per cell."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from fovea_engines.session import Array
 Size: TypeAlias = tuple[int, int]
 """Height and width of the image, pixels; multiples of the strides."""
 
-# A pixel or a cell counts 1. What is smaller is scaled by the size, as a centre from 0 to 1 is.
+# Smallest step of a table, in pixels or cells. A smaller step comes from a table that is scaled by
+# the size, e.g. with centres from 0 to 1.
 _MIN = 0.25
 
 
 class Sides:
-    """Writes how many rows and columns of cells the image has, as scalars of int64."""
+    """Writes nodes that compute the numbers of rows and columns of cells, as int64 scalars."""
 
     def __init__(self, write: Writer, image: str, axis: int) -> None:
         self.write = write
@@ -29,7 +30,7 @@ class Sides:
         self._made: dict[tuple[int, ...], str] = {}
 
     def count(self, stride: int, axis: int) -> str:
-        """Return the rows (axis 0) or columns (axis 1) of a level."""
+        """Return the number of rows (axis 0) or columns (axis 1) of a level."""
         if (stride, axis) not in self._made:
             shape = self._made.setdefault((), self.write("Shape", self._image))
             pixels = self.write("Gather", shape, np.array(self._axis + axis))
@@ -37,7 +38,7 @@ class Sides:
         return self._made[stride, axis]
 
     def numbers(self, stride: int, axis: int, dtype: str, after: int) -> str:
-        """Return the numbers of all rows or columns, in a tensor with `after` more axes."""
+        """Return the indices of all rows or columns, as a tensor with `after` additional axes."""
         end = self.count(stride, axis)
         found = self.write.cast(self.write("Range", np.array(0), end, np.array(1)), dtype)
         return self.write("Reshape", found, np.array([-1, *[1] * after]))
@@ -45,7 +46,13 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """A number of cells of levels, `times` over; or of the rows or columns of one."""
+    """A length that depends on the image size.
+
+    Attributes:
+        strides: strides of its levels, pixels.
+        of: counts the rows, columns or cells of the levels.
+        times: factor, e.g. the number of boxes per cell.
+    """
 
     strides: tuple[int, ...]
     of: Literal["rows", "columns", "cells"] = "cells"
@@ -58,7 +65,7 @@ class Length:
         )
 
     def write(self, sides: Sides) -> str:
-        """Write it, as a tensor of one number."""
+        """Write the length as a tensor with one number."""
         write, total = sides.write, ""
         for stride in self.strides:
             count, *more = (sides.count(stride, axis) for axis in self._axes)
@@ -74,20 +81,20 @@ class Length:
 
 
 class Sized(Protocol):
-    """A value that takes the place of a constant."""
+    """A value that replaces a constant."""
 
     def at(self, size: Size) -> Array:
         """Return the value for an image."""
         ...
 
     def write(self, sides: Sides) -> str:
-        """Write its computation; return the tensor."""
+        """Write nodes that compute the value; return the name of the tensor."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A list of int64, such as the shape that a Reshape makes."""
+    """A list of int64 numbers, e.g. the target shape of a Reshape."""
 
     entries: tuple[int | Length, ...]
 
@@ -96,14 +103,14 @@ class Numbers:
         return np.array([e if isinstance(e, int) else e.at(size) for e in self.entries], np.int64)
 
     def write(self, sides: Sides) -> str:
-        """Write it; parts that do not depend on the size are constants."""
+        """Write the list; parts that do not depend on the size are constants."""
         parts = [np.array([e]) if isinstance(e, int) else e.write(sides) for e in self.entries]
         return sides.write("Concat", *parts, axis=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Level:
-    """A table of one level: `base` + row * `by_row` + column * `by_column`, [..., 1, 1, ...]."""
+    """The table of one level: `base` + row * `by_row` + column * `by_column`, [..., 1, 1, ...]."""
 
     stride: int
     axis: int
@@ -134,9 +141,10 @@ class _Level:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A value for each cell of a grid, of which rows and columns are `axis` and the next.
+    """A value for each cell of a grid. Rows are along `axis`, columns along the next axis.
 
-    With `flat` they are one axis, `axis` of `shape`, in which all levels follow each other.
+    If `flat` is a shape, rows and columns are one axis, `axis` of this shape, and all levels follow
+    each other.
     """
 
     levels: tuple[_Level, ...]
@@ -151,7 +159,7 @@ class Table:
         return np.concatenate([table.reshape(self.flat) for table in tables], self.axis)
 
     def write(self, sides: Sides) -> str:
-        """Write its computation."""
+        """Write nodes that compute the table; return the name of the tensor."""
         tables = [level.write(sides) for level in self.levels]
         if self.flat is None:
             return tables[0]
@@ -160,16 +168,16 @@ class Table:
 
 
 def plane_table(values: Array, axis: int, stride: int) -> Table | None:
-    """Return the table that has these values, with rows along `axis`; None if there is none."""
+    """Return the table with these values, with rows along `axis`; None if there is none."""
     level = _level(values, axis, stride)
     return None if level is None else Table((level,), axis, None)
 
 
 def flat_table(values: Array, axis: int, length: Length, size: Size) -> Table | None:
-    """Return the table of a number of cells that has these values along an axis, if there is one.
+    """Return the table with these values in one axis of cells; None if there is none.
 
-    Levels may go from fine to coarse or back, and the boxes of a cell may be neighbours, or lie a
-    level apart.
+    Levels may be ordered from fine to coarse or from coarse to fine. The boxes of a cell may be
+    neighbours, or a whole level apart.
     """
     shape = (*values.shape[:axis], -1, *values.shape[axis + 1 :])
     for strides in (length.strides, length.strides[::-1]):
@@ -195,7 +203,7 @@ def _levels(
 
 
 def _level(values: Array, axis: int, stride: int) -> _Level | None:
-    """Return the level that has exactly these values; None where they follow no such rule."""
+    """Return the level with exactly these values, or None if they do not follow the rule."""
     rows, columns = values.shape[axis : axis + 2]
     if rows < 2 or columns < 2 or values.dtype.kind not in "fi":
         return None

@@ -1,4 +1,4 @@
-"""Checks an edited model against the one before: both run on the same values."""
+"""Compares an edited model with the original: both run on the same values."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import Array
 from fovea_preprocess.errors import Disagreement, InvalidModel, UnsupportedModel
 
-_MAX = 0.01  # of the largest value of an output, as the check of a build allows
+_MAX = 0.01  # relative to an output's largest value; the check of a build has the same limit
 
 
 def check(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, float | None]:
-    """Run both models on values that mean the same, and compare all outputs of the edited one.
+    """Run both models on equivalent values, and compare all outputs of the edited model.
 
     Args:
-        before: the model that was edited.
-        edited: what became of it.
+        before: the original model.
+        edited: the edited model, and how to compare it.
         feed: arrays for the inputs of `before`.
 
     Returns:
-        Arrays for the inputs of the edited model, and the largest difference of an output; None
-        where the model before cannot take what the edited one takes.
+        Arrays for the inputs of the edited model, and the largest difference of an output. The
+        difference is None if the original cannot process inputs of the edited model.
 
     Raises:
         InvalidModel: the edited model is not valid ONNX.
         UnsupportedModel: ONNX Runtime cannot run it.
-        Disagreement: it computes something else; the message names the first node that does.
+        Disagreement: it computes other results; the message has the first different node.
     """
     after = edited.model
     _validate(before, edited)
@@ -76,7 +76,7 @@ def _validate(before: onnx.ModelProto, edited: Edited) -> None:
 
 
 def _inference_error(model: onnx.ModelProto) -> str:
-    """Return the node at which strict shape inference fails; nothing if it does not."""
+    """Return the node at which strict shape inference fails, or ""."""
     try:
         onnx.shape_inference.infer_shapes(name_nodes(model), strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
@@ -85,7 +85,7 @@ def _inference_error(model: onnx.ModelProto) -> str:
 
 
 def _refit(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, bool]:
-    """Return values of the size that the edited model takes, and if the one before takes them."""
+    """Return values in the size of the edited model, and True if the original accepts them."""
     own = {spec.name: spec.shape for spec in graph_inputs(before)}
     now = {edited.origin.get(s.name, s.name): s.shape for s in graph_inputs(edited.model)}
     if all(_fits(feed[name], shape) for name, shape in now.items() if name in own):
@@ -95,7 +95,7 @@ def _refit(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, b
 
 
 def _fits(array: Array, shape: tuple[int, ...]) -> bool:
-    """Ignore the batch: a call takes as many rows as fit."""
+    """Compare shapes without the batch, because a call takes as many rows as fit."""
     return all(n in (-1, length) for length, n in zip(array.shape[1:], shape[1:], strict=True))
 
 
@@ -113,7 +113,7 @@ def _rows(model: onnx.ModelProto, feed: Feed) -> int:
 
 
 def _first_other(before: onnx.ModelProto, edited: Edited, feed: Feed, taken: Feed) -> str:
-    """Describe the first node that computes something else, from all inner tensors."""
+    """Describe the first node that computes other values, from all inner tensors."""
     was = {name for node in before.graph.node for name in node.output}
     nodes = {name: node for node in edited.model.graph.node for name in node.output if name in was}
     nodes.pop("", None)
@@ -129,13 +129,13 @@ def _first_other(before: onnx.ModelProto, edited: Edited, feed: Feed, taken: Fee
 
 
 def _follows(want: Sequence[Array], have: Sequence[Array]) -> bool:
-    """Return True if calls agree side by side, along any dimension, or are the same in each."""
+    """Return True if the calls agree when joined along any dimension, or if all calls are equal."""
     joined = any(_agree(_join(want, i), _join(have, i)) for i in range(max(1, want[0].ndim)))
     return joined or all(_agree(want[0], one) for one in (*want, *have))
 
 
 def _same(want: Sequence[Array], have: Sequence[Array], rows: int) -> bool:
-    """Return True if outputs agree; where calls are joined, each has as many rows as went in."""
+    """Return True if outputs agree. Joined calls must also have one row per input row."""
     one, other = _join(want), _join(have)
     joined = len(want) != len(have)
     return _agree(one, other) and (not joined or one.shape[:1] == (rows,))
@@ -146,7 +146,7 @@ def _join(arrays: Sequence[Array], axis: int = 0) -> Array:
         return arrays[0]
     try:
         return np.concatenate(arrays, axis)
-    except ValueError:  # of lengths that depend on the values
+    except ValueError:  # lengths that depend on the values
         return arrays[0]
 
 
@@ -158,7 +158,7 @@ def _agree(want: Array, have: Array) -> bool:
 
 
 def _difference(want: Array, have: Array) -> float:
-    """Return the largest difference; infinite where shapes, or what is no number, differ."""
+    """Return the largest difference; inf if shapes, NaN positions or non-numeric values differ."""
     if want.shape != have.shape:
         return np.inf
     other = (want != have) & ~((want != want) & (have != have))

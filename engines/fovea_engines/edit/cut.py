@@ -12,20 +12,20 @@ from fovea_engines.onnx_graph.tensors import graph_inputs
 from fovea_engines.onnx_graph.wiring import subgraphs, tensors_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
-_IR_VERSION = 4  # the first in which weights need not be inputs as well
+_IR_VERSION = 4  # first version in which weights need not be listed as inputs
 
 
 def cut(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> Edited:
-    """Keep what leads from some tensors to others.
+    """Keep only the nodes between some tensors and others.
 
     Args:
-        model: is not changed.
-        inputs: tensors that become the inputs; none keeps the model's, as far as they are needed.
-        outputs: tensors that become the outputs; none keeps the model's.
+        model: the model; it is not changed.
+        inputs: tensors that become the inputs; empty keeps the inputs that are needed.
+        outputs: tensors that become the outputs; empty keeps all outputs.
 
     Raises:
-        InvalidOption: a tensor is unknown, nothing lies between them, or an output depends on
-            more than the inputs.
+        InvalidOption: a tensor is unknown, nothing is between them, or an output depends on further
+            inputs.
         UnsupportedModel: the element type of a tensor is unknown.
     """
     own = [spec.name for spec in graph_inputs(model)]
@@ -83,7 +83,7 @@ def _extract(model: onnx.ModelProto, inputs: list[str], outputs: list[str]) -> o
                 f"it cannot be cut there ({error}): the element type of a tensor behind an "
                 "operator that ONNX does not know is unknown; cut before that"
             ) from error
-        # The extractor overlooks what only branches read.
+        # The extractor does not follow tensors that only branches read.
         read = set().union(*map(_list_inputs, part.graph.node))
         missing = (read & computed).difference(inputs, *(node.output for node in part.graph.node))
         if not missing:
@@ -98,7 +98,11 @@ def _extract(model: onnx.ModelProto, inputs: list[str], outputs: list[str]) -> o
 
 
 def _check_reach(part: onnx.ModelProto, own: Sequence[str]) -> None:
-    """Refuse new inputs that are not used, or that do not suffice."""
+    """Check that the new inputs are used, and that they are sufficient.
+
+    Raises:
+        InvalidOption: an input is unused or missing.
+    """
     given = {value.name for value in part.graph.input}
     read = set().union(*map(_list_inputs, part.graph.node))
     missing = read.intersection(own) - given
@@ -110,7 +114,7 @@ def _check_reach(part: onnx.ModelProto, own: Sequence[str]) -> None:
             f"{name}, or cut at a tensor through which everything goes"
         )
     idle = given - read
-    if idle and part.graph.node:  # without a node the cut leaves nothing at all
+    if idle and part.graph.node:  # without any node, the caller reports an empty cut
         raise InvalidOption(
             f"no output depends on {', '.join(sorted(idle))}: leave --input "
             f"{min(idle)} out, or name an --output behind it"

@@ -1,4 +1,4 @@
-"""Describes the result of an edit, and explains names that a graph does not have."""
+"""Describes the result of an edit, and explains unknown names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 3
 
 
 def infer(model: onnx.ModelProto) -> onnx.GraphProto:
-    """Return the graph with all shapes that follow from its inputs, none that the file states."""
+    """Return the graph with all shapes inferred from its inputs, ignoring shapes in the file."""
     bare = copy_model(model)
     del bare.graph.value_info[:]
     for value in bare.graph.output:
@@ -25,7 +25,7 @@ def infer(model: onnx.ModelProto) -> onnx.GraphProto:
 
 
 def refresh(model: onnx.ModelProto) -> None:
-    """Drop the shapes of inner tensors, and state those of the outputs anew."""
+    """Drop the shapes of inner tensors, and infer the shapes of the outputs again."""
     for value, better in zip(model.graph.output, infer(model).output, strict=True):
         rank = len(value.type.tensor_type.shape.dim)
         value.type.CopyFrom(better.type)
@@ -36,7 +36,11 @@ def refresh(model: onnx.ModelProto) -> None:
 
 
 def first_input(model: onnx.ModelProto) -> TensorSpec:
-    """Return the input that takes the image; UnsupportedModel if it has no dimensions."""
+    """Return the image input.
+
+    Raises:
+        UnsupportedModel: the first input has no dimensions.
+    """
     inputs = graph_inputs(model)
     if not inputs or not inputs[0].shape:
         raise UnsupportedModel("the model's first input has no shape: export it with one")
@@ -44,13 +48,13 @@ def first_input(model: onnx.ModelProto) -> TensorSpec:
 
 
 def has_batch(spec: TensorSpec) -> bool:
-    """Return True unless the first dimension is a channel, as in torchvision's [3, h, w]."""
+    """Return False if the first dimension is a channel, as in torchvision's [3, h, w]."""
     return len(spec.shape) > 1 and not (len(spec.shape) == 3 and spec.shape[0] == 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Converts the values of an input: `raw` those before an edit to those now, `cooked` back."""
+    """Converts values of an input: `raw` from before the edit to after it, `cooked` back."""
 
     raw: Callable[[Array], Array]
     cooked: Callable[[Array], Array]
@@ -58,16 +62,18 @@ class Values:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edited:
-    """An edited model, and how to compare it with the one before.
+    """An edited model, and how to compare it with the original.
 
     Attributes:
-        what: what was done, for people.
-        origin: the tensor before of an input or output; those that kept their names are left out.
-        values: of inputs that take other values than before.
-        keeps: the outputs must be the same as before; False where the edit is to change them.
-        together: rows are computed in one call now that were not before.
-        advice: what to do if the model cannot run, or computes something else.
-        judge: the same network for what both take, where one does not take what the other does.
+        model: the edited model.
+        what: description of the edit, for people.
+        origin: new name of an input or output -> its original tensor; unchanged names are left out.
+        values: input -> conversion, for inputs whose values change.
+        keeps: True if the outputs must not change.
+        together: True if rows are now computed in one call that were separate calls before.
+        advice: what to do if the model cannot run, or computes other results.
+        judge: a version of the network that accepts the inputs of both, for comparison if neither
+            accepts the inputs of the other.
     """
 
     model: onnx.ModelProto
@@ -88,14 +94,18 @@ def copy_model(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def expect(name: str, known: Iterable[str], kind: str) -> None:
-    """Raise InvalidOption, with the nearest names, where a name is not a known one."""
+    """Check that a name is known.
+
+    Raises:
+        InvalidOption: the name is unknown; the message suggests similar names.
+    """
     names = list(known)
     if name not in names:
         raise InvalidOption(f"the model has no {kind} {name!r}{nearest(name, names)}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a question about the known names that are most like a name; empty if none is."""
+    """Return a question that suggests the most similar known names, or ""."""
     names = list(known)
     near = get_close_matches(name, names, _SHOWN, cutoff=0.5)
     if not near and len(names) <= _SHOWN:

@@ -1,7 +1,7 @@
-"""Sets the shape of a graph's input: its batch, and the size of its images.
+"""Sets the shape of a graph's input: its batch size, and the size of its images.
 
-Either may also stand in constants: a batch in the shapes of Reshape and Resize, which are freed of
-it, and a size in grids, which are computed anew, and in scales, which are refused.
+Constants may also contain them. A batch size in the shapes of Reshape and Resize is removed. A size
+in grids is computed again, and a size in scales is rejected.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ from fovea_engines.onnx_graph.wiring import attribute, constants_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 _Shape: TypeAlias = tuple[int, ...]
-# Shapes are inferred with so many times the rows: no length is a multiple of it by chance.
+# Factor of the batch size for shape inference. It is prime and large, so no length is a multiple of
+# it by chance.
 _PRIME = 7919
 _DYNAMIC = "batch"
-# Tasks of models whose boxes are of cells.
+# Tasks of models whose boxes belong to cells.
 _ON_CELLS = ("detect", "segment", "pose", "obb")
-_SMALL_WEIGHT = 64  # values, which may be a shape
+_SMALL_WEIGHT = 64  # largest number of values of a weight that may be a shape
 
 
 def set_batch(model: onnx.ModelProto, batch: int | None) -> Edited:
-    """Set the number of rows of inputs and outputs; None makes it dynamic.
+    """Set the batch size of inputs and outputs; None makes it dynamic.
 
-    Whether every row is still computed as it is alone shows when the model is run.
+    Only running the model shows if every row still has the same results as alone.
 
     Raises:
-        UnsupportedModel: the first input has no batch.
+        UnsupportedModel: the first input has no batch dimension.
     """
     first = first_input(model)
     if not has_batch(first):
@@ -68,7 +69,7 @@ def set_batch(model: onnx.ModelProto, batch: int | None) -> Edited:
 
 
 def _rows(value: onnx.ValueInfoProto) -> int:
-    """Return the first dimension, -1 where it is dynamic; 0 for a scalar."""
+    """Return the first dimension: -1 if it is dynamic, 0 for a scalar."""
     dims = value.type.tensor_type.shape.dim
     return (dims[0].dim_value or -1) if dims else 0
 
@@ -82,16 +83,16 @@ def _set_rows(value: onnx.ValueInfoProto, batch: int | None) -> None:
 
 
 def _free_constants(model: onnx.ModelProto, old: int) -> None:
-    """Make Reshape and Resize take any number of rows, as far as the graph shows how."""
+    """Make Reshape and Resize accept any batch size, if the graph shows how."""
     before = _shapes(model, old, 1)
     _free_resizes(model, before)
-    # What follows a Reshape is known once that is right, so there is one in each round.
+    # Each round changes one Reshape, because the shapes after it are then inferred again.
     while _free_reshape(model, before, _shapes(model, old, _PRIME), abs(old)):
         pass
 
 
 def _shapes(model: onnx.ModelProto, old: int, times: int) -> dict[str, _Shape]:
-    """Infer shapes, -1 where unknown, with so many times the rows; a dynamic batch is one row."""
+    """Infer shapes with `times` the batch size; -1 means unknown. A dynamic batch counts as 1."""
     bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     bare.functions.extend(model.functions)
     bare.graph.node.extend(model.graph.node)
@@ -102,7 +103,7 @@ def _shapes(model: onnx.ModelProto, old: int, times: int) -> dict[str, _Shape]:
         if value.name not in weights and _rows(value) == old:
             _set_rows(value, abs(old) * times)
     listed = {value.name for value in bare.graph.input}
-    for name, tensor in weights.items():  # large ones without their values, to save time
+    for name, tensor in weights.items():  # large weights without their values, to save time
         if prod(tensor.dims) <= _SMALL_WEIGHT:
             bare.graph.initializer.append(tensor)
         elif name not in listed:
@@ -118,7 +119,7 @@ def _shapes(model: onnx.ModelProto, old: int, times: int) -> dict[str, _Shape]:
 def _free_reshape(
     model: onnx.ModelProto, before: Mapping[str, _Shape], now: Mapping[str, _Shape], batch: int
 ) -> bool:
-    """Rewrite the first constant shape that does not follow the rows; False if all do."""
+    """Rewrite the first constant shape that does not follow the batch; return False if all do."""
     constants = constants_of(model)
     for node in model.graph.node:
         if node.op_type != "Reshape" or node.input[1] not in constants:
@@ -135,7 +136,7 @@ def _free_reshape(
         shape = to_array(constants[node.input[1]]).tolist()
         same = axis < len(taken) and taken[: axis + 1] == made[: axis + 1]
         if same and not attribute(node, "allowzero", 0):
-            shape[axis] = 0  # copied from the input; what is inferred elsewhere remains so
+            shape[axis] = 0  # 0 copies the length of the input; an inferred -1 elsewhere can stay
         else:
             shape = [*made[:axis], -1, *made[axis + 1 :]]
         model.graph.initializer.append(from_array(np.array(shape, np.int64), name))
@@ -145,10 +146,10 @@ def _free_reshape(
 
 
 def _axis(taken: _Shape, more: _Shape, made: _Shape, batch: int) -> int | None:
-    """Return the dimension of a Reshape's result that the rows must lead, if there is one.
+    """Return the dimension of a Reshape's output that contains the batch, or None.
 
-    Values keep their order. The rows lie outermost in the dimension that grew, so they do in the
-    dimension of the result that as many values lie around.
+    A Reshape keeps the order of values. The batch is outermost in the input dimension that grew. So
+    it is in the output dimension with the same product of outer dimensions.
     """
     grown = [axis for axis, (a, b) in enumerate(zip(taken, more, strict=False)) if a != b]
     if len(grown) != 1 or -1 in (*taken, *made) or more[grown[0]] != taken[grown[0]] * _PRIME:
@@ -161,10 +162,10 @@ def _axis(taken: _Shape, more: _Shape, made: _Shape, batch: int) -> int | None:
 
 
 def _free_resizes(model: onnx.ModelProto, before: Mapping[str, _Shape]) -> None:
-    """Give a Resize scales in place of its constant sizes; the scale of the rows is 1.
+    """Replace the constant sizes of a Resize by scales; the scale of the batch is 1.
 
-    ONNX defines a scale as the quotient of the sizes, and the size it leads to as rounded down
-    (Resize-19): where that is the same size, so are the values.
+    ONNX defines a scale as the quotient of the sizes, and rounds the resulting size down
+    (Resize-19). If the resulting size is the same, the values are the same.
     """
     constants = constants_of(model)
     for node in model.graph.node:
@@ -184,14 +185,16 @@ def _free_resizes(model: onnx.ModelProto, before: Mapping[str, _Shape]) -> None:
 
 
 def set_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> Edited:
-    """Set (height, width) of the image, in pixels, and in the metadata's `imgsz`; None is any.
+    """Set the image size (height, width) in pixels, and the metadata's `imgsz`;
 
-    Constants of the size there was, as of a grid, are computed anew. Those whose shape does not fit
-    for another reason show when the model is run.
+    None means any size.
+
+    Constants of the old size, e.g. of a grid, are computed again. Other constants that do not fit
+    are only detected when the model runs.
 
     Raises:
-        InvalidOption: a stride of the metadata, or of a detector, does not divide the size.
-        UnsupportedModel: the input takes no image, or a constant follows no rule that is known.
+        InvalidOption: the size is not a multiple of the stride of the metadata or detector.
+        UnsupportedModel: the input is not an image, or a constant follows no known rule.
     """
     metadata = metadata_of(model)
     if size is not None and "stride" in metadata:
@@ -229,7 +232,7 @@ def _check_sides(size: tuple[int, int], stride: int, origin: str) -> None:
 
 
 def _dynamic(found: AnySize) -> onnx.ModelProto | None:
-    """Return the network for any size, which is compared with both; None if it cannot be made."""
+    """Return the network for any size, to compare both models with; None if it cannot be made."""
     try:
         return found.dynamic()
     except UnsupportedModel:

@@ -1,4 +1,4 @@
-"""Changes what a graph is called: its inputs and outputs, its operators, and its metadata."""
+"""Changes names in a graph: inputs and outputs, operators, and metadata."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ _DEFAULT_DOMAIN = ("", "ai.onnx")
 
 
 def rename(model: onnx.ModelProto, names: Mapping[str, str]) -> Edited:
-    """Give inputs and outputs other names, all at once; two may exchange theirs.
+    """Rename inputs and outputs at the same time, so two may exchange their names.
 
-    The metadata keep the names of outputs that were others: a new one does not tell the exporter.
+    The metadata keep the original names of outputs, because the new names do not identify the
+    exporter.
 
     Raises:
-        InvalidOption: an old name is neither an input nor an output, or a new one is taken.
+        InvalidOption: an old name is neither an input nor an output, or a new name is taken.
     """
     outer = [*(spec.name for spec in graph_inputs(model)), *(v.name for v in model.graph.output)]
     for old in names:
@@ -58,11 +59,11 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 
 def replace_operators(model: onnx.ModelProto, operators: Mapping[str, str]) -> Edited:
-    """Let other operators compute what nodes of some operators did, with inputs and attributes.
+    """Replace the operators of nodes, and keep their inputs and attributes.
 
     Raises:
-        InvalidOption: the model has no such operator, its operator set has not the new one, or
-            that takes other inputs or attributes.
+        InvalidOption: the model does not have the operator, its opset lacks the new operator, or
+            the new operator has other inputs or attributes.
     """
     result = copy_model(model)
     nodes = [node for node in result.graph.node if node.domain in _DEFAULT_DOMAIN]
@@ -115,7 +116,7 @@ def _check(node: onnx.NodeProto, schema: defs.OpSchema) -> None:
 
 
 def strip_metadata(model: onnx.ModelProto) -> Edited:
-    """Remove the exporter's key-value pairs and every description, also of nodes."""
+    """Remove the exporter's key-value pairs and all descriptions, also of nodes."""
     result = copy_model(model)
     for part in (result.graph, *result.graph.node, *result.graph.input, *result.graph.output):
         del part.metadata_props[:]
@@ -129,7 +130,7 @@ def strip_metadata(model: onnx.ModelProto) -> Edited:
 
 
 def write_metadata(model: onnx.ModelProto, entries: Mapping[str, str]) -> Edited:
-    """Add key-value pairs, or replace those of the same key."""
+    """Add key-value pairs to the metadata, or replace existing pairs with the same key."""
     result = copy_model(model)
     set_model_props(result, metadata_of(model) | dict(entries))
     return Edited(result, f"metadata: {', '.join(entries)} written")

@@ -1,4 +1,4 @@
-"""Adds a normalisation to the input of a graph, or drops the one that is there."""
+"""Adds a normalisation to the input of a graph, or removes an existing one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 @dataclass(frozen=True, slots=True)
 class Normalisation:
-    """A value v becomes (v * scale - mean) / std; mean and std are one number, or one a channel."""
+    """A value v becomes (v * scale - mean) / std.
+
+    `mean` and `std` have one number for all channels, or one number per channel.
+    """
 
     scale: float = 1.0
     mean: tuple[float, ...] = (0.0,)
@@ -32,7 +35,11 @@ class Normalisation:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse SCALE[,MEAN[,STD]], such as "1/255,0.485:0.456:0.406,0.229:0.224:0.225"."""
+        """Parse SCALE[,MEAN[,STD]], such as "1/255,0.485:0.456:0.406,0.229:0.224:0.225".
+
+        Raises:
+            InvalidOption: the text is not a normalisation.
+        """
         try:
             parts = [tuple(map(_number, part.split(":"))) for part in text.split(",")]
             [[scale], mean, std] = parts + [(0.0,), (1.0,)][len(parts) - 1 :]
@@ -49,11 +56,11 @@ class Normalisation:
 def add_normalisation(
     model: onnx.ModelProto, wanted: Normalisation, *, uint8: bool = False
 ) -> Edited:
-    """Let a model normalise its first input, which takes 0 to 255 as floats, or as uint8.
+    """Add a normalisation to a model. Its first input then accepts 0 to 255, as floats or uint8.
 
     Raises:
         InvalidOption: mean or std has another number of channels than the input.
-        UnsupportedModel: the input is not of float32 or float16.
+        UnsupportedModel: the input is neither float32 nor float16.
     """
     image = first_input(model)
     if image.dtype not in ("float32", "float16"):
@@ -61,7 +68,7 @@ def add_normalisation(
             f"input {image.name} is of {image.dtype}: a normalisation can be added to float32 and "
             "float16; drop the one that is there with --drop-normalize"
         )
-    # (v - mean / scale) / (std / scale): 255 is exact in float32, and 1 / 255 is not.
+    # Computed as (v - mean / scale) / (std / scale): 255 is exact in float32, but 1 / 255 is not.
     mean, std = (_per_channel(image, n) / wanted.scale for n in (wanted.mean, wanted.std))
     mean, std = mean.astype(np.float32), std.astype(np.float32)
     inner = f"{image.name}/normalised"
@@ -71,7 +78,7 @@ def add_normalisation(
     if uint8:
         value.type.tensor_type.elem_type = TensorProto.UINT8
     write = Writer(image.name)
-    # Float16 holds 0 to 255, but not every normalised value.
+    # Computed in float32: float16 holds 0 to 255 exactly, but not every normalised value.
     row = image.name
     if uint8 or image.dtype != "float32":
         row = write.cast(row, "float32")
@@ -118,10 +125,12 @@ def _per_channel(image: TensorSpec, numbers: Sequence[float]) -> Array:
 
 
 def drop_normalisation(model: onnx.ModelProto) -> Edited:
-    """Remove the arithmetic with constants with which a model begins; its input takes the result.
+    """Remove the arithmetic with constants at the beginning of a model.
+
+    The input then accepts the result of this arithmetic.
 
     Raises:
-        UnsupportedModel: there is none before anything else is done with the input.
+        UnsupportedModel: the model does not begin with such arithmetic.
     """
     image = first_input(model).name
     front, operations = leading_arithmetic(model, image)
@@ -133,6 +142,6 @@ def drop_normalisation(model: onnx.ModelProto) -> Edited:
         )
     others = [spec.name for spec in graph_inputs(model)[1:]]
     bare = cut(model, [front, *others], []).model
-    # The name is free, as nothing else read the input.
+    # The name is free, because no other node reads the input.
     result = rename(bare, {front: image}).model
     return Edited(result, f"drop normalisation: {', '.join(operations)}", {image: front})

@@ -1,4 +1,4 @@
-"""Says of each node what must take the place of its constants at another size of the image."""
+"""Finds the values that replace a node's constants at another image size."""
 
 from __future__ import annotations
 
@@ -27,16 +27,24 @@ _ELEMENTWISE = frozenset(
 
 
 _NO_RULE = "no rule is known for the size of the image"
-_ANY_START = 2  # a place that is no level's: strided slices of an image start at 0 and 1
+_ANY_START = 2  # up to this, a position is not the end of a level: strided slices start at 0 or 1
 
 
 class Unknown(Exception):
-    """A constant of a node follows no rule that is known."""
+    """A constant of a node follows no known rule."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resizable:
-    """Constants of a graph, and the shapes of its tensors at its own size and at another."""
+    """Constants of a graph, and the shapes of its tensors at its own size and at another size.
+
+    Attributes:
+        constants: values by name.
+        before: shapes at `size`, by name.
+        now: shapes at `other`, by name.
+        size: own size of the graph.
+        other: another size.
+    """
 
     constants: Mapping[str, Array]
     before: Mapping[str, _Shape]
@@ -45,18 +53,24 @@ class Resizable:
     other: Size
 
     def shapes(self, name: str) -> tuple[_Shape, _Shape] | None:
-        """Return the shapes of a computed tensor; None for others, and where they are unknown."""
+        """Return the shapes of a computed tensor at both sizes;
+
+        None for constants or unknown shapes.
+        """
         before, now = self.before.get(name), self.now.get(name)
         if name in self.constants or before is None or now is None or len(before) != len(now):
             return None
         return None if -1 in before or -1 in now else (before, now)
 
     def length(self, before: int, now: int | None = None) -> Length | None:
-        """Return the number of cells that is `before`, and `now` at the other size."""
+        """Return the number of cells that is `before` at the own size, and `now` at the other."""
         return _lengths(self.size, self.other).get((before, now))
 
     def side(self, length: int) -> Length | None:
-        """Return the rows or columns of a level that are `length`; None where both are."""
+        """Return the rows or columns of a level that equal `length`;
+
+        None if the choice is ambiguous.
+        """
         found = [
             one
             for stride in _STRIDES
@@ -66,7 +80,7 @@ class Resizable:
         return found[0] if len(found) == 1 else None
 
     def sides(self, rows: int, columns: int) -> tuple[Length, Length] | None:
-        """Return the rows and columns of a level that has so many."""
+        """Return the rows and columns of the level with these numbers, or None."""
         for stride in _STRIDES:
             pair = Length((stride,), "rows"), Length((stride,), "columns")
             if (rows, columns) == tuple(each.at(self.size) for each in pair):
@@ -76,7 +90,7 @@ class Resizable:
 
 @cache
 def _lengths(size: Size, other: Size) -> Mapping[tuple[int, int | None], Length]:
-    """Return numbers of cells by their values at two sizes, and by the first; few levels first."""
+    """Return numbers of cells by values at both sizes, or at the first; fewest levels first."""
     found: dict[tuple[int, int | None], Length] = {}
     for count, times, first in product(
         range(1, _MAX_LEVELS + 1), range(1, _MAX_ANCHORS + 1), range(len(_STRIDES))
@@ -89,7 +103,11 @@ def _lengths(size: Size, other: Size) -> Mapping[tuple[int, int | None], Length]
 
 
 def node_values(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """Yield inputs of a node by their numbers, and what they must be; raises Unknown."""
+    """Yield (index of an input, value that it needs) of a node.
+
+    Raises:
+        Unknown: a constant follows no known rule.
+    """
     if (find := _RULES.get(node.op_type)) is not None:
         yield from find(grid, node)
 
@@ -99,7 +117,7 @@ def _describe_node(node: onnx.NodeProto) -> str:
 
 
 def _reshape(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """Values keep their order, so dimensions of equal products belong together."""
+    """A Reshape keeps the order of values, so dimensions with equal products belong together."""
     target, shapes = grid.constants.get(node.input[1]), grid.shapes(node.input[0])
     made = grid.before.get(node.output[0], ())
     if target is None or shapes is None or -1 in made or shapes[0] == shapes[1]:
@@ -113,7 +131,8 @@ def _reshape(grid: Resizable, node: onnx.NodeProto) -> _Values:
     left = [place for place in follow if entries[place] not in (0, -1)]
     for place, entry in enumerate(entries if left else ()):
         if entry == -1 and place not in follow:
-            # The batch, in most files: it is copied, so that another may be inferred.
+            # This is the batch in most files. It is copied from the input, so that another -1 is
+            # possible.
             same = taken[: place + 1] == made[: place + 1] and not attribute(node, "allowzero", 0)
             entries[place] = 0 if same else made[place]
     if len(left) == 1 and -1 not in entries:
@@ -127,7 +146,7 @@ def _reshape(grid: Resizable, node: onnx.NodeProto) -> _Values:
 
 
 def _pairs(grid: Resizable, made: _Shape, places: Sequence[int]) -> dict[int, Length | None]:
-    """Return rows and columns of the levels of which both are neighbours in a shape."""
+    """Return rows and columns for neighbouring dimensions that are the sides of a level."""
     found: dict[int, Length | None] = {}
     for place, after in pairwise(places):
         if after == place + 1 and (sides := grid.sides(made[place], made[after])) is not None:
@@ -136,7 +155,7 @@ def _pairs(grid: Resizable, made: _Shape, places: Sequence[int]) -> dict[int, Le
 
 
 def _groups(taken: _Shape, made: _Shape) -> Iterator[tuple[slice, slice]]:
-    """Yield the least runs of dimensions of both shapes that have equal products."""
+    """Yield the shortest runs of dimensions in both shapes with equal products."""
     i = j = 0
     while i < len(taken) and j < len(made):
         first, start = i, j
@@ -153,7 +172,7 @@ def _groups(taken: _Shape, made: _Shape) -> Iterator[tuple[slice, slice]]:
 def _find_following(
     grid: Resizable, node: onnx.NodeProto, made: _Shape, outs: slice, product: int
 ) -> dict[int, Length | None]:
-    """Return the dimensions of a run that follow the size, and how."""
+    """Return the dimensions of a run that depend on the size, each with its rule."""
     places = [place for place in range(outs.start, outs.stop) if made[place] != 1]
     if len(places) == 1:
         return {places[0]: grid.length(made[places[0]], product) or grid.side(made[places[0]])}
@@ -182,7 +201,7 @@ def _elementwise(grid: Resizable, node: onnx.NodeProto) -> _Values:
 
 
 def _concat(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """A constant is as long as the tensors that it is joined with, but along the axis."""
+    """A constant has the lengths of the tensors that it is joined with, except along the axis."""
     computed = next((s for name in node.input if (s := grid.shapes(name)) is not None), None)
     if computed is None:
         return
@@ -212,7 +231,7 @@ def _table(
 
 
 def _split(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """Parts of an axis that follows the size are levels."""
+    """The parts of an axis that depends on the size are levels."""
     shapes = grid.shapes(node.input[0])
     sizes = grid.constants.get(node.input[1]) if len(node.input) > 1 else None
     axis = attribute(node, "axis", 0)
@@ -221,7 +240,7 @@ def _split(grid: Resizable, node: onnx.NodeProto) -> _Values:
 
 
 def _slice(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """Places in an axis that follows the size are the ends of levels, or its own."""
+    """Positions in an axis that depends on the size are ends of levels, or of the axis."""
     shapes = grid.shapes(node.input[0])
     given = [grid.constants.get(name) for name in node.input[1:4]]
     if shapes is None or any(one is None for one in given):
@@ -239,7 +258,7 @@ def _slice(grid: Resizable, node: onnx.NodeProto) -> _Values:
 
 
 def _resize(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """Sizes of maps are those of a level."""
+    """The sizes of maps are those of a level."""
     sizes = grid.constants.get(node.input[3]) if len(node.input) > 3 else None
     shapes = grid.shapes(node.input[0])
     if sizes is None or shapes is None or shapes[0] == shapes[1]:

@@ -1,4 +1,4 @@
-"""Runs models as they are written, to compare them."""
+"""Runs models exactly as written, to compare them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from fovea_engines.session import Array, TensorSpec
 
 Feed: TypeAlias = Mapping[str, Array]
 
-_SIZE = (320, 320)  # where neither the model nor its metadata says one
-_LENGTH = 16  # of any other dynamic dimension
-_PATCH = 32  # pixels
-# As ONNX Runtime's errors name a node, while it runs and while it loads; and shape inference's.
+_SIZE = (320, 320)  # default image size if neither the model nor its metadata has one
+_LENGTH = 16  # default length of any other dynamic dimension
+_PATCH = 32  # side of a patch, pixels
+# Name of a node in errors of ONNX Runtime at run and at load, and in errors of shape inference.
 _NODE = re.compile(r"Name:'([^']+)'|Node ?(?:\(|:)([^ )]+)|node name: ([^)]+)\)")
 
 
 def sample(model: onnx.ModelProto, rows: int) -> dict[str, Array]:
-    """Return seeded inputs: floats in [0, 1), in patches as on an image; whole numbers to 255.
+    """Return seeded inputs: floats in [0, 1) in patches, like an image; integers from 1 to 255.
 
-    Noise would drive networks far from what they were trained on, where rounding errors grow.
+    Plain noise would drive networks far from their training data, where rounding errors grow.
     """
     random = np.random.default_rng(0)
     size = image_size(metadata_of(model)) or _SIZE
@@ -54,13 +54,17 @@ def _sample(
 def run(
     model: onnx.ModelProto, names: Sequence[str], feed: Feed, *, alone: bool = False
 ) -> dict[str, list[Array]]:
-    """Return the named tensors, also inner ones: an array a call, of as many rows as it takes.
+    """Run a model, and return the named tensors, which may be inner ones.
 
-    With `alone` a dynamic batch is one row: some files state one, and are made for one row.
+    A fixed batch size splits the rows into several calls. With `alone`, a dynamic batch is one row
+    per call: some files declare a dynamic batch, but work only for one row.
+
+    Returns:
+        Name of the tensor -> one array per call.
 
     Raises:
-        UnsupportedModel: ONNX Runtime cannot load or run the model; the message is the node, or
-            its own where that names none.
+        UnsupportedModel: ONNX Runtime cannot load or run the model. The message is the failing
+            node, or ONNX Runtime's own message.
     """
     wanted = [name for name in dict.fromkeys(names) if name not in feed]
     with onnxruntime_errors(partial(find_failing_node, model)):
@@ -71,7 +75,7 @@ def run(
 
 
 def name_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy with a name for every node, which errors show."""
+    """Return a copy in which every node has a name, which errors then show."""
     copy = copy_model(model)
     for node in copy.graph.node:
         node.name = node.name or node.output[0]
@@ -79,7 +83,7 @@ def name_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def find_failing_node(model: onnx.ModelProto, text: str) -> str:
-    """Return the node that an error names, after `name_nodes`; its first line if it names none."""
+    """Return the failing node in an error after `name_nodes`, or the first line of the error."""
     match = _NODE.search(text)
     name = next(filter(None, match.groups())) if match else ""
     node = next((n for n in model.graph.node if name and name in (n.name, *n.output)), None)
@@ -87,7 +91,7 @@ def find_failing_node(model: onnx.ModelProto, text: str) -> str:
 
 
 def _calls(model: onnx.ModelProto, feed: Feed, alone: bool) -> Iterator[dict[str, Array]]:
-    """Yield the rows of a feed in parts of the batch that the model is fixed at."""
+    """Yield the rows of a feed in parts with the batch size of the model."""
     first = first_input(model)
     total = len(feed[first.name])
     batch = (1 if alone else total) if first.shape[0] == -1 else first.shape[0]
