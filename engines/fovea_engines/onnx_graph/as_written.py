@@ -1,4 +1,4 @@
-"""Finds what a file decides of the preprocessing, as its exporter wrote it."""
+"""Reads the preprocessing that a file defines, in the form that its exporter wrote."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from fovea_engines.onnx_graph.tensors import graph_inputs
 from fovea_preprocess.errors import UnsupportedModel
 from fovea_preprocess.spec import Fit
 
-# As ov2onnx names what it writes from the files of OpenVINO's model zoo.
+# Graph name that ov2onnx writes for files of OpenVINO's model zoo.
 _OF_OPENVINO = "from-openvino"
 _RESIZES = {"Resize", "Upsample"}
-# They give the shape of what they get, or features in place of an image.
+# Operators whose results are shapes or features, so no longer an image.
 _ENDS = {"Shape", "Size", "Conv", "ConvInteger", "QLinearConv"}
-# Sides for an input of any size: any that are not square.
+# Sides for an input of any size. They differ, to distinguish stretching from letterboxing.
 _SIDES = 320, 480
-# Sides are whole pixels, which moves an aspect by so much at most.
+# Largest change of an aspect ratio by rounding to whole pixels.
 _ROUNDING = 0.02
 
 
 def add_own_preprocess(head: Recognition, model: onnx.ModelProto) -> Recognition:
-    """Return a head with what the graph decides of its preprocessing.
+    """Return a head with the preprocessing that the graph defines.
 
-    Once the graph is normalised, a resize in it is a constant, and shows nothing.
+    Call it with the original graph: after normalisation, a resize is a constant without
+    information.
     """
     return replace(
         head,
@@ -44,9 +45,9 @@ def add_own_preprocess(head: Recognition, model: onnx.ModelProto) -> Recognition
 
 
 def find_own_fit(model: onnx.ModelProto) -> Fit | None:
-    """Return how a graph as its exporter wrote it resizes images; None where nothing shows it.
+    """Return how the original graph resizes images, or None if that is unknown.
 
-    An image of one size, which is square, shows nothing, nor does a graph that cannot be run.
+    It is unknown for a fixed square image size, and for a graph that cannot be run.
     """
     inputs = graph_inputs(model)
     declared = image_of(inputs)
@@ -78,7 +79,7 @@ def find_own_fit(model: onnx.ModelProto) -> Fit | None:
 
 
 def _find_resized(model: onnx.ModelProto, image: str) -> str | None:
-    """Return what the first resize of the image makes; None where features come first."""
+    """Return the output of the first resize of the image; None if features come first."""
     reached = {image}
     for node in model.graph.node:
         if node.input and node.input[0] in reached and node.op_type not in _ENDS:

@@ -1,6 +1,7 @@
-"""Reads the weights that an ONNX file keeps in files beside it.
+"""Reads the weights that an ONNX file stores in files beside it.
 
-The onnx package refuses symbolic and hard links. The hub of Hugging Face and DVC keep weights so.
+The onnx package rejects symbolic and hard links. But the Hugging Face hub and DVC store weights as
+links.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from fovea_preprocess.errors import InvalidModel
 
 
 def read_external_data(proto: ModelProto, path: Path) -> list[TensorProto]:
-    """Read the weights beside the file of a model into it, and return their tensors.
+    """Read the weights in files beside a model into the model, and return their tensors.
 
     Raises:
-        InvalidModel: a file is missing, too short, or outside the tree of the model.
+        InvalidModel: a file is missing, too short, or outside the directory tree of the model.
     """
     tensors = [each for each in _tensors(proto) if each.data_location == TensorProto.EXTERNAL]
     for tensor in tensors:
@@ -29,7 +30,7 @@ def read_external_data(proto: ModelProto, path: Path) -> list[TensorProto]:
 
 
 def _part(path: Path, name: str, fields: dict[str, str]) -> bytes:
-    """Read the part of a file that is a tensor's."""
+    """Return the part of a file that belongs to a tensor."""
     location = fields.get("location", "")
     file = _file(path, location)
     try:
@@ -49,7 +50,7 @@ def _part(path: Path, name: str, fields: dict[str, str]) -> bytes:
 
 
 def _file(path: Path, location: str) -> Path:
-    """Find a file beside the model, or beside the file that the model is a link to."""
+    """Return the path of a file beside the model, or beside the target if the model is a link."""
     inner = PurePosixPath(location.replace("\\", "/"))
     if not location or inner.is_absolute() or ".." in inner.parts:
         raise InvalidModel(
@@ -65,7 +66,11 @@ def _file(path: Path, location: str) -> Path:
 
 
 def _check_place(path: Path, file: Path, folder: Path) -> None:
-    """Refuse a link to a file of another tree: it would become a part of the engine."""
+    """Check that a link does not lead to another tree, whose file would become part of the engine.
+
+    Raises:
+        InvalidModel: the link leads to another tree.
+    """
     place = file.resolve()
     if not any(place.is_relative_to(tree.resolve()) for tree in (folder, *_stores(folder))):
         raise InvalidModel(
@@ -75,7 +80,7 @@ def _check_place(path: Path, file: Path, folder: Path) -> None:
 
 
 def _stores(folder: Path) -> Iterator[Path]:
-    """List where the folders around a model keep the files that links in it lead to."""
+    """Yield the directories where Hugging Face and DVC store the targets of links."""
     for around in (folder, *folder.parents):
         if around.name == "snapshots":
             yield around.parent / "blobs"

@@ -14,12 +14,13 @@ from fovea_preprocess.spec import PreprocessSpec
 
 
 def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessSpec:
-    """Make a model take decoded images: uint8 [batch, height, width, 3], RGB.
+    """Make a model accept decoded images: uint8 [batch, height, width, 3], RGB.
 
-    Resizing and padding remain outside the graph, on the host or on the GPU. The model has one
-    image input, which keeps its name; it is in its final precision, and is changed in place.
+    Resizing and padding stay outside the graph, on the host or on the GPU. The model is changed in
+    place. It must have its final precision and only one image input, which keeps its name.
 
-    Returns the preprocessing of the new input: same geometry and padding, with unchanged values.
+    Returns:
+        The preprocessing for the new input: same geometry and padding, with unchanged values.
 
     Raises:
         UnsupportedModel: the family resizes images without rounding to whole levels.
@@ -48,7 +49,8 @@ def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessS
 def _write_row(write: Writer, name: str, spec: PreprocessSpec) -> str:
     row, channels = name, 3
     if spec.dtype != "uint8":
-        # TensorRT can only cast uint8. Float16 holds 0 to 255, but not the normalised values.
+        # TensorRT can only cast uint8. Float16 holds 0 to 255 exactly, but not the normalised
+        # values.
         row = write.cast(row, "float32")
     if spec.layout == "NCHW":
         row, channels = write("Transpose", row, perm=[0, 3, 1, 2]), 1
@@ -64,7 +66,7 @@ def _write_row(write: Writer, name: str, spec: PreprocessSpec) -> str:
 def _write_values(write: Writer, row: str, spec: PreprocessSpec) -> str:
     """Write (v * scale - mean) / std as (v - mean / scale) / (std / scale).
 
-    255 is exact in float32, and 1 / 255 is not: most values equal the host's to the last bit.
+    255 is exact in float32, but 1 / 255 is not. So most values equal the host's exactly.
     """
     shape = (3, 1, 1) if spec.layout == "NCHW" else (3,)
     mean = (np.array(spec.mean) / spec.scale).astype(np.float32).reshape(shape)

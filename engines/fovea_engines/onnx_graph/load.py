@@ -1,4 +1,4 @@
-"""Loads an ONNX file completely and checks it before a build."""
+"""Loads a complete ONNX file, and checks it before a build."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fovea_engines.onnx_graph.tensors import explain_file
 from fovea_preprocess.errors import InvalidModel, NotFound
 
 _DOMAIN = "tensorrt.plugins"
-# ONNX Runtime has operators of its own there.
+# Domains in which ONNX Runtime has its own operators.
 _RUNTIMES = ("com.microsoft", "com.ms.")
 
 _TENSORFLOW = "TensorFlow's: `python -m tf2onnx.convert --saved-model FOLDER --output model.onnx`"
 _EXPORT = "export it to ONNX with the tool that trained it"
 _SOURCE = "give the ONNX file that it was made of"
-# Suffix of a file that is no ONNX -> what it is, and how to come to ONNX.
+# Suffix of another format -> description, and how to get ONNX from it.
 _OTHERS = {
     ".pt": f"PyTorch's: {_EXPORT}, as in `yolo export model={{path}} format=onnx`",
     ".pth": f"PyTorch's: {_EXPORT}, or with torch.onnx.export",
@@ -41,12 +41,12 @@ _OTHERS = {
 
 
 def plugin_operators(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Name the operators that neither ONNX nor ONNX Runtime defines, in order."""
+    """Return the names of operators that neither ONNX nor ONNX Runtime defines, sorted."""
     return tuple(sorted({node.op_type for node in _find_unknown(model)}))
 
 
 def mark_plugins(model: onnx.ModelProto) -> None:
-    """Move them out of ONNX's domain, where its checker and converters refuse what they miss."""
+    """Move unknown operators out of ONNX's domain, where its checker and converters reject them."""
     found = [node for node in _find_unknown(model) if node.domain in ("", "ai.onnx")]
     for node in found:
         node.domain = _DOMAIN
@@ -69,9 +69,14 @@ def _find_unknown(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceModel:
-    """A model as its exporter wrote it, but for TensorRT's suppression in standard operators.
+    """A model as its exporter wrote it, except for operators of TensorRT.
 
-    The digest is of the file and of its external data.
+    TensorRT's NMS is replaced by standard operators. Other unknown operators get their own domain.
+
+    Attributes:
+        path: path of the file.
+        proto: the model.
+        sha256: digest of the file and its external data.
     """
 
     path: Path
@@ -80,13 +85,13 @@ class SourceModel:
 
 
 def load(path: Path) -> SourceModel:
-    """Read an ONNX file and the external data it names.
+    """Read an ONNX file and its external data.
 
     Raises:
-        NotFound: there is no such file.
-        UnsupportedModel: its suppression has no form in standard operators.
-        InvalidModel: the file is empty, truncated, not valid ONNX, or its external data is missing
-            or too short.
+        NotFound: the file does not exist.
+        UnsupportedModel: its NMS cannot be written in standard operators.
+        InvalidModel: the file is empty, truncated or not valid ONNX, or its external data is
+            missing or too short.
     """
     from google.protobuf.message import DecodeError
 
@@ -142,7 +147,7 @@ def _read(path: Path) -> bytes:
 
 
 def _other(path: Path) -> str | None:
-    """Describe a file that is no ONNX, by its suffix; None where that is unknown."""
+    """Describe a file of another format by its suffix; None if the suffix is unknown."""
     if (path / "saved_model.pb").exists():
         return f"{path} is {_TENSORFLOW.replace('FOLDER', str(path))}"
     other = _OTHERS.get(path.suffix.lower())

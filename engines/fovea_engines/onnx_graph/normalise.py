@@ -1,4 +1,4 @@
-"""Normalises exports: a fixed size, a named batch, no shape arithmetic, a recent opset."""
+"""Normalises exports: fixed size, named batch, no shape arithmetic, recent opset."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from fovea_engines.onnx_graph.writer import Writer
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
-OPSET = 19  # the first opset with everything that later passes write
-_IR_VERSION = 9  # the IR version of that opset
+OPSET = 19  # first opset with all operators that later passes write
+_IR_VERSION = 9  # IR version of that opset
 _DEFAULT_SIZE = (640, 640)
 _CLASSIFIERS_SIZE = (224, 224)
-# Columns of rows of boxes, which are one output of two dimensions, too. Those do not have the
-# batch as their number.
+# Numbers of columns in rows of boxes, which are also a single output with two dimensions. Their
+# first dimension is not the batch.
 _ROWS = 6, 7
 _CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
 _PLACES = "coordinate_transformation_mode"
-_OPSET_OF_PLACES = 11  # since which Resize says where a pixel's value comes from
-# Numbers lead further than a name: what is the same for two batches does not follow the batch.
+_OPSET_OF_PLACES = 11  # first opset in which Resize defines the coordinates of values
+# Batch sizes for shape inference. A length that is equal for both does not follow the batch.
 _BATCHES = 2, 3
 
 
 def take_colour(model: onnx.ModelProto) -> None:
-    """Let a network of grey images take colour images, RGB."""
+    """Make a network for grey images accept RGB images."""
     image = image_of(graph_inputs(model))
     if not is_grey(image):
         return
@@ -60,7 +60,7 @@ def take_colour(model: onnx.ModelProto) -> None:
 
 
 def fill_in_size_inputs(model: onnx.ModelProto) -> None:
-    """Compute the inputs beside the image, whose size is fixed, in the graph."""
+    """Compute the inputs besides the image inside the graph; the image size is fixed."""
     inputs = graph_inputs(model)
     image = image_of(inputs)
     for spec in inputs:
@@ -80,7 +80,7 @@ def fill_in_size_inputs(model: onnx.ModelProto) -> None:
 
 def _write_for_each_row(model: onnx.ModelProto, image: str, name: str, value: Array) -> None:
     write = Writer(name)
-    # Every opset since 8 has these operators in this form.
+    # All opsets since 8 have these operators in this form.
     rows = write("Gather", write("Shape", image), np.array([0]))
     write("Expand", value, write("Concat", rows, np.array(value.shape[1:]), axis=0))
     write.name(name)
@@ -88,7 +88,10 @@ def _write_for_each_row(model: onnx.ModelProto, image: str, name: str, value: Ar
 
 
 def _write_enlarged(model: onnx.ModelProto, image: TensorSpec, name: str, factor: int) -> None:
-    """Write `enlarge`. Resize does the same, and takes six times as long in ONNX Runtime."""
+    """Write `enlarge` as matrix products.
+
+    Resize is equivalent, but six times slower in ONNX Runtime.
+    """
     write = Writer(name)
     down, across = (
         make_enlarging_matrix(side, factor).astype(image.dtype) for side in image_sides(image)
@@ -110,23 +113,28 @@ def normalise(
     size: tuple[int, int] | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> onnx.ModelProto:
-    """Bring an image model, which is changed in place, into the form that is compiled.
+    """Convert an image model into the form that is compiled. The argument is changed in place.
 
-    The returned model has one input, a batch of images of a fixed (height, width): `size`, or the
-    model's own, or its metadata's `imgsz`, or 224x224 for a classifier and 640x640 for others. A
-    dynamic batch stays dynamic where all outputs have it; other models take batches of 1. `note`
-    receives remarks about this and about harmless failures.
+    The returned model has one input: a batch of images of a fixed (height, width). This is `size`,
+    or the model's own size, or `imgsz` in its metadata, or the default: 224x224 for a classifier,
+    640x640 for other models. A dynamic batch stays dynamic if all outputs follow it; otherwise the
+    batch size is 1.
+
+    Args:
+        model: the model.
+        size: (height, width) of the input, pixels; None means the model's size or the default.
+        note: receives remarks about the size and batch, and about harmless failures.
 
     Raises:
-        UnsupportedModel: several inputs, or an input that is no batch of colour images; the message
-            says which part.
-        InvalidOption: the model cannot take `size`.
+        UnsupportedModel: the model has several inputs, or its input is not a batch of colour
+            images. The message has the unsupported part.
+        InvalidOption: the model does not accept `size`.
     """
     metadata = metadata_of(model)
     if size is None and (taken := open_size(model)) is not None:
         note(f"the size is dynamic: built for {taken}; --size HxW for another")
     pin_inputs(model, size)
-    del model.graph.value_info[:]  # holds shapes of the previous size
+    del model.graph.value_info[:]  # the shapes belong to the previous size
     model = _slim(model)
     model = _convert_opset(model, note)
     fuse_focus(model)
@@ -139,14 +147,14 @@ def normalise(
 
 
 def pin_inputs(model: onnx.ModelProto, size: tuple[int, int] | None = None) -> None:
-    """Give a model, which is changed in place, one input of a fixed size; raises as `normalise`."""
+    """Give a model one input of a fixed size, in place. It raises the errors of `normalise`."""
     take_colour(model)
     _pin_size(model, size)
     fill_in_size_inputs(model)
 
 
 def open_size(model: onnx.ModelProto) -> str | None:
-    """Return the size that a model of any size is given unasked: "640x640"; None if it is fixed."""
+    """Return the default size of a model that accepts any size, e.g. "640x640", or None."""
     try:
         image = _batch_of_images(model)
     except UnsupportedModel:
@@ -158,7 +166,7 @@ def open_size(model: onnx.ModelProto) -> str | None:
 
 
 def control_flow(model: onnx.ModelProto) -> str:
-    """Name the operators that decide by values what is computed; "" without any."""
+    """Return the names of operators that choose computations by values; "" if there are none."""
     return ", ".join(sorted({node.op_type for node in model.graph.node} & _CONTROL_FLOW))
 
 
@@ -169,8 +177,8 @@ def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
     dynamic = -1 in image.shape[1:]
     metadata = metadata_of(model)
     if rank == 3 or all(len(each.shape) == 2 for each in graph_outputs(model)):
-        # torchvision's networks take any size, and resize it themselves. Nor do the cells of a
-        # classifier have to fill the image.
+        # torchvision's networks accept any size, and resize images themselves. The cells of a
+        # classifier do not need to fill the image, either.
         metadata.setdefault("stride", "1")
     if size is None and dynamic and image_size(metadata) is None:
         size = _usual_size(model, image)
@@ -188,7 +196,7 @@ def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
 def _usual_size(model: onnx.ModelProto, image: TensorSpec) -> tuple[int, int]:
     height, width = image_sides(image)
     if (height == -1) != (width == -1):
-        # Of lines of text, one side is fixed.
+        # Networks for lines of text have one fixed side.
         usual = _DEFAULT_SIZE
         return (usual[0] if height == -1 else height), (usual[1] if width == -1 else width)
     shapes = [output.shape for output in graph_outputs(model)]
@@ -199,7 +207,7 @@ def _usual_size(model: onnx.ModelProto, image: TensorSpec) -> tuple[int, int]:
 
 
 def _batch(value: onnx.ValueInfoProto) -> str | int | float:
-    """Return the first length or its name; NaN, which equals nothing, where it has neither."""
+    """Return the first length or its name; NaN, which equals nothing, if it has neither."""
     dim = value.type.tensor_type.shape.dim[0]
     return dim.dim_param or dim.dim_value or math.nan
 
@@ -225,7 +233,7 @@ def _check_image(image: TensorSpec) -> None:
 
 
 def _add_batch(model: onnx.ModelProto, name: str, row: tuple[int, int, int]) -> None:
-    """Make a model of one image take a batch of 1, as all others do."""
+    """Make a model for a single image accept a batch of 1, like all other models."""
     write = Writer(name)
     inner = write("Reshape", name, np.array(row))
     for node in model.graph.node:
@@ -237,11 +245,11 @@ def _add_batch(model: onnx.ModelProto, name: str, row: tuple[int, int, int]) -> 
 
 
 def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
-    import onnxslim  # not at the top: a server that rebuilds an engine does not need it
+    import onnxslim  # imported here: a server that rebuilds an engine does not need it
 
     try:
         slimmed: onnx.ModelProto = onnxslim.slim(model)
-    except Exception as error:  # onnxslim raises any error of its passes
+    except Exception as error:  # the passes of onnxslim may raise any error
         raise UnsupportedModel(
             f"onnxslim cannot simplify the graph ({type(error).__name__}: {error}); "
             "export the model with a fixed size"
@@ -267,7 +275,7 @@ def _convert_opset(model: onnx.ModelProto, note: Callable[[str], None]) -> onnx.
 
 
 def _keep_places(model: onnx.ModelProto) -> None:
-    """State in which place older operators resize; the converter leaves it to the new default."""
+    """Set the resize coordinates of older operators; the converter would use the new default."""
     for node in model.graph.node:
         if node.op_type == "Resize" and attribute(node, _PLACES, None) is None:
             places = {_PLACES: "asymmetric", "nearest_mode": "floor"}
@@ -275,10 +283,10 @@ def _keep_places(model: onnx.ModelProto) -> None:
 
 
 def _infer_outputs(model: onnx.ModelProto, note: Callable[[str], None]) -> None:
-    """Infer the shapes of the outputs, in place of the exporter's, from an image of fixed size.
+    """Replace the exporter's output shapes by inferred shapes, for an image of fixed size.
 
-    A dynamic batch is fixed at 1, with a note, where an output does not follow it: rows [k, 6] of
-    all images, or a batch that the exporter wrote into the graph.
+    A dynamic batch is fixed at 1, with a note, if an output does not follow it. Examples are rows
+    [k, 6] for all images, or a batch size that the exporter wrote into the graph.
     """
     trials = [_infer_lengths(model)]
     if graph_inputs(model)[0].shape[0] == -1:
@@ -303,7 +311,7 @@ def _infer_outputs(model: onnx.ModelProto, note: Callable[[str], None]) -> None:
 def _find_unbatched(
     model: onnx.ModelProto, trials: Sequence[Sequence[tuple[int, ...] | None]]
 ) -> str | None:
-    """Return the name of an output whose first dimension is not the batch; None without one."""
+    """Return the name of an output whose first dimension is not the batch, or None."""
     counted = outputs_after(model, COUNTING)
     for value, *shapes in zip(model.graph.output, *trials, strict=True):
         rows = tuple((-1 if shape is None else next(iter(shape), 1)) for shape in shapes)
@@ -316,7 +324,7 @@ def _find_unbatched(
 def _infer_lengths(
     model: onnx.ModelProto, batch: int | None = None
 ) -> list[tuple[int, ...] | None]:
-    """Return the shapes of the outputs, with 0 for an unknown length; None for an unknown rank."""
+    """Return the shapes of the outputs: 0 for an unknown length, None for an unknown rank."""
     bare = deepcopy(model)
     for value in bare.graph.output:
         value.type.tensor_type.ClearField("shape")
@@ -337,7 +345,7 @@ def _fix_batch(model: onnx.ModelProto, batch: int) -> None:
 
 
 def _name_nodes(model: onnx.ModelProto) -> None:
-    """Give every node a unique name: later passes and messages refer to nodes by name."""
+    """Give every node a unique name, because later passes and messages refer to nodes by name."""
     taken: set[str] = set()
     for number, node in enumerate(model.graph.node):
         if not node.name or node.name in taken:

@@ -1,4 +1,4 @@
-"""Recognises the normalisation that a model does itself, in front of its network."""
+"""Recognises a normalisation inside a model, before its network."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from fovea_engines.onnx_graph.wiring import Wiring, constants_of
 _ARITHMETIC = {"Sub": "subtracted", "Mul": "multiplied by", "Div": "divided by", "Add": "added"}
 _FRONT = {*_ARITHMETIC, "Cast"}
 _SHOWN = 3
-# Between 1/57, the smallest divisor in use for values of 0 to 255, and 1 for those of 0 to 1.
+# Smallest gain of a model for inputs of 0 to 1. It lies between 1/57, the smallest divisor in use
+# for inputs of 0 to 255, and 1.
 _LARGEST_OF_BYTES = 0.1
 
 
 def own_normalisation(model: onnx.ModelProto) -> Mapping[str, Any]:
-    """Return the fields of `PreprocessSpec` for a model that itself divides 0 to 255 by much.
+    """Return the `PreprocessSpec` fields of a model that itself scales inputs of 0 to 255.
 
-    Empty for a model that begins with anything else.
+    The result is empty for all other models.
     """
     image = image_of(graph_inputs(model))
     front, _ = leading_arithmetic(model, image.name)
@@ -43,7 +44,7 @@ def own_normalisation(model: onnx.ModelProto) -> Mapping[str, Any]:
 
 
 def leading_arithmetic(model: onnx.ModelProto, image: str) -> tuple[str, list[str]]:
-    """Return the last tensor of the arithmetic that follows the input, and what it does."""
+    """Return the last tensor of the arithmetic directly after the input, and descriptions of it."""
     wiring = Wiring(model)
     constants = constants_of(model)
     last, operations = image, []

@@ -1,6 +1,6 @@
-"""Runs models with plain ONNX Runtime or OpenVINO, as they are, to compare others with them.
+"""Runs models unchanged in plain ONNX Runtime or OpenVINO, as a reference for comparisons.
 
-No backend takes part: what engines are checked against must share no code with them.
+It uses no backend: the reference must share no code with the engines that are checked.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ if TYPE_CHECKING:
 def open_plain(
     model: Path | bytes, *, fused: bool = False, keeps_memory: bool = True
 ) -> ort.InferenceSession:
-    """Load a model on CPU cores.
+    """Load a model on CPU cores; raise ONNX Runtime's errors unchanged, see `onnxruntime_errors`.
 
     Args:
-        model: the file, or its content.
-        fused: run it faster; the nodes then have other names, and round differently.
-        keeps_memory: keep the memory of the largest run for the next one.
+        model: path of the file, or its content.
+        fused: optimize the graph. It runs faster, but nodes have other names, and values round
+            differently.
+        keeps_memory: keep the memory of the largest run for the next run.
     """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
-    # Errors are raised; only what ends the process is logged.
+    # Log only fatal errors. All other errors are raised.
     options.log_severity_level = 4
     if not fused:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_cpu_mem_arena = keeps_memory
-    # Threads that wait are not to take the cores from what is computed with the answers.
+    # Waiting threads must not take cores from code that processes the results.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Q/DQ computed as it is written: fused, it overflows on CPUs without VNNI.
+    # Compute Q/DQ as written. Fused Q/DQ overflows on CPUs without VNNI.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     return ort.InferenceSession(model, options, ["CPUExecutionProvider"])
 
@@ -46,9 +47,11 @@ def open_plain(
 def open_openvino(
     model: Path | bytes, outputs: Sequence[str]
 ) -> Callable[[Mapping[str, Array]], list[Array]]:
-    """Load a model on CPU cores in float32, and return the call that computes outputs of it.
+    """Load a model on CPU cores in float32; return a function that computes the named outputs.
 
-    Both raise UnsupportedModel where OpenVINO cannot.
+    Raises:
+        UnsupportedModel: OpenVINO cannot load the model. The function raises it if OpenVINO cannot
+            run the model.
     """
     import openvino as ov
 
@@ -76,7 +79,10 @@ def _openvino_errors(what: str) -> Iterator[None]:
 
 @contextmanager
 def onnxruntime_errors(explain: Callable[[str], str]) -> Iterator[None]:
-    """Raise ONNX Runtime's errors in the block as `UnsupportedModel`, explained."""
+    """Raise ONNX Runtime's errors in the block as `UnsupportedModel`;
+
+    `explain` makes the message.
+    """
     import onnxruntime as ort
 
     errors = ort.capi.onnxruntime_pybind11_state
@@ -93,12 +99,12 @@ def onnxruntime_errors(explain: Callable[[str], str]) -> Iterator[None]:
 
 
 def cannot_load(error: str) -> str:
-    """Explain an error of loading a model."""
+    """Return the message for an error while loading a model."""
     return f"ONNX Runtime cannot load the model: {error}"
 
 
 def cannot_run(error: str) -> str:
-    """Explain an error of running a model."""
+    """Return the message for an error while running a model."""
     return (
         "ONNX Runtime cannot run the model (if it was exported for one size only, name that of its "
         f"training with --size): {error}"
@@ -106,7 +112,7 @@ def cannot_run(error: str) -> str:
 
 
 def expose_tensors(model: onnx.ModelProto, names: Iterable[str]) -> bytes:
-    """Serialise a model with some of its inner tensors as further outputs."""
+    """Serialise a model with some inner tensors as additional outputs."""
     import onnx
 
     shown = onnx.ModelProto()

@@ -1,4 +1,4 @@
-"""Rewrites what CPU runtimes compute slowly or refuse: Focus layers, late Transposes, Slices."""
+"""Rewrites patterns that CPU runtimes compute slowly or reject: Focus, late Transpose, Slice."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from onnx.numpy_helper import from_array, to_array
 
 from fovea_engines.onnx_graph.wiring import Wiring, attribute, rebuild
 
-_TO_THE_END = 2**31 - 1  # exporters write this value or a larger one
+_TO_THE_END = 2**31 - 1  # smallest value that exporters write for "to the end"
 
 
 def fuse_focus(model: onnx.ModelProto) -> None:
-    """Turn four strided slices, their concatenation and a convolution into a convolution.
+    """Replace four strided slices, their concatenation and a convolution by one convolution.
 
-    Every second pixel of every second row, four times over, convolved with [out, 4c, k, k] at
-    stride 1, is the image convolved with [out, c, 2k, 2k] at stride 2. CPU runtimes slice slowly:
-    on yolox_nano in INT8 the slices take an eighth of the time. Without the pattern nothing
-    changes.
+    The slices take every second pixel of every second row. Their convolution with [out, 4c, k, k]
+    at stride 1 equals a convolution of the image with [out, c, 2k, 2k] at stride 2. CPU runtimes
+    slice slowly: the slices take an eighth of the time of yolox_nano in INT8. A graph without the
+    pattern stays unchanged.
     """
     wiring = Wiring(model)
     for concat in wiring.nodes:
@@ -43,7 +43,7 @@ def fuse_focus(model: onnx.ModelProto) -> None:
 
 
 def _offsets(wiring: Wiring, concat: onnx.NodeProto) -> list[tuple[int, int]] | None:
-    """Return (row, column) of each slice's start; None when this is no Focus layer."""
+    """Return (row, column) of each slice's start; None if this is not a Focus layer."""
     if concat.op_type != "Concat" or len(concat.input) != 4 or attribute(concat, "axis", 0) != 1:
         return None
     nodes = [wiring.producer.get(name) for name in concat.input]
@@ -101,10 +101,10 @@ def _double(conv: onnx.NodeProto) -> None:
 
 
 def gather_first_columns(model: onnx.ModelProto) -> None:
-    """Take the first columns of a table by Gather, where they were sliced for GatherElements.
+    """Replace a Slice of the first columns by Gather, if GatherElements reads its result.
 
-    OpenVINO (2026.4.1) drops such a Slice when it compiles, and then refuses the shapes: so it does
-    with YOLO26 for masks, keypoints and rotated boxes. The model is changed in place.
+    OpenVINO (2026.4.1) drops such a Slice during compilation and then rejects the shapes. This
+    happens with YOLO26 for masks, keypoints and rotated boxes. The model is changed in place.
     """
     wiring = Wiring(model)
     tables = {node.input[0] for node in wiring.nodes if node.op_type == "GatherElements"}
@@ -114,7 +114,7 @@ def gather_first_columns(model: onnx.ModelProto) -> None:
     shapes = {value.name: value.type.tensor_type.shape.dim for value in inferred}
     for node, (count, axis) in found:
         table = shapes.get(node.input[0])
-        # A Slice may end behind the last column.
+        # The end of a Slice may be beyond the last column.
         if table and table[axis].dim_value >= count:
             name = f"{node.output[0]}/columns"
             model.graph.initializer.append(from_array(np.arange(count), name))
@@ -123,7 +123,7 @@ def gather_first_columns(model: onnx.ModelProto) -> None:
 
 
 def _first_columns(wiring: Wiring, node: onnx.NodeProto) -> tuple[int, int] | None:
-    """Return count and axis of a Slice from 0 with a constant end; None for any other node."""
+    """Return count and axis of a Slice from 0 to a constant end; None for other nodes."""
     if node.op_type != "Slice" or any(name not in wiring.constants for name in node.input[1:]):
         return None
     values = [to_array(wiring.constants[name]).tolist() for name in node.input[1:]]
@@ -134,12 +134,12 @@ def _first_columns(wiring: Wiring, node: onnx.NodeProto) -> tuple[int, int] | No
 
 
 def move_late_transpose(model: onnx.ModelProto) -> None:
-    """Make rows [n, h*w, c] of each grid [n, c, h, w] before the grids are joined, not after.
+    """Convert each grid [n, c, h, w] to rows [n, h*w, c] before the grids are joined, not after.
 
-    YOLOX flattens its grids to [n, c, h*w], joins them and transposes the result, which takes a
-    twentieth of the time of yolox_nano in INT8. OpenVINO keeps channels last, so each grid already
-    consists of rows.
-    The model is changed in place where it has the pattern.
+    YOLOX flattens its grids to [n, c, h*w], joins them, and transposes the result. The
+    transposition takes a twentieth of the time of yolox_nano in INT8. OpenVINO stores channels
+    last, so each grid already consists of rows. The model is changed in place if it has the
+    pattern.
     """
     wiring = Wiring(model)
     for transpose in wiring.nodes:
@@ -163,7 +163,7 @@ def move_late_transpose(model: onnx.ModelProto) -> None:
 
 
 def _flattens_grid(wiring: Wiring, node: onnx.NodeProto) -> bool:
-    """Return True if a node makes [n, c, h*w] of joined channels [n, c, h, w]."""
+    """Return True if a node flattens joined channels [n, c, h, w] to [n, c, h*w]."""
     grid = wiring.producer.get(node.input[0])
     if (
         grid is None
@@ -173,7 +173,7 @@ def _flattens_grid(wiring: Wiring, node: onnx.NodeProto) -> bool:
     ):
         return False
     shape = to_array(wiring.constants[node.input[1]]).tolist()
-    # The batch is copied (0), or 1; h*w is the inferred dimension.
+    # The batch is copied (0) or 1. The dimension h*w is inferred.
     return len(shape) == 3 and shape[0] in (0, 1) and shape[2] == -1
 
 

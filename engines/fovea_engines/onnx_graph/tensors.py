@@ -19,7 +19,8 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 _PAGE = "a web page, and not the model: it may ask to log in; download the file itself"
-# First bytes of files that are often in a model's place -> what they are, and how to get the model.
+# First bytes of files that often replace a model by mistake -> what they are, and how to get the
+# model.
 _IN_ITS_PLACE = {
     b"version https://git-lfs.github.com/spec/": (
         "a pointer of Git LFS, and not the model: fetch it with `git lfs pull`"
@@ -30,30 +31,38 @@ _IN_ITS_PLACE = {
 
 
 def explain_file(path: Path) -> str | None:
-    """Describe what lies in the place of a model, and how to get that; None where unknown."""
+    """Describe a file that is not the model, and how to get the model; None if it is unknown."""
     with path.open("rb") as file:
         start = file.read(512).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     return next((what for first, what in _IN_ITS_PLACE.items() if start.startswith(first)), None)
 
 
 def graph_inputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """Return the inputs without initializers, which older exporters list as well."""
+    """Return the inputs without weights, which older exporters also list.
+
+    Raises:
+        UnsupportedModel: an input is not a tensor.
+    """
     weights = {tensor.name for tensor in model.graph.initializer}
     return tuple(_spec(value) for value in model.graph.input if value.name not in weights)
 
 
 def graph_outputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """Return the outputs; UnsupportedModel if one is not a tensor."""
+    """Return the outputs.
+
+    Raises:
+        UnsupportedModel: an output is not a tensor.
+    """
     return tuple(map(_spec, model.graph.output))
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """Return the version of the default operator set; 0 where the model imports none."""
+    """Return the version of the default operator set; 0 if the model imports none."""
     return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
 
 
 def metadata_of(model: onnx.ModelProto) -> dict[str, str]:
-    """Return the exporter's own key-value pairs."""
+    """Return the key-value pairs of the exporter."""
     return {entry.key: entry.value for entry in model.metadata_props}
 
 
@@ -64,17 +73,20 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
         kind = value.type.WhichOneof("value")
         raise UnsupportedModel(f"{value.name!r} is a {kind}; only tensors are served")
     tensor = value.type.tensor_type
-    # A dimension without value and name is dynamic as well; 0 is no size.
+    # A dimension without value and name is also dynamic, and so is a dimension of 0.
     shape = tuple(dim.dim_value or -1 for dim in tensor.shape.dim)
     return TensorSpec(value.name, tensor_dtype_to_np_dtype(tensor.elem_type).name, shape)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Read the exporter's own key-value pairs of a file, without its weights or the onnx package.
+    """Read the exporter's key-value pairs from a file, without its weights or the onnx package.
 
-    A server that opens a plain Triton repository needs them at start-up, where importing onnx takes
+    A server that opens a plain Triton repository needs them at startup. Importing onnx would take
     longer than loading the model. Wire format: protobuf.dev/programming-guides/encoding; field
-    numbers: onnx.proto, messages ModelProto and StringStringEntryProto. InvalidModel if it is none.
+    numbers: onnx.proto, messages ModelProto and StringStringEntryProto.
+
+    Raises:
+        InvalidModel: the file is not an ONNX model.
     """
     try:
         with path.open("rb") as file:
@@ -89,7 +101,7 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def _fields(stream: BinaryIO, size: int, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
-    """Yield the length-delimited fields with a wanted number; skip all others by seeking."""
+    """Yield the length-delimited fields with a wanted number; skip other fields by seeking."""
     while stream.tell() < size:
         number, kind = divmod(_varint(stream), 8)
         if kind == _VARINT:

@@ -1,4 +1,4 @@
-"""Indexes an ONNX graph: producers and consumers of tensors, and roles of its layers."""
+"""An index over an ONNX graph: producers and consumers of tensors, and roles of its layers."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from typing import Any
 import onnx
 from onnx.helper import get_attribute_value
 
-# They only move values, so the output of a Softmax remains one after them.
+# Operators that only move values, so the output of a Softmax keeps its values after them.
 _SHAPE_OPS = {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"}
 
 _PRODUCTS = {"ConvTranspose", "Gemm", "MatMul"}
 
 
 COUNTING = frozenset({"NonMaxSuppression", "NonZero", "If", "Loop"})
-"""Operators that put out any number of rows, which values decide."""
+"""Operators whose number of output rows depends on values."""
 RANKING = COUNTING | {"TopK"}
-"""Operators that put out rows in an order that values decide."""
+"""Operators whose order of output rows depends on values."""
 
 
 class Wiring:
-    """An index over a graph in topological order; invalid after changes of the graph.
+    """An index over a graph in topological order. It is invalid after changes of the graph.
 
-    `constants` are the initializers and `outputs` the graph's, by name; `producer` is the node that
-    makes a tensor, `consumers` the nodes that read it.
+    Attributes:
+        nodes: nodes of the graph.
+        constants: name -> initializer.
+        producer: name of a tensor -> node that computes it.
+        outputs: names of the graph's outputs.
+        consumers: name of a tensor -> nodes that read it.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -42,8 +46,8 @@ class Wiring:
     def layers(self) -> list[onnx.NodeProto]:
         """Return the convolutions with learned weights.
 
-        The fixed one with which YOLOv8 and later take the mean of a distribution (arXiv 2006.04388)
-        is not among them: its input is a softmax, and it belongs to the decoding of boxes.
+        The fixed convolution that computes the mean of a distribution in YOLOv8 and later (arXiv
+        2006.04388) is left out. Its input is a softmax, and it belongs to the decoding of boxes.
         """
         return [
             node
@@ -52,7 +56,7 @@ class Wiring:
         ]
 
     def projections(self) -> list[onnx.NodeProto]:
-        """Return the products of rows with learned matrices, as transformers have them."""
+        """Return the products of rows with learned matrices, which transformers contain."""
         return [
             node
             for node in self.nodes
@@ -64,17 +68,17 @@ class Wiring:
         ]
 
     def head_layers(self) -> set[str]:
-        """Return the names of the layers that results are read from.
+        """Return the names of the last layers before the outputs.
 
-        No other layer is between them and an output. Convolutions before the projection of a
-        classifier are among them.
+        No other layer is between them and an output. The convolutions before the projection of a
+        classifier are included.
         """
         last = self.last_layers(self.outputs)
         rows = {node.input[0] for node in self.projections() if node.name in last}
         return last | (self.last_layers(rows) & {node.name for node in self.layers()})
 
     def last_layers(self, tensors: Set[str]) -> set[str]:
-        """Return the names of the layers that reach a tensor without another layer between."""
+        """Return the names of the layers that reach a tensor without another layer in between."""
         layers = {node.name for node in (*self.layers(), *self.projections())}
         found: set[str] = set()
         reached = set(tensors)
@@ -88,7 +92,7 @@ class Wiring:
         return found
 
     def decoding(self) -> set[str]:
-        """Return the names of the nodes that no layer follows: they turn features into results."""
+        """Return the names of the nodes after the last layer, which convert features to results."""
         layers = {node.name for node in self.layers()}
         for node in (one for one in self.nodes if one.op_type in _PRODUCTS):
             learned = not self.constants.keys().isdisjoint(node.input)
@@ -133,7 +137,7 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def tensors_of(graph: onnx.GraphProto) -> set[str]:
-    """Return every name of a tensor in a graph, and in those inside it."""
+    """Return the names of all tensors in a graph and its subgraphs."""
     found = {value.name for value in (*graph.input, *graph.output, *graph.initializer)}
     for node in graph.node:
         found.update(node.input, node.output)
@@ -142,7 +146,7 @@ def tensors_of(graph: onnx.GraphProto) -> set[str]:
 
 
 def tensors_read(node: onnx.NodeProto) -> Iterator[str]:
-    """Name the tensors that a node reads, and those that its branches may read."""
+    """Yield the names of tensors that a node reads, and that its branches may read."""
     yield from filter(None, node.input)
     for graph in subgraphs(node):
         for inner in graph.node:
@@ -150,13 +154,13 @@ def tensors_read(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def outputs_after(model: onnx.ModelProto, operators: Set[str]) -> frozenset[str]:
-    """Name the outputs that depend on one of these operators."""
+    """Return the names of the outputs that depend on one of the operators."""
     after = tensors_after(model, operators)
     return frozenset(value.name for value in model.graph.output if value.name in after)
 
 
 def tensors_after(model: onnx.ModelProto, operators: Set[str]) -> set[str]:
-    """Name the tensors that depend on one of these operators."""
+    """Return the names of the tensors that depend on one of the operators."""
     after: set[str] = set()
     for node in model.graph.node:
         if node.op_type in operators or not after.isdisjoint(tensors_read(node)):
@@ -165,17 +169,17 @@ def tensors_after(model: onnx.ModelProto, operators: Set[str]) -> set[str]:
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    """Return the value of a node's attribute."""
+    """Return the value of a node's attribute, or `default`."""
     return next((get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
 
 def output_axis(layer: onnx.NodeProto) -> int:
-    """Return the axis of a layer's weight along which its outputs lie."""
+    """Return the axis of a layer's weight that corresponds to its outputs."""
     return 0 if layer.op_type == "Conv" or attribute(layer, "transB", 0) else 1
 
 
 def is_depthwise(node: onnx.NodeProto, weight: onnx.TensorProto) -> bool:
-    """Return True if each channel of a convolution is computed from one channel alone."""
+    """Return True if each output channel of a convolution depends on only one input channel."""
     return int(attribute(node, "group", 1)) > 1 and weight.dims[1] == 1
 
 

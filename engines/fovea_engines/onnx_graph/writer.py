@@ -15,10 +15,10 @@ Operand = str | NDArray[Any]
 
 
 class Writer:
-    """Makes nodes whose tensors are all called STEM/OPERATOR_NUMBER.
+    """Creates nodes whose tensors are named STEM/OPERATOR_NUMBER.
 
-    A call takes an operator and its operands, tensors by name or constants as arrays, and returns
-    the name of the output. No two writers of a graph may have the same stem, a tensor's name.
+    A call takes an operator and its operands: names of tensors, or arrays as constants. It returns
+    the name of the output. Each writer of a graph needs its own stem, usually the name of a tensor.
     """
 
     def __init__(self, stem: str) -> None:
@@ -27,20 +27,20 @@ class Writer:
         self.constants: list[onnx.TensorProto] = []
 
     def __call__(self, operator: str, *operands: Operand, **attributes: Any) -> str:
-        """Add a node and return the name of its first output."""
+        """Add a node, and return the name of its first output."""
         return self._add(operator, operands, 1, attributes)[0]
 
     def split(self, tensor: str, sizes: Sequence[int], axis: int) -> list[str]:
-        """Split a tensor into parts of the given sizes."""
+        """Split a tensor into parts of the given sizes; return their names."""
         return self._add("Split", (tensor, np.array(sizes)), len(sizes), {"axis": axis})
 
     def top(self, tensor: str, count: int) -> tuple[str, str]:
-        """Return the largest values of the last axis, best first, and their indices."""
+        """Return the largest values along the last axis, best first, and their indices."""
         values, indices = self._add("TopK", (tensor, np.array([count])), 2, {"axis": -1})
         return values, indices
 
     def cast(self, tensor: str, dtype: str) -> str:
-        """Cast to another element type, by numpy's name."""
+        """Cast a tensor to another element type, given by NumPy's name."""
         return self("Cast", tensor, to=np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def name(self, tensor: str) -> None:
