@@ -185,7 +185,7 @@ def _free_resizes(model: onnx.ModelProto, before: Mapping[str, _Shape]) -> None:
 
 
 def set_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> Edited:
-    """Set the image size (height, width) in pixels, and the metadata's `imgsz`;
+    """Set the image size (height, width) in pixels, and the metadata's `imgsz`.
 
     None means any size.
 

@@ -53,7 +53,7 @@ class Resizable:
     other: Size
 
     def shapes(self, name: str) -> tuple[_Shape, _Shape] | None:
-        """Return the shapes of a computed tensor at both sizes;
+        """Return the shapes of a computed tensor at both sizes.
 
         None for constants or unknown shapes.
         """
@@ -67,7 +67,7 @@ class Resizable:
         return _lengths(self.size, self.other).get((before, now))
 
     def side(self, length: int) -> Length | None:
-        """Return the rows or columns of a level that equal `length`;
+        """Return the rows or columns of a level that equal `length`.
 
         None if the choice is ambiguous.
         """

@@ -79,9 +79,9 @@ def _openvino_errors(what: str) -> Iterator[None]:
 
 @contextmanager
 def onnxruntime_errors(explain: Callable[[str], str]) -> Iterator[None]:
-    """Raise ONNX Runtime's errors in the block as `UnsupportedModel`;
+    """Raise ONNX Runtime's errors in the block as `UnsupportedModel`.
 
-    `explain` makes the message.
+    `explain` returns the message.
     """
     import onnxruntime as ort
 
