@@ -77,7 +77,6 @@ def tasks() -> str:
     models = newest("tasks")["models"]
     judged = (
         ("yolov8n-seg-320", "mAP50-95 of masks (FP32: {fp32})", "map50_95"),
-        ("yolov8n-pose", "agreement of keypoints with FP32", "agreement"),
         ("mobilenetv2", "images with the same first class as in FP32", "same_top"),
         ("u2netp", "agreement of the foreground with FP32", "shared"),
     )
