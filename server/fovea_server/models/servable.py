@@ -24,8 +24,7 @@ def check_servable(folder: Path, version: int) -> None:
         InvalidModel: the version cannot be loaded; the message has the server's reason.
     """
     # Use default settings, because the environment of a build may differ from the server's. The
-    # build
-    # has already run the code of the head, which the user chose.
+    # build has already run the code of the head, which the user chose.
     settings = Settings.model_construct(allow_code=True)
     try:
         source = Source.read(folder, folder.name, settings)

@@ -36,8 +36,8 @@ _BLUR_S = 30.0
 # Seconds between two checks of the capture directory, which other servers write too; `_REST` keeps
 # the checks below 1 % of the time.
 _LOOK_EVERY_S, _REST = 10.0, 100
-# Number of blocks along the longer side of a blurred object, and the blurred margin around its
-# box, as a share of its size.
+# Number of blocks along the longer side of a blurred object, and the blurred margin around its box,
+# as a share of its size.
 _BLOCKS = 6
 _AROUND = 0.1
 _REASONS = ("slow disk", "disk", "image", "blur")

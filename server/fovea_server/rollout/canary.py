@@ -42,8 +42,7 @@ _LATENCIES = 5000
 # responses of the canary before it can pass.
 _ENOUGH, _FEWEST = 100, 20
 _BEYOND = 0.01
-# Largest number of images to compare, more than any canary gets, and the fewest before it can
-# pass.
+# Largest number of images to compare, more than any canary gets, and the fewest before it can pass.
 _MAX_COMPARED, _ENOUGH_COMPARED = 1_000_000, 50
 
 

@@ -62,8 +62,7 @@ class Promoter(Feature):
         self._seen: _Stamps = {}
         self._files: dict[str, Path] = {}
         # One lock per model. Without it, a check during a change would unload a version that is
-        # loaded
-        # but not current yet, and two checks could begin the same canary twice.
+        # loaded but not current yet, and two checks could begin the same canary twice.
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._kept: dict[str, CanaryCounts] = {}
         self._task: asyncio.Task[None] | None = None

@@ -43,8 +43,8 @@ _GRACE_S = 2.0
 # Seconds for the candidate to load, and for each image. It gets idle CPU time only, so both may
 # take long.
 _DEADLINE_S = 300
-# Number of images at the first decision; each further decision needs twice as many. A test that
-# is repeated too often crosses the limit by chance.
+# Number of images at the first decision; each further decision needs twice as many. A test that is
+# repeated too often crosses the limit by chance.
 _FIRST_LOOK = 50
 
 

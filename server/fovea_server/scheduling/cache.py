@@ -32,8 +32,8 @@ from fovea_server.tensors.messages import (
 )
 from fovea_server.tensors.wire import wire
 
-# Measured memory, in bytes, of a response without outputs (key included), and of an output
-# without elements.
+# Measured memory, in bytes, of a response without outputs (key included), and of an output without
+# elements.
 _ANSWER_BYTES, _OUTPUT_BYTES = 512, 512
 # Requests of at least this many bytes are hashed in a thread, not on the event loop.
 _LARGE = 64 << 10
