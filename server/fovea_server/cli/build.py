@@ -1,4 +1,4 @@
-"""The command `fovea build`."""
+"""`fovea build`: builds an ONNX model into a checked engine."""
 
 from __future__ import annotations
 

@@ -36,10 +36,7 @@ folder_option = partial(typer.Option, metavar="DIR", exists=True, file_okay=Fals
 
 
 def parse_numbers(name: str, text: str, form: str) -> list[str]:
-    """Split comma-separated positive numbers of a form.
-
-    Raise InvalidOption with the option's name.
-    """
+    """Split comma-separated positive numbers; raise InvalidOption that names the option."""
     numbers = [each.strip() for each in text.split(",")]
     if not all(re.fullmatch(form, each) and float(each) for each in numbers):
         raise InvalidOption(f"--{name} {text!r}; write numbers over 0, e.g. 1,4,16")

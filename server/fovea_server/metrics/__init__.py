@@ -1,1 +1,1 @@
-"""The metrics that Prometheus reads."""
+"""The metrics in Prometheus' format."""

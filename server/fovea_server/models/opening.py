@@ -165,7 +165,7 @@ def _check_batch(engine: Engine, configured: int) -> None:
 
 
 def warm_up_images(engine: Engine) -> None:
-    """Run an empty image through all stages, alone and not alone."""
+    """Run an empty image through all stages, with and without `alone` of `Session.infer`."""
     assert engine.preprocessor is not None, "the model takes images"
     image = engine.session.inputs[0]
     feeds = {spec.name: _zero(spec) for spec in _size_inputs(engine.session.inputs, 1)}

@@ -1,1 +1,1 @@
-"""Watches what models get and find: captures and drift."""
+"""Monitors the inputs and results of models: captures and data drift."""

@@ -59,8 +59,9 @@ def choose(
 ) -> LabelSelection:
     """Return the labels of the classes in `--classes`, or of all classes.
 
-    Classes that the model lacks are left out only if `classes` is given. Without it, a figure would
-    be for fewer classes than the labels have, and the name may only be spelt differently.
+    Classes that the model lacks are left out only if `classes` is given. Otherwise they are an
+    error: the figure would cover fewer classes than the labels, or the names are only spelt
+    differently.
 
     Args:
         labelled: labels of the images.
@@ -69,10 +70,9 @@ def choose(
         num_classes: number of the model's classes; None if it is unknown.
 
     Raises:
-        InvalidOption: the labels lack a class of `classes`, the model lacks all of them, or it
-            lacks
-            some classes of the labels and `classes` is None. Also if the labels are class maps,
-            tables or images, and `classes` is given.
+        InvalidOption: the labels lack a class of `classes`, or the model lacks all of these
+            classes; without `classes`, the model lacks some classes of the labels. Also if
+            `classes` is given for class maps, tables or images.
     """
     if isinstance(labelled, TextLabels | AttributeLabels | PicturePairs):
         if classes is not None:

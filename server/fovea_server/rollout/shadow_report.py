@@ -207,7 +207,7 @@ class ShadowWorst(BaseModel):
 
 
 class ShadowReport(BaseModel):
-    """The comparison so far."""
+    """The comparison of both versions so far."""
 
     images: int = Field(description="that both versions have answered")
     disagreement: float | None = Field(

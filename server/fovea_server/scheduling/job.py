@@ -52,13 +52,13 @@ class Job:
         arrived_ns: `time.monotonic_ns()` at arrival.
         place: slot for a large image, which a separate thread prepares ahead; else None.
         future: done when the job is complete; None for a job that the event loop runs at once.
-        expiry: timer that ends the wait in the queue; None without a timeout.
+        expiry: timer of the queue timeout; None without a timeout.
         claimed: True after a thread has begun to prepare the job.
         prepared: True if an execution may take the job.
         error: the reason why the job failed; None if it has not.
         times: durations of the execution's stages, in nanoseconds.
         answered: True when the job is complete, with a result or an error.
-        given_up: done at the end of the execution, for a request that was cancelled before.
+        given_up: future for a cancelled request that must wait for the end of the execution.
         feeds: for tensors, an array for each input.
         outputs: for tensors, the job's rows of every output, after the execution.
         batch: number of rows of the execution that computed the job.

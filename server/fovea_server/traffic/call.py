@@ -167,8 +167,8 @@ class Call:
         if scheme.lower() in ("bearer", "token"):
             return rest.strip()
         if scheme.lower() == "basic":
-            # Programs that support only user and password, such as Label Studio, send the key as
-            # password.
+            # Label Studio and similar programs support only user and password; the password is the
+            # key.
             with suppress(ValueError):
                 return b64decode(rest, validate=True).decode().partition(":")[2]
         return self.header("x-api-key") or self.field_key

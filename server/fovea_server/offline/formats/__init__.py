@@ -1,1 +1,1 @@
-"""The forms of results, a file each."""
+"""The formats of results, one module per format."""
