@@ -1,7 +1,7 @@
 """Describes models without loading them, for servers whose models run in other processes.
 
-The description comes from the card and the configuration of a model. The code that describes
-loaded models makes it.
+The description comes from the card and the configuration of a model, through the same code that
+describes loaded models.
 """
 
 from __future__ import annotations

@@ -218,8 +218,7 @@ class Loader:
         """Read a model's directory, and keep its present configuration and versions.
 
         `version` is added to the present versions, and `without` is removed. Versions built since
-        the
-        model was loaded are left out: the next start or poll loads them.
+        the model was loaded are left out: the next start or poll loads them.
 
         Returns:
             The source, or None if the model's files came with a request.
@@ -399,8 +398,7 @@ class Loader:
         """Unload a model after its accepted requests; do nothing if it is not loaded.
 
         Ensembles that run the model are unloaded first. With `dependents`, the models of an
-        ensemble
-        are unloaded too, unless they were requested by name or another ensemble runs them.
+        ensemble are unloaded too, unless they were requested by name or another ensemble runs them.
         """
         slot = self.slots.get(name)
         if slot is None:

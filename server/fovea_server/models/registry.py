@@ -171,8 +171,7 @@ class Registry:
         Raises:
             NotFound: the model or version does not exist; the message lists the existing ones.
             ModelNotReady: the model exists but none of its versions could be read, or the
-                repositories
-                were not read yet.
+                repositories were not read yet.
         """
         scanned, slot = self._scanned, self._slots.get(name)
         if slot is None or not (slot.versions or slot.fault):

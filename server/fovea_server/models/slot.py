@@ -56,8 +56,7 @@ class _Replacement:
         """Drop broken versions; return None if the present versions must stay in service instead.
 
         The replacement goes ahead only if a version was promoted and at least one version loads. If
-        the
-        promoted version itself is broken, it goes ahead only while no version `answers`.
+        the promoted version itself is broken, it goes ahead only while no version `answers`.
         """
         promoted = self.source.history.current
         left = self.versions.keys() - {*broken}
@@ -236,9 +235,8 @@ class ModelSlot:
         """Load the fresh versions, serve them, and unload the versions that they replace.
 
         If a version fails, the present versions stay in service, unless `_Replacement.leave_out`
-        allows
-        the replacement; `fault` has the reason. They also stay while an engine must be rebuilt. The
-        call does nothing if another load has begun since.
+        allows the replacement; `fault` has the reason. They also stay while an engine must be
+        rebuilt. The call does nothing if another load has begun since.
 
         Raises:
             ShuttingDown: the server is stopping.

@@ -2,8 +2,8 @@
 
     DIR/MODEL/DAY/TIME-SERVER-NUMBER-BYTES/    image.jpg  predictions.json
 
-A capture is written to a temporary directory and renamed, so that it is complete even if the
-server crashes. Its name contains its size, so that listing captures opens no file.
+A capture is written to a temporary directory and renamed, so that it is complete even if the server
+crashes. Its name contains its size, so that listing captures opens no file.
 """
 
 from __future__ import annotations
@@ -100,8 +100,7 @@ class Record:
         """Write the files of a capture; `blurred` pixels replace the image.
 
         Encoded images are stored unchanged, unless EXIF rotates them: some programs that read
-        images and
-        labels ignore EXIF. Rotated images and pixels are stored as upright JPEG.
+        images and labels ignore EXIF. Rotated images and pixels are stored as upright JPEG.
         """
         if blurred is not None:
             image, suffix = _jpeg(blurred), ".jpg"

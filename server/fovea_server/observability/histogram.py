@@ -103,8 +103,7 @@ class Durations:
     """Histograms of durations by model and status; one thread adds, any thread may read.
 
     Only names in `models` become labels; other names that clients send count as "". If there are
-    too
-    many histograms, the oldest is dropped, and its series starts again at 0.
+    too many histograms, the oldest is dropped, and its series starts again at 0.
     """
 
     def __init__(self, models: Container[str]) -> None:

@@ -36,9 +36,8 @@ def map_in_order(
     """Yield the result of `work` for each thing, in the order of the things.
 
     At most `ahead` things are taken before the oldest result is read, so memory is bounded. An
-    error
-    of `work` is raised in the order of the results, an error of `things` at once. If the caller
-    closes the generator, work that has not begun is dropped.
+    error of `work` is raised in the order of the results, an error of `things` at once. If the
+    caller closes the generator, work that has not begun is dropped.
     """
     waiting: deque[Future[Done]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="predict")

@@ -39,8 +39,7 @@ class Result:
 
     It comes from an engine in this process, from a server, or from the journal of an earlier run.
     All output is made from the JSON, so that a resumed run writes the same files as an
-    uninterrupted
-    one. Call `check` for a result from outside this process.
+    uninterrupted one. Call `check` for a result from outside this process.
 
     Attributes:
         json: the result of the image.

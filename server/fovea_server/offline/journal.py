@@ -47,8 +47,7 @@ class Journal(Closing):
     """The journal of a run in its output directory, which is created if needed.
 
     With `resume` it continues an earlier run, if there is one. Only one run at a time may write
-    into
-    a directory.
+    into a directory.
 
     Raises:
         InvalidOption: the directory has results already, the earlier run had another model or other

@@ -122,8 +122,7 @@ class JobQueue:
 
         Returns:
             The jobs of the batch, empty if none can run now. If a batch waits for more jobs, also
-                the
-            seconds until it is due, otherwise None.
+            the seconds until it is due, otherwise None.
         """
         waits: list[float] = []
         seen: list[Source] = []

@@ -1,8 +1,8 @@
 """Sequences of requests (`sequence_batching`): in order, with control inputs and states.
 
 Engines keep no memory between calls, so a sequence is not bound to a slot of an instance. The
-strategies "direct" and "oldest" differ only in the time that a batch waits. The scheduler keeps
-the states (`state`), and passes them to the engine as inputs.
+strategies "direct" and "oldest" differ only in the time that a batch waits. The scheduler keeps the
+states (`state`), and passes them to the engine as inputs.
 
 Source: `ModelSequenceBatching` of model_config.proto; `SequenceBatchScheduler` of Triton's core.
 """

@@ -1,7 +1,7 @@
 """Triton's trace extension: writes the timestamps of sampled requests to a file.
 
-Source: "Trace Extension" of Triton's protocol and its docs/user_guide/trace.md. Only timestamps
-are traced; the level TENSORS is accepted and adds nothing.
+Source: "Trace Extension" of Triton's protocol and its docs/user_guide/trace.md. Only timestamps are
+traced; the level TENSORS is accepted and adds nothing.
 """
 
 from __future__ import annotations

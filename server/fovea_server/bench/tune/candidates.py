@@ -51,8 +51,7 @@ def find_candidates(repository: ModelRepository, name: str) -> tuple[list[BuiltV
 
     A candidate was built from the same file, with the same labels and preprocessing (except
     `--rect`). It agrees with its source model according to its card, and runs on this machine. If
-    two
-    versions are of the same kind, the newer one counts.
+    two versions are of the same kind, the newer one counts.
 
     Returns:
         The candidates, with the served version first; and the reasons why other versions are not

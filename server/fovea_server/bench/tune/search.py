@@ -77,8 +77,7 @@ class Search:
 
         Returns:
             The best run, and the run of `start` under the same load. Both are the same run if no
-                setting
-            is better.
+            setting is better.
         """
         at = -1 if self.limit_ms == float("inf") else (len(self.clients) - 1) // 2
         best = self._find_load(self._run(start, self.clients[at]))

@@ -32,8 +32,8 @@ class Setting:
         threads: number of cores for all calls together; 0 on a GPU.
         streams: number of parallel calls, on a CPU at most one per core; 0 for the default on a
             GPU.
-        max_batch: largest batch size; 0 on a CPU, where each image is a separate call and the
-            value in config.pbtxt stays.
+        max_batch: largest batch size; 0 on a CPU, where each image is a separate call and the value
+            in config.pbtxt stays.
         delay_us: microseconds that a batch may wait for more rows; 0 on a CPU.
     """
 
@@ -48,8 +48,7 @@ def grid(candidates: Sequence[BuiltVersion], cores: int) -> list[Setting]:
     """Return all valid combinations of settings.
 
     On a CPU, threads and streams are powers of two, and the number of cores. On a GPU, batch sizes
-    are
-    powers of two, and the engine's largest size; only batches of several rows have a delay.
+    are powers of two, and the engine's largest size; only batches of several rows have a delay.
     """
     return [setting for one in candidates for setting in _settings(one, cores)]
 

@@ -43,8 +43,8 @@ class ForeignCpu:
     """CPU time of other programs since construction, without this process and its children.
 
     Args:
-        cores: number of cores that this process may use. Other programs may use the remaining
-            cores of the machine.
+        cores: number of cores that this process may use. Other programs may use the remaining cores
+            of the machine.
     """
 
     def __init__(self, cores: int) -> None:
