@@ -1,1 +1,1 @@
-"""INT8 and FP16: ranges of tensors measured on images, blocks that stay in float, the graphs."""
+"""INT8 and FP16: measured tensor ranges, blocks that stay float, and the converted graphs."""

@@ -1,4 +1,4 @@
-"""Finds the ranges of a build: measures them on images, or reads those of an earlier version."""
+"""Finds the ranges of a build: measures them on images, or reads those of a version."""
 
 from __future__ import annotations
 
@@ -35,28 +35,29 @@ from fovea_preprocess.letterbox import fit
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_preprocess.text import counted
 
-# One or two scenes decide every range if there are fewer images.
+# Smallest recommended number of images. With fewer, one or two scenes decide all ranges.
 _FEW = 32
-# An image whose channels all have a standard deviation below this is empty.
+# Standard deviation of every channel below which an image counts as empty.
 _FLAT = 2.0
-# Side of the thumbnails that are compared, and the mean difference of their values up to which they
-# are of one scene: JPEG at quality 20 makes 1.1, and the closest of 128 photographs are 23 apart.
+# Side of the thumbnails that are compared, and the largest mean difference of two thumbnails of the
+# same scene. JPEG at quality 20 has a difference of 1.1. The closest two of 128 photographs differ
+# by 23.
 _THUMBNAIL, _COPY = 16, 2.0
-# An image enlarged more has no detail of the size that the first layers look for.
+# Enlargement above which an image has no detail of the size that the first layers detect.
 _MAX_ENLARGED = 4.0
-# Share of pixels that are, but for `_NEAR`, of the most frequent colour: .87 of a page of text, and
-# more than this of 4 % of photographs.
+# Fraction of pixels in the most frequent colour (within `_NEAR`) from which an image is mostly of
+# one colour. A page of text has 0.87, and 4 % of photographs have more than this value.
 _PLAIN, _NEAR = 0.6, 16
 _SAMPLED = 128
 
-# The serving input may exceed the calibrated range by this factor.
+# Factor by which images in service may exceed the calibrated range of the input.
 _CLIPPED = 1.5
-# Number of images used to find the range of the serving input.
+# Number of images to find the range of the input in service.
 _SHOWN = 24
 
 
 class Variety:
-    """Counts what a set of images shows; they are added one after the other."""
+    """Collects statistics about the variety of a set of images."""
 
     def __init__(self, spec: PreprocessSpec) -> None:
         self._spec = spec
@@ -65,7 +66,7 @@ class Variety:
         self._scenes: list[NDArray[np.int16]] = []
 
     def add(self, pixels: Pixels) -> None:
-        """Look at an image."""
+        """Add an image."""
         self._count += 1
         self._flat += bool(cv2.meanStdDev(pixels)[1].max() < _FLAT)
         self._plain += _share_of_one_colour(pixels) > _PLAIN
@@ -80,7 +81,11 @@ class Variety:
             self._scenes.append(scene)
 
     def check(self) -> None:
-        """Raise InvalidOption if more than half of the images have one colour."""
+        """Check that the images are not mostly empty.
+
+        Raises:
+            InvalidOption: more than half of the images have a single colour.
+        """
         if self._flat > self._count / 2:
             raise InvalidOption(
                 f"{self._flat} of {self._count} calibration images have a single colour, whose "
@@ -88,7 +93,7 @@ class Variety:
             )
 
     def remarks(self) -> tuple[str, ...]:
-        """Return what a set lacks that is no reason to refuse it, and what to do."""
+        """Return deficiencies of the set that are not reasons to reject it, with advice."""
         images, half, found = counted(self._count, "image"), self._count / 2, []
         if self._count < _FEW:
             found.append(
@@ -125,7 +130,13 @@ def _share_of_one_colour(pixels: Pixels) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Image files in the order of use, their preprocessing, and the sha256 over their bytes."""
+    """Calibration images.
+
+    Attributes:
+        files: image files in their order of use.
+        spec: preprocessing.
+        digest: SHA-256 of the bytes of all files.
+    """
 
     files: Sequence[Path]
     spec: PreprocessSpec
@@ -133,7 +144,7 @@ class Images:
 
     @classmethod
     def of(cls, folder: Path, spec: PreprocessSpec) -> Images:
-        """Choose up to 1,000 images of a folder, spread evenly over their names."""
+        """Choose up to 1,000 images of a directory, evenly spaced by name."""
         files = image_files(folder, MAX_IMAGES)
         return cls(files, spec, images_sha256(files))
 
@@ -141,10 +152,7 @@ class Images:
         return len(self.files)
 
     def rows(self, variety: Variety) -> Iterator[Array]:
-        """Yield each image as a batch of one, [1, ...], preprocessed as in serving.
-
-        It is also added to what the images show.
-        """
+        """Yield each image as a batch [1, ...], preprocessed as in serving; add it to `variety`."""
         for file in self.files:
             pixels = read_image(file)
             variety.add(pixels)
@@ -154,10 +162,14 @@ class Images:
 def find_ranges(
     plan: BuildPlan, prepared: PreparedModel, progress: Progress
 ) -> tuple[Ranges, bool]:
-    """Return the ranges of a plan, and True if they were measured before.
+    """Return the ranges for a plan, and True if an earlier build measured them.
 
-    Measured ranges are reused only when model, preprocessing, images, their order and the method
-    are all the same.
+    Measured ranges are used again only if the model, the preprocessing, the images, their order and
+    the method are all the same.
+
+    Raises:
+        InvalidOption: the plan has no calibration, or its calibration does not fit the model.
+        Disagreement: images in service exceed the calibrated range of the input.
     """
     calibration = plan.require_calibration()
     with progress.phase("calibrate"):
@@ -208,7 +220,7 @@ def _reuse_ranges(
 
 
 def _find_missing(ranges: Ranges, prepared: PreparedModel) -> str | None:
-    """Return a tensor without a range: another onnxslim version may rename tensors."""
+    """Return a tensor without a range, or None. Another version of onnxslim may rename tensors."""
     return next((t for t in measured_tensors(prepared.graph) if t not in ranges.tensors), None)
 
 
@@ -226,10 +238,14 @@ def _check_clipping(ranges: Ranges, plan: BuildPlan, prepared: PreparedModel) ->
 
 
 def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: Progress) -> Ranges:
-    """Run the float network on every image and choose a range for each layer's input.
+    """Run the float model on every image, and choose a range for the input of each layer.
 
-    The range of the network's input is always measured. Memory does not grow with the number of
+    The range of the model's input is always measured. The memory does not grow with the number of
     images: it holds one image at a time, and one histogram per tensor.
+
+    Raises:
+        BuildError: the model computes NaN or infinite values.
+        InvalidOption: more than half of the images are empty.
     """
     names = measured_tensors(model)
     seen = {name: Histogram() for name in names}
@@ -253,7 +269,7 @@ def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: 
 
 
 def measured_tensors(model: onnx.ModelProto) -> list[str]:
-    """Return the names of the tensors that need a range: the inputs of network and layers."""
+    """Return the names of the tensors that need a range: inputs of the model and its layers."""
     wiring = Wiring(model)
     taken = (node.input[0] for node in (*wiring.layers(), *wiring.projections()))
     return list(dict.fromkeys([model.graph.input[0].name, *taken]))

@@ -1,4 +1,4 @@
-"""Calibrators: the range of one tensor's values that 8 bits hold, by each `Method`."""
+"""Calibrators: derive the range that 8 bits represent from the values of a tensor."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from fovea_engines.repository.figures import Method
 from fovea_preprocess.errors import BuildError
 
 BINS = 4096
-_QUANTISED = 128  # magnitudes of a signed 8-bit value
-_STEPS = 255  # between the ends of a range of 8 bits
+_QUANTISED = 128  # number of magnitudes of a signed 8-bit value
+_STEPS = 255  # number of steps between the ends of an 8-bit range
 _CANDIDATES = 64
-# All but one value in a million: objects are rare, and so are the activations that detect them.
+# Fraction of values within the range: all but one in a million. Objects are rare, and so are the
+# activations that detect them.
 PERCENTILE = 0.999999
 
 
 class Histogram:
-    """Counts magnitudes in `BINS` bins, whose width doubles when a larger value appears.
+    """A histogram of magnitudes with `BINS` bins.
 
-    `low` is the smallest value so far, at most 0; `high` the largest, at least 0.
+    The bin width doubles when a larger value appears.
+
+    Attributes:
+        low: smallest value so far, at most 0.
+        high: largest value so far, at least 0.
     """
 
     def __init__(self) -> None:
@@ -31,7 +36,11 @@ class Histogram:
         self._top = 0.0
 
     def add(self, values: NDArray[np.float32]) -> None:
-        """Count the values of one image; a BuildError if one is not finite."""
+        """Add the values of one image.
+
+        Raises:
+            BuildError: a value is NaN or infinite.
+        """
         low, high = float(values.min(initial=0.0)), float(values.max(initial=0.0))
         if not np.isfinite((low, high)).all():
             raise BuildError("a value is not finite")
@@ -51,7 +60,7 @@ class Histogram:
         self._counts += np.bincount(np.minimum(bins, BINS - 1, out=bins), minlength=BINS)
 
     def range(self, method: Method) -> tuple[float, float]:
-        """Return the ends of the range that a method keeps: at most 0, and at least 0."""
+        """Return the range (low, high) by a method; low is at most 0, high at least 0."""
         match method:
             case "minmax":
                 return self.low, self.high
@@ -64,18 +73,18 @@ class Histogram:
         return max(self.low, -bound), min(self.high, bound)
 
     def percentile(self, share: float) -> float:
-        """Return the magnitude that a share (0 to 1) of the values does not exceed."""
+        """Return the magnitude that a fraction (0 to 1) of the values does not exceed."""
         reached = np.searchsorted(np.cumsum(self._counts), share * self._counts.sum())
         return self._edge(int(reached) + 1)
 
     def entropy(self) -> float:
-        """Return the clipping magnitude that loses least information.
+        """Return the clipping magnitude that loses the least information.
 
-        For each candidate, the clipped distribution is compared with its 128-step quantisation; the
-        candidate with the smallest Kullback-Leibler divergence wins (S. Migacz, "8-bit Inference
-        with TensorRT", GTC 2017).
+        Each candidate compares the clipped distribution with its quantisation to 128 steps. The
+        candidate with the smallest Kullback-Leibler divergence is chosen (S. Migacz, "8-bit
+        Inference with TensorRT", GTC 2017).
         """
-        # Almost every activation peaks at exactly zero, which quantisation keeps exactly.
+        # Almost every activation has a peak at exactly zero, which quantisation preserves exactly.
         counts = self._counts.astype(np.float64)
         counts[0] = counts[1]
         used = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else 0
@@ -88,11 +97,11 @@ class Histogram:
     def squared_error(self) -> float:
         """Return the clipping magnitude with the smallest mean squared error.
 
-        What is within the range is rounded, and off by a twelfth of a squared step in the mean;
-        what is beyond is off by its distance.
+        Values in the range are rounded, with a mean squared error of 1/12 squared step. Values
+        beyond the range have their distance as error.
         """
         counts = self._counts.astype(np.float64)
-        # As for `entropy`: zeros are held exactly.
+        # Zeros are exact, so the first bin is ignored as in `entropy`.
         counts[0] = counts[1]
         used = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else 0
         middles = np.arange(used) + 0.5
@@ -111,7 +120,7 @@ class Histogram:
 
 
 def _divergence(counts: NDArray[np.float64], bins: int) -> float:
-    """Return the nats lost by clipping at `bins` and quantising the rest to 128 steps."""
+    """Return the information in nats that clipping at `bins` and 128 quantisation steps lose."""
     kept = counts[:bins]
     reference = kept.copy()
     reference[-1] += counts[bins:].sum()
@@ -122,6 +131,6 @@ def _divergence(counts: NDArray[np.float64], bins: int) -> float:
     coarse = np.where(occupied, totals[step] / np.maximum(sharers[step], 1), 0.0)
     both = (reference > 0) & (coarse > 0)
     p, q = reference[both] / reference.sum(), coarse[both] / coarse.sum()
-    # Mass without counterpart in the coarse histogram: clipped values in an empty last bin.
+    # Mass without a counterpart in the coarse histogram: clipped values in an empty last bin.
     missing = reference[(reference > 0) & (coarse == 0)].sum() / reference.sum()
     return float((p * np.log(p / q)).sum() + missing * 10)

@@ -1,4 +1,4 @@
-"""FP16: written into a graph as casts, checked for overflow, and simulated in float32."""
+"""FP16: adds casts to a graph, checks it for overflow, and simulates it in float32."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fovea_preprocess.errors import Disagreement, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
 
 _COARSE = 512.0
-# Images on which float16 is checked.
+# Number of images for the overflow check of float16.
 _IMAGES = 4
 _LARGEST = float(np.finfo(np.float16).max)
 
-# Operators that compute in float16 and have no float input that must stay float32.
+# Operators that compute in float16, without float inputs that must stay float32.
 _HALVED = {
     *("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Exp", "Neg", "Abs", "Min", "Max"),
     *("Conv", "ConvTranspose", "MatMul", "Gemm", "BatchNormalization", "InstanceNormalization"),
@@ -34,15 +34,21 @@ _HALVED = {
     *("Expand", "Tile", "Gather", "Pad", "Identity", "DepthToSpace", "SpaceToDepth", "Resize"),
     *("QuantizeLinear", "DequantizeLinear"),
 }
-# Inputs that are float32 whatever the others are.
+# Operator -> inputs that are always float32.
 _ALWAYS_FLOAT = {"Resize": {2}}
 
 
 def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a normalised model that computes in float16; its ends stay float32.
+    """Return a copy of a normalised model that computes in float16.
 
-    What comes after the last layer stays float32: coordinates over 512 would move in steps of
-    half a pixel. So do layers with a bias so large, and operators that have no float16 form.
+    Inputs and outputs stay float32.
+
+    Nodes after the last layer stay float32, because coordinates over 512 would move in steps of
+    half a pixel. Layers with a bias of this size also stay float32, and operators without a float16
+    form.
+
+    Raises:
+        UnsupportedModel: a constant exceeds the range of float16.
     """
     halved = deepcopy(model)
     rebuild(halved, _Halving(halved).nodes())
@@ -50,10 +56,13 @@ def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | None) -> None:
-    """Raise Disagreement if a float16 tensor of a graph is not finite on one of a few images.
+    """Check that float16 tensors of a graph stay finite on a few images.
 
-    ONNX Runtime computes float16 layers in float32 on a CPU and rounds only what leaves the
-    graph, so that a GPU's overflow would not be seen in the outputs.
+    On a CPU, ONNX Runtime computes float16 layers in float32 and rounds only the outputs of the
+    graph. So the outputs would not show the overflow of a GPU.
+
+    Raises:
+        Disagreement: a float16 tensor is not finite.
     """
     half = _half_tensors(model)
     names = [name for node in model.graph.node for name in node.output if name in half]
@@ -70,12 +79,12 @@ def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | 
 
 
 def round_to_half(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a float32 graph that rounds to float16, and overflows, wherever a GPU does.
+    """Return a float32 graph that rounds to float16, and overflows, exactly where a GPU does.
 
-    CPU runtimes take a float16 graph, as `to_half` makes it, only as a hint: ONNX Runtime and
-    OpenVINO compute it in float32 from end to end, where 100 * 1000 does not overflow. In the
-    returned graph every result passes through float16. Integers are multiplied as such, so the
-    output of a DequantizeLinear is not rounded.
+    CPU runtimes interpret a float16 graph by `to_half` only as a hint. ONNX Runtime and OpenVINO
+    compute it entirely in float32, where 100 * 1000 does not overflow. In the returned graph every
+    result is cast to float16. Integers are multiplied as integers, so the output of a
+    DequantizeLinear is not rounded.
     """
     simulated = deepcopy(model)
     for constant in simulated.graph.initializer:
@@ -105,10 +114,10 @@ def _round_nodes(model: onnx.ModelProto, halves: set[str]) -> Iterator[onnx.Node
 
 
 class _Halving:
-    """The nodes of a graph, with a cast wherever a tensor goes from one type to the other.
+    """The nodes of a graph, with casts between float16 and float32 parts.
 
-    A tensor keeps its name in the type it is made in, and is called NAME/half or NAME/float in
-    the other. Only a graph output is float32 under its own name even where it is made in float16.
+    A tensor keeps its name in the type in which it is computed. In the other type it is named
+    NAME/half or NAME/float. Only a graph output is always float32 under its own name.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -125,7 +134,7 @@ class _Halving:
         self._converted: set[str] = set()
 
     def nodes(self) -> Iterator[onnx.NodeProto]:
-        """Yield them in topological order; constants in float16 go into the model."""
+        """Yield the nodes in topological order, and add float16 constants to the model."""
         for node in self._wiring.nodes:
             halved = node.name in self._halved
             always_float = _ALWAYS_FLOAT.get(node.op_type, ())
@@ -142,7 +151,7 @@ class _Halving:
                 yield _cast(f"{name}/half", name, half=False)
 
     def _convert(self, name: str, half: bool) -> tuple[str, list[onnx.NodeProto]]:
-        """Return the name of a tensor in a type, and the cast that makes it if there is none."""
+        """Return the name of a tensor in a type, and the cast that is needed to create it."""
         if name in self._outputs:
             return (f"{name}/half" if half else name), []
         if (name in self._half) == half:
@@ -158,10 +167,11 @@ class _Halving:
 
 
 def _coarse(wiring: Wiring) -> Iterator[str]:
-    """Yield layers whose bias float16 would round by a quarter or more, and their activation.
+    """Yield layers whose bias float16 rounds by a quarter or more, and their activations.
 
-    Its inputs must cancel it, and then the rounding is what is left: u2netp has one of 1361.
-    The activation, because TensorRT takes a layer between two casts for one of float16.
+    The inputs of such a layer must cancel the bias, and the rounding error remains: u2netp has a
+    bias of 1361. The activation is included because TensorRT treats a layer between two casts as a
+    float16 layer.
     """
     for node in wiring.layers():
         bias = wiring.constants.get(node.input[2]) if len(node.input) > 2 else None

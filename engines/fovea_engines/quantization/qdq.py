@@ -1,4 +1,4 @@
-"""INT8, written into a graph as QuantizeLinear and DequantizeLinear around its layers."""
+"""INT8: adds QuantizeLinear and DequantizeLinear around the layers of a graph."""
 
 from __future__ import annotations
 
@@ -26,27 +26,34 @@ from fovea_engines.onnx_graph.wiring import (
 )
 from fovea_engines.quantization.ranges import Ranges
 
-# Sixteen steps of float16 near zero: rounding a smaller scale up would waste more of its range.
+# Smallest scale: sixteen steps of float16 near zero. Rounding up a smaller scale would waste more
+# of its range.
 _SMALLEST = 2.0**-20
 MAX_OF_PAIRS = 128
-"""Largest sum of two weights of a channel for CPUs that add two products of INT8 in 16 bits: 255 *
-128 is 32,640, and 32,767 is the largest there."""
-# Products of 32 columns gain nothing from integers, those of 64 on 400 rows a quarter of the time.
+"""Largest sum of two weights of a channel for CPUs that add two INT8 products in 16 bits.
+
+255 * 128 is 32,640, and the largest 16-bit value is 32,767.
+"""
+# Smallest width of a product that gains from integers. Products with 32 columns gain nothing.
+# Products with 64 columns and 400 rows save a quarter of the time.
 _NARROWEST = 64
-# Operators whose results follow from a choice by values.
+# Operators whose results depend on a choice by values.
 _CHOOSING = RANKING | {"GridSample"}
 
 
 def quantisable(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return the names of the layers that gain from INT8, in the graph's order.
+    """Return the names of the layers that gain from INT8, in the order of the graph.
 
-    They are convolutions and the projections of tokens. Not among them are a detector's last
-    layers, whose rounding would be read off as boxes; and depthwise layers, which are not computed
-    faster in INT8, as they wait for memory, and which lose most: yolox_nano loses half of its mAP
-    by them. Nor are layers after a choice of rows or of places, which rounding would make another
-    one (the decoders of most DETRs), and projections that it is read from. All else, such as the
-    attention itself, stays float too. So do projections of levels that are joined: OpenVINO moves
-    their scales to the levels, and then refuses the product.
+    These layers are convolutions and the projections of tokens. The following layers stay float,
+    and so does everything else, such as the attention itself:
+
+    - the last layers of a detector, because their rounding error would move boxes;
+    - depthwise layers: INT8 does not speed them up, because memory limits them, and they lose most
+    (yolox_nano loses half of its mAP with them);
+    - layers after a choice of rows or positions, because rounding would change the choice (the
+    decoders of most DETRs), and the projections that decide the choice;
+    - projections of levels that are joined: OpenVINO moves their scales to the levels, and then
+    rejects the product.
     """
     return tuple(node.name for node in _quantisable(model))
 
@@ -82,13 +89,13 @@ def _quantisable(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 def _is_joined(wiring: Wiring, name: str) -> bool:
     maker = wiring.maker(name)
-    if maker is not None and maker.op_type == "Mul":  # a mask of the levels' edges
+    if maker is not None and maker.op_type == "Mul":  # a mask of the edges of the levels
         maker = wiring.maker(next(one for one in maker.input if one not in wiring.constants))
     return maker is not None and maker.op_type == "Concat"
 
 
 def _single_rows(model: onnx.ModelProto) -> set[str]:
-    """Name the tensors that have one row for each image, of which a product waits for memory."""
+    """Return the names of 2-D tensors with one row per image. Memory limits their products."""
     batch = model.graph.input[0].type.tensor_type.shape.dim[0]
     inferred = onnx.shape_inference.infer_shapes(model).graph
     shapes = {value.name: value.type.tensor_type.shape.dim for value in inferred.value_info}
@@ -103,8 +110,8 @@ def quantise(
 ) -> onnx.ModelProto:
     """Return a copy of a normalised float32 model whose layers multiply integers.
 
-    Each quantised layer takes its input through a Q/DQ pair and its weights, int8 per output
-    channel, through a DQ. Biases, sums and activations stay float: the backend fuses what it can.
+    The input of each quantised layer passes a Q/DQ pair. Its weights are int8 per output channel,
+    and pass a DQ. Biases, sums and activation functions stay float; the backend fuses what it can.
     """
     quantised = deepcopy(model)
     chosen = set(quantisable(model)) - set(keep_float)
@@ -115,7 +122,7 @@ def quantise(
 def _nodes(
     model: onnx.ModelProto, ranges: Ranges, encoding: Encoding, chosen: Collection[str]
 ) -> Iterator[onnx.NodeProto]:
-    """Yield the quantised graph in topological order; new constants go into the model."""
+    """Yield the quantised graph in topological order, and add new constants to the model."""
     wiring = Wiring(model)
     takers: defaultdict[str, list[onnx.NodeProto]] = defaultdict(list)
     for node in wiring.nodes:
@@ -154,7 +161,7 @@ def _activation(
 def _weight(
     model: onnx.ModelProto, layer: onnx.NodeProto, weight: onnx.TensorProto, bits: WeightBits
 ) -> onnx.NodeProto:
-    # By the layer's name: two layers may share one tensor.
+    # Named after the layer, because two layers may share a tensor.
     stem, axis = f"{layer.name}/weight", output_axis(layer)
     integers, scale = encode_weight(np.moveaxis(to_array(weight), axis, 0), bits)
     integers = np.ascontiguousarray(np.moveaxis(integers, 0, axis))
@@ -172,10 +179,10 @@ def _weight(
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """real = (integer - zero_point) * scale; the zero point is an int8 or uint8 scalar.
+    """Quantisation steps: real = (integer - zero_point) * scale.
 
-    The scale, a float32 scalar, is exact in float16 as well, so that both precisions agree,
-    unless it is over 65504.
+    The zero point is an int8 or uint8 scalar. The scale is a float32 scalar that is also exact in
+    float16, so that both precisions agree, unless it is over 65504.
     """
 
     scale: NDArray[np.float32]
@@ -183,7 +190,7 @@ class Steps:
 
     @classmethod
     def of(cls, low: float, high: float, encoding: Encoding) -> Steps:
-        """Steps over a range that holds zero, which is then exact."""
+        """Return the steps for a range that contains zero. Zero is represented exactly."""
         if encoding is Encoding.SIGNED:
             return cls(_half_exact(max(-low, high) / 127), np.array(0, np.int8))
         scale = _half_exact((high - low) / 255)
@@ -193,14 +200,16 @@ class Steps:
 def encode_weight(
     weight: NDArray[np.float32], bits: WeightBits = 8
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Return a weight, float32 [out, in, ...], in symmetric steps per output channel.
+    """Quantise a weight, float32 [out, in, ...], symmetrically per output channel.
 
-    The steps are int8 of the same shape, -127 to 127, and the scales float32 [out]. With 7 bits no
-    two steps of a channel add up to more than `MAX_OF_PAIRS`, whichever a CPU puts together; where
-    one weight is far larger than the others, it still has nearly 8.
+    With 7 bits, no two integers of a channel add up to more than `MAX_OF_PAIRS`, whichever two a
+    CPU combines. If one weight is far larger than the others, it still uses nearly 8 bits.
+
+    Returns:
+        The integers, int8 of the same shape, -127 to 127, and the scales, float32 [out].
     """
     rows = weight.reshape(len(weight), -1)
-    # Each of two may be rounded up by half a step: 127 and twice a half are the most of a pair.
+    # Each of the two may be rounded up by half a step, so a pair is at most 127 plus two halves.
     largest = pair_sums(rows) if bits == 7 else np.abs(rows).max(axis=1)
     scale = _half_exact(largest / 127)
     steps = np.rint(weight / scale.reshape(-1, *[1] * (weight.ndim - 1)))
@@ -208,7 +217,7 @@ def encode_weight(
 
 
 def pair_sums(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the largest magnitude [n] of the sum of two numbers of each row, or of one, [n, k]."""
+    """Return for each row [n, k] the largest magnitude of a number or a sum of two numbers, [n]."""
     count = min(rows.shape[1], 2)
     ordered = np.sort(rows, axis=1)
     sums = np.stack([ordered[:, -count:].sum(axis=1), -ordered[:, :count].sum(axis=1)])
@@ -217,7 +226,7 @@ def pair_sums(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _half_exact(scale: Any) -> NDArray[np.float32]:
-    """The float16 just above, as float32: rounding down would clip the end of the range."""
+    """Return the next larger float16 as float32. Rounding down would clip the end of the range."""
     wanted = np.maximum(np.asarray(scale, np.float32), np.float32(_SMALLEST))
     with np.errstate(over="ignore"):
         half = wanted.astype(np.float16)

@@ -1,4 +1,4 @@
-"""Brings the model of a build to INT8."""
+"""Converts the model of a build to INT8."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ _ACTIVATIONS = {
 }
 _MAX_FAULTS = 3
 
-# Blocks of the ranking that are reported during a build; the card has all.
+# Number of blocks in the ranking that a build reports. The card has all blocks.
 _SHOWN = 8
 
 
 def validate(model: onnx.ModelProto) -> None:
-    """Refuse, as UnsupportedModel, a graph that TensorRT would refuse or read otherwise.
+    """Check that TensorRT accepts a graph, and interprets it correctly.
 
-    The rules are TensorRT's for explicit quantisation; it reads uint8 as int8 and clips.
+    The rules are those of TensorRT's explicit quantisation. It reads uint8 as int8, and clips.
+
+    Raises:
+        UnsupportedModel: the graph breaks a rule.
     """
     faults = list(_faults(model))
     if faults:
@@ -113,11 +116,13 @@ def _is_of_weights(wiring: Wiring, node: onnx.NodeProto) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantisation:
-    """Ranges of the inputs of layers, and the layers, for the conversion of a model to INT8.
+    """The ranges and layers for the conversion of a model to INT8.
 
     Attributes:
-        reused: the ranges come from an earlier build.
-        layers: names of the layers that can be INT8; those in `kept_float` stay float.
+        ranges: ranges of the layers' inputs.
+        reused: True if the ranges come from an earlier build.
+        layers: names of the layers that can be INT8.
+        kept_float: names of those layers that stay float.
         ranking: blocks by their gain, largest first; empty without a search.
     """
 
@@ -145,7 +150,7 @@ class Quantisation:
 
 
 def to_int8(plan: BuildPlan, prepared: PreparedModel, truth: Truth, progress: Progress) -> Int8:
-    """Bring a model to INT8 as a plan says, or keep the INT8 that its exporter has written."""
+    """Convert a model to INT8 by a plan, or keep the INT8 of its exporter."""
     if prepared.quantised:
         return Int8(_check_encodings(keep_exported(plan, prepared.graph, progress)))
     found = plan_quantisation(plan, prepared, truth, progress)
@@ -155,7 +160,7 @@ def to_int8(plan: BuildPlan, prepared: PreparedModel, truth: Truth, progress: Pr
 
 
 def _check_encodings(encode: Encode) -> Encode:
-    """Refuse what TensorRT would refuse, of the graphs that it may get."""
+    """Return `encode` with a check of the graphs that TensorRT may get."""
 
     def encode_checked(encoding: Encoding) -> onnx.ModelProto:
         graph = encode(encoding)
@@ -169,9 +174,14 @@ def _check_encodings(encode: Encode) -> Encode:
 def plan_quantisation(
     plan: BuildPlan, prepared: PreparedModel, truth: Truth, progress: Progress
 ) -> Quantisation:
-    """Measure ranges, and choose the layers that stay float."""
+    """Measure the ranges, and choose the layers that stay float.
+
+    Raises:
+        InvalidOption: the plan keeps every layer in float, or its calibration is wrong.
+        UnsupportedModel: no layer can be INT8, or INT8 is only good enough without INT8 layers.
+    """
     layers = quantisable_layers(prepared)
-    # Before the calibration, which takes long.
+    # Checked before the calibration, which takes long.
     chosen = None if plan.keep_float == (AUTO,) else select(plan.keep_float, layers)
     if chosen is not None and len(chosen) == len(layers):
         raise InvalidOption(
@@ -184,7 +194,8 @@ def plan_quantisation(
     kept: tuple[str, ...] = ()
     ranking: tuple[Sensitivity, ...] = ()
     judge = Judge(plan, prepared, truth)
-    # Both files keep the same layers in float, so each keeps what the other needs.
+    # The served graph and the TensorRT file keep the same layers in float, so each keeps the layers
+    # that the other needs.
     for encoding in plan.encodings:
         candidates = Int8Candidates(judge, prepared.graph, ranges, encoding)
         found = _search(candidates, layers, kept, encoding, progress)
@@ -206,7 +217,7 @@ def _search(
     encoding: Encoding,
     progress: Progress,
 ) -> SensitivitySearch | None:
-    """Search for more layers to keep in float; return None when the network is good enough."""
+    """Search for more layers to keep in float; return None if no more are needed."""
     whose = " for TensorRT" if encoding is Encoding.SIGNED else ""
     with progress.phase("sensitivity"):
         base = candidates.score(kept)
@@ -225,7 +236,11 @@ def _search(
 
 
 def quantisable_layers(prepared: PreparedModel) -> tuple[str, ...]:
-    """Return the names of the layers that can be INT8, in order; UnsupportedModel if none can."""
+    """Return the names of the layers that can be INT8, in order.
+
+    Raises:
+        UnsupportedModel: no layer can be INT8, or the exporter already quantised the model.
+    """
     if prepared.quantised:
         raise UnsupportedModel(
             "the model was quantised by its exporter and keeps its own scales: build it unchanged "

@@ -1,4 +1,4 @@
-"""Stores the ranges of a network's tensors and their origin."""
+"""Stores the ranges of a model's tensors, and their origin."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ from fovea_engines.repository.figures import Method
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 RANGES_FILE = "calibration.json"
-# Raised whenever the same images would give other ranges.
+# Increased when the same images would give other ranges.
 _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Identifies the source of ranges; they are valid only for it.
+    """The origin of ranges. Ranges are valid only for their origin.
 
-    `model` and `images` are sha256 of bytes, `preprocess` is the digest of the `PreprocessSpec`.
+    Attributes:
+        model: SHA-256 of the model file.
+        preprocess: digest of the `PreprocessSpec`.
+        images: SHA-256 of the bytes of the images.
+        method: method that derived the ranges.
+        format: version of the calibration.
     """
 
     model: str
@@ -33,7 +38,7 @@ class Origin:
     format: int = _FORMAT
 
     def difference(self, other: Origin) -> str | None:
-        """Describe the first difference to another origin; None when there is none."""
+        """Describe the first difference to another origin, or return None."""
         words = {
             "model": "another model",
             "preprocess": "another preprocessing",
@@ -47,9 +52,13 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Lowest and highest value of each tensor; the interval always contains zero.
+    """The smallest and largest value of each tensor. The range always contains zero.
 
-    `remarks` say what the images lack, and what to do; there are none in files of older builds.
+    Attributes:
+        origin: origin of the ranges.
+        count: number of calibration images.
+        tensors: name of a tensor -> (smallest, largest).
+        remarks: deficiencies of the images, with advice; empty in files of older builds.
     """
 
     origin: Origin
@@ -58,12 +67,17 @@ class Ranges:
     remarks: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
-        """Write the ranges as JSON."""
+        """Return the ranges as JSON."""
         return json.dumps(asdict(self), indent=1).encode() + b"\n"
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file of `encoded`; InvalidOption where it holds no ranges."""
+        """Read a file with the content of `encode`.
+
+        Raises:
+            NotFound: the file does not exist.
+            InvalidOption: the file does not contain valid ranges.
+        """
         try:
             ranges: Self = _ADAPTER.validate_json(path.read_bytes(), strict=True)
         except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""INT8 that an exporter wrote, in the encoding that a runtime takes."""
+"""Converts INT8 models of exporters to the integer encoding that a runtime needs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ _KINDS = {Encoding.SIGNED: (np.int8, 0), Encoding.UNSIGNED: (np.uint8, 128)}
 
 
 def keep_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) -> Encode:
-    """Return the conversion that keeps the scales of a model that was quantised in training."""
+    """Return the conversion that keeps the scales of a model that its exporter quantised.
+
+    Raises:
+        UnsupportedModel: the plan has another precision.
+        InvalidOption: an option has no effect for such a model.
+    """
     if plan.precision in ("fp16", "bf16"):
         raise UnsupportedModel(
             "the model was quantised by its exporter: build it with --precision int8, which keeps "
@@ -53,7 +58,7 @@ def keep_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) -
 
 
 def quantised_share(model: onnx.ModelProto) -> tuple[int, int]:
-    """Return the numbers of layers that take quantised inputs, and of all layers."""
+    """Return the number of layers with quantised inputs, and the number of all layers."""
     wiring = Wiring(model)
     layers = wiring.layers()
     makers = (wiring.producer.get(layer.input[0]) for layer in layers)
@@ -62,10 +67,10 @@ def quantised_share(model: onnx.ModelProto) -> tuple[int, int]:
 
 
 def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
-    """Return a copy of a model with Q/DQ pairs, its activations in an encoding.
+    """Return a copy of a model with Q/DQ pairs, with its activations in an integer encoding.
 
-    int8 around 0 and uint8 around 128 stand for the same values, step for step, so nothing is
-    rounded. What is neither stays as it is: it has no counterpart. Weights are halved where this
+    int8 around 0 and uint8 around 128 represent the same values with the same steps, so no value is
+    rounded. Other zero points have no counterpart and stay unchanged. Weights are halved if this
     CPU needs 7 bits.
     """
     recoded = deepcopy(model)
@@ -80,7 +85,7 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
             continue
         takers = wiring.consumers[pair.output[0]]
         if any(taker.op_type != "DequantizeLinear" for taker in takers):
-            continue  # the integers themselves are computed with
+            continue  # other operators compute with the integers
         zero = wiring.constants.get(pair.input[2]) if len(pair.input) > 2 else None
         if zero is None:
             raise UnsupportedModel(
@@ -90,7 +95,7 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
         if old.dtype != other or (old != other_middle).any():
             continue
         name = f"{zero.name}/{encoding.value}"
-        if name not in made:  # exporters let pairs share one
+        if name not in made:  # exporters share a zero point among pairs
             made.add(name)
             recoded.graph.initializer.append(from_array(np.full_like(old, middle, dtype), name))
         for node in (pair, *takers):
@@ -103,10 +108,10 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
 
 
 def narrow_weights(model: onnx.ModelProto) -> None:
-    """Halve int8 weights, channel by channel, where two add up to too much; double their scales.
+    """Halve the int8 weights of channels in which two add up to too much, and double their scales.
 
-    Weights that the graph itself quantises are rounded once, with the doubled scale. A weight with
-    a zero point other than 0, or with several scales a channel, stays as it is.
+    Weights that the graph itself quantises are rounded only once, with the doubled scale. A weight
+    with a zero point other than 0, or with several scales per channel, stays unchanged.
     """
     wiring = Wiring(model)
     for node in wiring.nodes:
@@ -132,7 +137,7 @@ def narrow_weights(model: onnx.ModelProto) -> None:
 
 
 def _narrow_bias(model: onnx.ModelProto, wiring: Wiring, name: str, factor: NDArray[Any]) -> None:
-    """Keep an int32 bias in steps of its layer's sums: else ONNX Runtime computes in float."""
+    """Scale an int32 bias like its layer's sums. Otherwise ONNX Runtime would compute in float."""
     node = wiring.producer.get(name)
     if node is None or node.op_type != "DequantizeLinear":
         return
@@ -144,7 +149,7 @@ def _narrow_bias(model: onnx.ModelProto, wiring: Wiring, name: str, factor: NDAr
 
 
 def _steps(wiring: Wiring, node: onnx.NodeProto) -> NDArray[np.float32] | None:
-    """Constant weights as steps of their scale, not yet rounded where the graph does that."""
+    """Return constant weights in units of their scale; not rounded yet if the graph rounds them."""
     if node.op_type != "DequantizeLinear":
         return None
     zero = _constant(wiring, node.input[2]) if len(node.input) > 2 else np.zeros(1, np.int8)
@@ -165,7 +170,7 @@ def _steps(wiring: Wiring, node: onnx.NodeProto) -> NDArray[np.float32] | None:
 
 
 def _along(node: onnx.NodeProto, scale: NDArray[Any], dimensions: int) -> list[int]:
-    """The shape in which scales, one or one a channel, lie along a weight."""
+    """Return the shape that aligns the scales (one, or one per channel) with a weight."""
     shape = [1] * dimensions
     if scale.size > 1:
         shape[int(attribute(node, "axis", 1))] = scale.size

@@ -1,4 +1,4 @@
-"""Searches for the blocks of a model that are worth keeping in float."""
+"""Searches for the blocks of a model that should stay float."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from fovea_engines.quantization.qdq import quantise
 from fovea_engines.quantization.ranges import Ranges
 from fovea_preprocess.errors import InvalidOption
 
-# Fewer blocks than this hide which one is to blame; more make the search long.
+# Smallest and largest number of blocks. With fewer blocks, one bad layer affects too many others.
+# More blocks make the search long.
 _FEWEST, _MAX = 8, 32
 # Agreement below which one block more or less makes no visible difference.
 _SPOILT = 0.1
 
 Quality = Callable[[Iterable[str]], float]
-"""Agreement (0 to 1) of the INT8 network in which the layers of these names stay float."""
+"""Function that returns the agreement (0 to 1) of the model in INT8 with layers in float."""
 
 
 def int8_graph(
     graph: onnx.ModelProto, ranges: Ranges, encoding: Encoding, keep_float: Collection[str]
 ) -> onnx.ModelProto:
-    """Convert a model to INT8; the rest is FP32, or FP16 with `SIGNED`."""
+    """Convert a model to INT8. The other layers are FP32, or FP16 with `SIGNED`."""
     quantised = quantise(graph, ranges, encoding, keep_float)
     return to_half(quantised) if encoding is Encoding.SIGNED else quantised
 
 
 def blocks(layers: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Group layers, in the network's order, by the part of the network that their names mean.
+    """Group layers, in the order of the model, by the part of the model that their names indicate.
 
-    "/model.4/cv1/conv/Conv" belongs to "model.4": names are cut at the depth where there are at
-    least 8 groups. Names without parts ("Conv_44") are grouped by their place.
+    "/model.4/cv1/conv/Conv" belongs to "model.4": names are cut at the first depth with 8 to 32
+    groups. Names without parts ("Conv_44") are grouped by position.
     """
     paths = [re.findall(r"[^/.]+", name.split("/aten::")[0]) for name in layers]
     for depth in range(1, max(map(len, paths), default=0)):
@@ -58,7 +59,11 @@ def _group(layers: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[str, .
 
 
 def select(patterns: Iterable[str], layers: Sequence[str]) -> tuple[str, ...]:
-    """Return the layers that names of blocks, or patterns with `*` and `?`, pick out."""
+    """Return the layers that match names of blocks, or patterns with `*` and `?`.
+
+    Raises:
+        InvalidOption: a pattern matches no layer.
+    """
     groups = blocks(layers)
     chosen: set[str] = set()
     for pattern in patterns:
@@ -75,11 +80,16 @@ def select(patterns: Iterable[str], layers: Sequence[str]) -> tuple[str, ...]:
 def rank(
     groups: Mapping[str, Sequence[str]], base: float, quality: Quality, progress: Progress
 ) -> list[Sensitivity]:
-    """Keep one block at a time in float, and rank the blocks by their gain, largest first.
+    """Measure each block alone in float, and rank the blocks by their gain, largest first.
 
-    Where no single block improves anything, because another block spoils the result by itself, one
-    block at a time is put into INT8 instead. `base` is the agreement when no block is float;
-    `quality` is called once or twice per block.
+    If no single block improves the agreement, because another block spoils it by itself, each block
+    is measured alone in INT8 instead.
+
+    Args:
+        groups: name of a block -> its layers.
+        base: agreement without float blocks.
+        quality: measures the agreement; called once or twice per block.
+        progress: receives the number of measured blocks.
     """
     found = []
     for block in progress.each(groups, len(groups)):
@@ -103,11 +113,17 @@ def _measure_alone(
 def keep_until(
     budget: float, base: float, ranking: Sequence[Sensitivity], quality: Quality
 ) -> tuple[list[Sensitivity], float]:
-    """Keep the worst blocks in float, one more at a time, until the agreement reaches a budget.
+    """Keep more blocks in float, largest gain first, until the agreement reaches a budget.
 
-    The ranking has the largest gain first; `base` is the agreement with every block quantised.
-    Returns the blocks to keep and the agreement that they reach; the best agreement found if
-    blocks with a gain cannot meet the budget.
+    Args:
+        budget: required agreement.
+        base: agreement with every block in INT8.
+        ranking: blocks by their gain, largest first.
+        quality: measures the agreement.
+
+    Returns:
+        The blocks to keep in float, and their agreement. If blocks with a gain cannot reach the
+        budget, the best result.
     """
     kept: list[Sensitivity] = []
     best: tuple[list[Sensitivity], float] = ([], base)
@@ -124,8 +140,11 @@ def keep_until(
 class SensitivitySearch:
     """Result of the search for blocks to keep in float.
 
-    `base` is the score before, `reached` the one with the `kept` blocks in float. `ranking` has
-    every block by itself, largest gain first.
+    Attributes:
+        base: score before the search.
+        ranking: all blocks, measured alone, largest gain first.
+        kept: blocks to keep in float.
+        reached: score with `kept` in float.
     """
 
     base: Score
@@ -135,7 +154,7 @@ class SensitivitySearch:
 
 
 class Int8Candidates:
-    """INT8 networks of one model, in one encoding, that differ in the layers that stay float."""
+    """INT8 graphs of one model in one encoding, which differ in the layers that stay float."""
 
     def __init__(
         self, judge: Judge, graph: onnx.ModelProto, ranges: Ranges, encoding: Encoding
@@ -144,13 +163,13 @@ class Int8Candidates:
         self._ranges, self._encoding = ranges, encoding
 
     def score(self, keep_float: Iterable[str]) -> Score:
-        """Measure the network with the named layers in float."""
+        """Measure the graph with the named layers in float."""
         return self._judge.score(self._int8(keep_float), self._encoding)
 
     def search(
         self, layers: Sequence[str], kept: Sequence[str], base: Score, progress: Progress
     ) -> SensitivitySearch:
-        """Try each block of layers in float, beside those `kept` in float, and keep the best."""
+        """Search for blocks of `layers` to keep in float, in addition to the layers in `kept`."""
         seen = [base]
 
         def quality(more: Iterable[str]) -> float:
