@@ -1,7 +1,7 @@
-"""The names that a head or a backend of others imports: the only stable path.
+"""The names for heads and backends in other packages. Only this import path is stable.
 
-docs/how-to/extend.md and docs/how-to/own-head.md have examples. Modules behind these names may
-move in any version.
+docs/how-to/extend.md and docs/how-to/own-head.md have examples. The modules that define these names
+may move in any version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Identifies the processor, the memory and cores that this process may use, and the GPU."""
+"""Identifies the processor, the GPU, and the memory and cores that this process may use."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Literal
 
 WeightBits = Literal[7, 8]
 
-# Linux's names of instruction sets, each of which is enough: to add products of INT8 in 32 bits,
-# and to multiply bfloat16.
+# Instruction sets (names of Linux) that add INT8 products in 32 bits, and that multiply bfloat16.
+# One set of each group is enough.
 _SUMS_IN_32_BITS = ("avx_vnni", "avx512_vnni", "amx_int8")
 BFLOAT16_SETS = ("avx512_bf16", "amx_bf16")
-# CUdevice_attribute of cuda.h: CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+# Values of CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR in cuda.h.
 _MAJOR, _MINOR = 75, 76
 _LONGEST_NAME = 256
 CGROUPS = Path("/sys/fs/cgroup")
@@ -25,7 +25,7 @@ OWN_CGROUP = Path("/proc/self/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A model of GPU, e.g. "NVIDIA L4" with compute capability "89"."""
+    """A GPU model, e.g. "NVIDIA L4" with compute capability "89"."""
 
     name: str
     capability: str
@@ -35,7 +35,7 @@ class Gpu:
 
 
 def gpu_here() -> Gpu | None:
-    """Return the first GPU, the only one that is used; None without a GPU or a driver."""
+    """Return the first GPU, which is the only one that Fovea uses; None without a GPU or driver."""
     return next((gpu for gpu, _ in visible_gpus()), None)
 
 
@@ -44,9 +44,9 @@ def visible_gpus() -> list[tuple[Gpu, int]]:
 
     CUDA_VISIBLE_DEVICES and containers can hide GPUs.
     """
-    # CUDA's driver alone applies CUDA_VISIBLE_DEVICES and knows the parts of a GPU (MIG). It needs
-    # no Python package, and no CUDA context for this. NVML lists every GPU of the machine, but only
-    # NVML knows their load, power and energy: the server's metrics use it.
+    # Only the CUDA driver applies CUDA_VISIBLE_DEVICES and lists the parts of a GPU (MIG). It needs
+    # no Python package, and no CUDA context for this. NVML lists every GPU of the machine. Only
+    # NVML reports load, power and energy, so the server's metrics use it.
     count = ctypes.c_int()
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -80,15 +80,15 @@ def processor_name() -> str:
 
 
 def cpu_flags(root: Path = Path("/")) -> set[str] | None:
-    """Return instruction sets by Linux's names; None without proc/cpuinfo or on another CPU."""
+    """Return the instruction sets by their Linux names; None without proc/cpuinfo flags."""
     flags = _cpuinfo("flags", root)
     return set(flags[0].split()) if flags else None
 
 
 def sets_for(precision: str, root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the instruction sets of this CPU that its arithmetic in INT8 or bfloat16 depends on.
+    """Return the instruction sets of this CPU on which its INT8 or bfloat16 arithmetic depends.
 
-    None are named for other precisions, which every CPU computes alike.
+    The result is empty for other precisions, which every CPU computes equally.
     """
     wanted = {"bf16": BFLOAT16_SETS, "int8": _SUMS_IN_32_BITS}.get(precision, ())
     here = cpu_flags(root) or ()
@@ -96,10 +96,10 @@ def sets_for(precision: str, root: Path = Path("/")) -> tuple[str, ...]:
 
 
 def int8_saturates(root: Path = Path("/")) -> bool:
-    """Return True if OpenVINO and ONNX Runtime add products of INT8 in 16 bits (vpmaddubsw).
+    """Return True if OpenVINO and ONNX Runtime add INT8 products in 16 bits (vpmaddubsw).
 
-    They do on x86-64 without VNNI and AMX, where 255 * 127 + 255 * 127 becomes 32,767. A processor
-    of x86-64 that does not say what it has is taken for one of these.
+    They do on x86-64 without VNNI and AMX: there 255 * 127 + 255 * 127 becomes 32,767. An x86-64
+    processor with unknown instruction sets counts as one of these.
     """
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
@@ -116,10 +116,10 @@ def _cpuinfo(key: str, root: Path) -> list[str]:
 
 
 def usable_cores() -> int:
-    """Return the cores that the affinity mask and the CPU quota allow, at least 1.
+    """Return the number of cores that the affinity mask and the CPU quota allow, at least 1.
 
-    `os.cpu_count()` is the machine's number: in a container with a quota of 2 on 64 cores, 64
-    threads would be throttled most of the time.
+    `os.cpu_count()` is not suitable: in a container with a quota of 2 on 64 cores, 64 threads would
+    be throttled most of the time.
     """
     cores = len(os.sched_getaffinity(0))
     quotas = [_quota(folder) for folder in _own_cgroups()]
@@ -153,7 +153,13 @@ def _quota(folder: Path) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Main memory of the machine or its container, and the size of /dev/shm (0: none), bytes."""
+    """Memory of the machine or its container, in bytes.
+
+    Attributes:
+        total: size of the main memory.
+        available: free main memory.
+        shared: size of /dev/shm; 0 if it does not exist.
+    """
 
     total: int
     available: int
@@ -161,13 +167,13 @@ class Memory:
 
 
 def memory(root: Path) -> Memory:
-    """Read the memory of the machine, cut to the cgroup's limit, and the size of dev/shm."""
-    # Its import costs what every command would pay.
+    """Return the memory of the machine, reduced to the cgroup's limit, and the size of /dev/shm."""
+    # Imported here, because every command would pay for the import.
     import psutil
 
     machine = psutil.virtual_memory()
     total, available = machine.total, machine.available
-    # A container sees the host in /proc, and its own limit at the root of /sys/fs/cgroup.
+    # A container sees the memory of the host in /proc, and its own limit in /sys/fs/cgroup.
     for limit_file, used_file in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),

@@ -56,19 +56,25 @@ _DEFAULTS = PredictOptions()
 
 
 class Engine(Closing):
-    """A session with all that turns its arrays into detections. A context manager.
+    """An engine with everything that converts images to results. It is a context manager.
 
     Attributes:
-        card: the engine's card; derived when opening where the version folder has none.
-        session: the runtime's part; `infer` takes and returns arrays.
-        images: the session, if its device letterboxes; None otherwise.
-        preprocessor: None when the model takes no images; of the largest size where there are
-            several.
-        head: None when the engine serves tensors only; of that size, too.
-        labels: class names by id; None where unknown.
-        num_classes: None where unknown.
-        makes_pictures: of an image, tile by tile; False if it sees an image as a whole, stretched.
-        words: its half that reads texts; None where it reads none.
+        card: the card of the engine; derived when the version directory has none.
+        session: session of the runtime; its `infer` takes and returns arrays.
+        images: the session if its device letterboxes images, otherwise None.
+        preprocessor: preprocessing at the largest size; None if the model does not accept images.
+        head: head at the largest size; None if the engine only serves tensors.
+        labels: class names by id; None if unknown.
+        num_classes: number of classes; None if unknown.
+        makes_pictures: True if it generates an image tile by tile; False if the image is processed
+            as a whole, stretched.
+        words: text encoder of a model of images and texts; None for other models.
+
+    Example:
+        with Engine.open(Path("repository/yolov8n/1")) as engine:
+            pixels = decode_image(Path("bus.jpg").read_bytes()).pixels
+            found = engine.detect(pixels, PredictOptions(conf=0.5))
+            print(found.boxes, found.scores, found.class_ids)
     """
 
     def __init__(self, card: EngineCard, session: Session, words: Words | None = None) -> None:
@@ -114,21 +120,24 @@ class Engine(Closing):
         streams: int | None = None,
         allow_code: bool = False,
     ) -> Self:
-        """Open a version folder (repository/name/version).
+        """Open a version directory (repository/name/version).
 
         Args:
-            folder: with card.json, or a plain Triton folder with only an engine file.
-            choice: options for a plain folder; a card contains them.
-            threads: most threads for one call; None is every core.
-            streams: parallel calls that share them; None is one a core.
-            allow_code: run the file of a head of the user, which the folder may have.
+            folder: directory with a card.json, or plain Triton directory with only an engine file.
+            choice: options for a plain directory; otherwise the card has them.
+            threads: number of CPU cores for one call; None means all cores.
+            streams: number of parallel calls that share the cores; None means one per core.
+            allow_code: allow running the file of a user's head, which the directory may contain.
+
+        Returns:
+            The engine. Close it after use, or use it as a context manager.
 
         Raises:
-            NotFound: the folder has no engine.
+            NotFound: the directory has no engine.
             InvalidModel: the card or the engine is damaged.
-            InvalidOption: its head is code, which is not allowed.
-            BackendUnavailable: its runtime is not installed; or it was built for another TensorRT,
-                another GPU, or a CPU with other instructions.
+            InvalidOption: the head is code, and code is not allowed.
+            BackendUnavailable: the runtime is not installed, or the engine was built for another
+                TensorRT, another GPU, or a CPU with other instructions.
         """
         if not (folder / CARD_FILE).exists():
             card, session = open_plain(folder, choice, threads=threads, streams=streams)
@@ -139,7 +148,7 @@ class Engine(Closing):
         return cls(card, session, open_words(folder, card, threads, streams))
 
     def at(self, size: tuple[int, int]) -> Engine:
-        """Return this engine, with the same session, for rows of one (height, width), pixels."""
+        """Return this engine with the same session for inputs of one (height, width), pixels."""
         found = self._sizes.get(size)
         if found is None:
             assert self.card.preprocess is not None, "the model takes images"
@@ -150,12 +159,12 @@ class Engine(Closing):
 
     @property
     def largest(self) -> Engine:
-        """Return the engine at its largest size, which is the only one of most."""
+        """Return the engine at its largest size. Most engines have only one size."""
         spec = self.card.preprocess
         return self.at((spec.height, spec.width)) if spec is not None and spec.step else self
 
     def for_image(self, pixels: NDArray[np.uint8]) -> Engine:
-        """Return the engine at the smallest size that holds an image, [height, width, 3]."""
+        """Return the engine at the smallest size that holds an image [height, width, 3]."""
         spec = self.card.preprocess
         if spec is None or not spec.step:
             return self
@@ -164,17 +173,17 @@ class Engine(Closing):
 
     @property
     def rows(self) -> int:
-        """Return the most images of one call."""
+        """Return the largest number of images per call."""
         return max(1, self.session.max_batch)
 
     def resolve(self, options: PredictOptions) -> PredictOptions:
-        """Return the options with class ids in place of class names.
+        """Return the options with class names replaced by class ids.
 
-        The vectors of `labels` are computed, which may take a while.
+        The embeddings of `labels` are computed, which may take a while.
 
         Raises:
-            InvalidOption: a class is unknown, or the task gives an option no effect.
-            NotFinite, QueueFull: as `Words.read`.
+            InvalidOption: a class is unknown, or an option has no effect for the task.
+            NotFinite, QueueFull: as `Words.read` raises them.
         """
         task = "tensors" if self.head is None else self.head.task
         check_effect(options, self.card.name, task)
@@ -187,12 +196,16 @@ class Engine(Closing):
         return resolve_classes(options, options.labels, self.card.name, len(options.labels))
 
     def vocabulary(self, texts: tuple[str, ...] | None = None) -> Vocabulary:
-        """Return the words for its results; the classes may be texts of a request."""
+        """Return the class names for the results; `texts` are the classes of a request."""
         reason = "" if self.head else self.card.reason
         return Vocabulary(texts or self.labels, self.card.skeleton, reason)
 
     def require_words(self) -> Words:
-        """Return its half that reads texts; InvalidOption without."""
+        """Return the text encoder.
+
+        Raises:
+            InvalidOption: the model has no text encoder.
+        """
         if self.words is None:
             raise InvalidOption(
                 f"model '{self.card.name}' reads no texts: build it from a network of images and "
@@ -207,14 +220,20 @@ class Engine(Closing):
         *,
         alone: bool = True,
     ) -> TaskResult:
-        """Find what is in one image: uint8 [height, width, 3], RGB, upright.
+        """Run the engine on one image.
 
-        It is in pixels of the image. `alone` is that of `Session.infer`.
+        Args:
+            pixels: uint8 [height, width, 3], RGB, upright.
+            options: options of the results, e.g. `conf`.
+            alone: no other call runs at the same time; see `Session.infer`.
+
+        Returns:
+            The result of the task, with coordinates in pixels of the image.
 
         Raises:
-            UnsupportedModel: the head is not known; use `session.infer`.
-            InvalidOption: as `resolve`.
-            NotFinite: as `decode`.
+            UnsupportedModel: the head is unknown; use `session.infer`.
+            InvalidOption: as `resolve` raises it.
+            NotFinite: the outputs are NaN or infinite for this image.
         """
         if self.head is None or self.preprocessor is None:
             raise UnsupportedModel(f"{self.card.name} serves tensors only: {self.card.reason}")
@@ -226,15 +245,17 @@ class Engine(Closing):
         return self._predict_whole(pixels, options, alone)
 
     def mosaic(self, size: tuple[int, int]) -> Mosaic:
-        """Return how an image of (height, width) is cut for a model that makes pictures."""
+        """Return the tiling of an image of (height, width) for an image-to-image model."""
         spec = self.card.preprocess
         assert spec is not None, "the model takes images"
         return Mosaic(size, (spec.height, spec.width))
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> TaskResult:
-        """Decode the head of an image of a batch, as `Head.decode`; NotFinite if it cannot be read.
+        """Decode the outputs for one image of a batch, as `Head.decode` does.
 
-        A head leaves out what is no number, which would look as if nothing were there.
+        Raises:
+            NotFinite: the outputs are NaN or infinite. A head would ignore them, as if nothing were
+                in the image.
         """
         assert self.head is not None, "the caller has checked it"
         if (broken := self.head.unsound(outputs, row)) is not None:
@@ -289,7 +310,14 @@ class Engine(Closing):
         *,
         alone: bool = True,
     ) -> Detections:
-        """Find the objects in one image, as `predict`; UnsupportedModel if it is for none."""
+        """Detect the objects in one image. The arguments and errors are described at `predict`.
+
+        Returns:
+            The detections, with coordinates in pixels of the image.
+
+        Raises:
+            UnsupportedModel: the model is not a detector.
+        """
         found = self.predict(pixels, options, alone=alone)
         if not isinstance(found, Detections):
             raise UnsupportedModel(
@@ -298,10 +326,10 @@ class Engine(Closing):
         return found
 
     def outputs_of(self, pixels: NDArray[np.uint8], *, alone: bool = True) -> dict[str, Array]:
-        """Return the raw outputs for an image: uint8 [h, w, 3], RGB, upright.
+        """Return the raw outputs for an image: uint8 [height, width, 3], RGB, upright.
 
-        They are [1, ...], except those that have no batch, such as rows [k, 6]. `alone` as in
-        `Session.infer`.
+        The outputs are [1, ...], except outputs without a batch dimension, such as rows [k, 6].
+        `alone` is described at `Session.infer`.
         """
         return self.for_image(pixels)._run(pixels, _DEFAULTS, alone)[0]
 
@@ -319,7 +347,7 @@ class Engine(Closing):
     def infer(self, rows: Array, options: PredictOptions, *, alone: bool) -> dict[str, Array]:
         """Return the outputs for preprocessed images of requests with the same `labels`.
 
-        A detector that takes texts finds what these say.
+        An open-vocabulary detector detects the classes in `labels`.
         """
         feeds = self.feeds(rows)
         if options.labels is None or self.words is None or not self.words.finds:
@@ -327,11 +355,11 @@ class Engine(Closing):
         return self.words.infer(feeds, options.labels, alone=alone)
 
     def feeds(self, rows: Array) -> dict[str, Array]:
-        """Return all inputs for preprocessed images [n, ...]: they, and what is beside them."""
+        """Return all inputs for preprocessed images [n, ...]: the images and the other inputs."""
         return source_feeds(self.session.inputs, rows)
 
     def close(self) -> None:
-        """Release the session's memory. Calling it again does nothing."""
+        """Release the memory of the session. A second call has no effect."""
         self.session.close()
         if self.words is not None:
             self.words.close()
@@ -340,7 +368,10 @@ class Engine(Closing):
 def open_built(
     folder: Path, card: EngineCard, threads: int | None = None, streams: int | None = None
 ) -> Session:
-    """Verify the files of a version that was built, and open it; raises as `Engine.open`."""
+    """Verify the files of a version with a card, and open its engine.
+
+    It raises the errors of `Engine.open`.
+    """
     if (reason := mismatch(card)) is not None:
         kept = get_backend(card.backend).kept_file
         cure = "serve it with `fovea serve --rebuild`, or " if kept else ""
@@ -363,6 +394,6 @@ def open_built(
 
 
 def _set_sides(inputs: Sequence[TensorSpec], spec: PreprocessSpec) -> tuple[TensorSpec, ...]:
-    """Return inputs of which the first, the image, has the sides of its rows."""
+    """Return the inputs with the sides of the first input, the image, set to the spec's."""
     image, *rest = inputs
     return replace(image, shape=(*image.shape[:-3], *spec.row_shape)), *rest

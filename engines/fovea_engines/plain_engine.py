@@ -1,4 +1,4 @@
-"""Opens a plain Triton version folder, deriving the missing card."""
+"""Opens a plain Triton version directory, and derives the missing card."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ class PlainChoice:
     """Options for an engine without a card.
 
     Attributes:
-        file: "" for the first known one in the folder.
-        backend: "" for the file's default.
-        max_batch: most rows of a call where the model has a batch dimension, 0 where clients send
-            none; None takes config.pbtxt's, at least 1.
+        file: name of the engine file; "" means the first known file in the directory.
+        backend: name of the backend; "" means the default for the file.
+        max_batch: largest batch size of a call; 0 if clients send no batch dimension. None means
+            the value in config.pbtxt, at least 1. It has no effect if the model has no batch
+            dimension.
     """
 
     file: str = ""
@@ -48,9 +49,9 @@ class PlainChoice:
 
 
 def engine_files() -> tuple[str, ...]:
-    """Return the names that an engine may have: the first that is there is opened.
+    """Return the possible names of an engine file. The first existing file is opened.
 
-    Plans may have the header that Ultralytics writes.
+    Plans may have the header of Ultralytics.
     """
     suffixes = (suffix for one in BACKENDS.values() for suffix in one.suffixes)
     return tuple(dict.fromkeys(f"model{suffix}" for suffix in suffixes))
@@ -63,12 +64,12 @@ def open_plain(
     threads: int | None = None,
     streams: int | None = None,
 ) -> tuple[EngineCard, Session]:
-    """Open a version folder that has no card, and make one in memory.
+    """Open a version directory without a card, and create a card in memory.
 
     Raises:
-        NotFound: the engine file is missing, or the folder has no known one.
-        InvalidModel: the runtime cannot read the file, or does not support its kind.
-        BackendUnavailable: its runtime cannot be used, or does not match the file's.
+        NotFound: the engine file is missing, or the directory has no known engine file.
+        InvalidModel: the runtime cannot read the file, or does not support it.
+        BackendUnavailable: the runtime cannot be used, or does not fit the file.
     """
     choice = choice or PlainChoice()
     names = (choice.file,) if choice.file else engine_files()
@@ -92,10 +93,10 @@ def open_plain(
 
 
 def _engine_file(folder: Path, name: str) -> str | None:
-    """Return the path of an engine file below a version folder; None where it is not there.
+    """Return the path of an engine file relative to a version directory; None if it does not exist.
 
-    Weights outside an ONNX file may lie with it in a folder of its name, as Triton's documentation
-    has it: model.onnx/model.onnx.
+    External weights of an ONNX file may be with it in a directory of the file's name, as in
+    Triton's documentation: model.onnx/model.onnx.
     """
     return next((at for at in (name, f"{name}/{name}") if (folder / at).is_file()), None)
 
@@ -107,8 +108,8 @@ def _has_batch(session: Session) -> bool:
 
 
 def _origin(file: Path, declared: str) -> tuple[str, dict[str, str]]:
-    """Return the backend that runs a file, possibly `declared`, and the exporter's metadata."""
-    # Deserialising a plan runs code in it, so no plan is accepted under another suffix.
+    """Return the backend for a file, possibly `declared`, and the metadata of the exporter."""
+    # Deserialising a plan runs code in it, so a plan with another suffix is rejected.
     fitting = {backend.name: backend for backend in backends_for(file.name)}
     if declared and declared not in fitting:
         raise InvalidModel(
@@ -131,7 +132,7 @@ def _card(
         cure = "to get boxes, build it with `fovea build --head FAMILY`"
         recognition = replace(recognition, task=TENSORS, reason=f"{recognition.reason}; {cure}")
     if file.endswith(".onnx") and (recognition.resizes or recognition.guessed):
-        # Here, because onnx takes 0.3 s to import.
+        # Imported here, because onnx takes 0.3 s to import.
         import onnx
 
         from fovea_engines.onnx_graph.as_written import add_own_preprocess
@@ -183,7 +184,7 @@ def _card(
 
 
 def _image(inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    """Return the first input where it takes images and the size fills in all others; else all."""
+    """Return the first input if it is the image and its size determines the others; else all."""
     try:
         return inputs[:1] if image_of(inputs) is inputs[0] else inputs
     except UnsupportedModel:
@@ -191,10 +192,10 @@ def _image(inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
 
 
 def _own_values(file: Path, session: Session) -> Mapping[str, Any]:
-    """Return the fields of a `PreprocessSpec` that an ONNX file itself decides."""
+    """Return the fields of a `PreprocessSpec` that an ONNX file itself defines."""
     if file.suffix != ".onnx" or not session.inputs or image_layout(session.inputs[0]) is None:
         return {}
-    # Here, because onnx takes 0.3 s to import.
+    # Imported here, because onnx takes 0.3 s to import.
     import onnx
 
     from fovea_engines.onnx_graph.own_normalisation import own_normalisation
@@ -205,7 +206,7 @@ def _own_values(file: Path, session: Session) -> Mapping[str, Any]:
 
 
 def _observer(session: Session, metadata: dict[str, str], own: Mapping[str, Any]) -> Observe:
-    """Return what runs an engine on a grey image, which shows what no detector of a family does."""
+    """Return a function that runs an engine on a grey image. The outputs can exclude families."""
 
     @cache
     def run(spec: PreprocessSpec) -> Sequence[Mapping[str, Array]]:
@@ -228,7 +229,7 @@ def _preprocess(
     metadata: dict[str, str],
     own: Mapping[str, Any],
 ) -> PreprocessSpec | None:
-    # A graph with a fixed batch over 1 cannot take single images.
+    # A graph with a fixed batch size over 1 cannot process single images.
     if len(inputs) != 1 or inputs[0].shape[:1] not in ((-1,), (1,)):
         return None
     try:
@@ -236,5 +237,6 @@ def _preprocess(
     except UnsupportedModel:
         if family is not None:
             raise
-        # A plain repository may hold any model; one that takes no images is still served.
+        # A plain repository may contain any model. A model that does not accept images is still
+        # served.
         return None

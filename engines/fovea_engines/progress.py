@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Where there is no clock to see, the longest without a line while a phase goes on.
+# Longest time in seconds without a line of output while a phase runs, if there is no terminal.
 SILENCE_S = 5.0
 
 
 class Progress:
-    """Times phases without output.
+    """Measures phases without output.
 
     Attributes:
-        seconds: by phase, in the order they ended.
-        cancelled: True when the work should stop; a TensorRT build stops at its next step.
+        seconds: phase -> its duration in seconds, in the order in which the phases ended.
+        cancelled: True if the work should stop; a TensorRT build stops at its next step.
     """
 
     cancelled = False
@@ -31,25 +31,28 @@ class Progress:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a block that does not raise, adding to earlier phases of the same name."""
+        """Measure the duration of the block, and add it to earlier phases of the same name.
+
+        A block that raises is not counted.
+        """
         began = perf_counter()
         yield
         before = self.seconds.get(name, 0.0)
         self.seconds[name] = round(before + perf_counter() - began, 3)
 
     def each(self, things: Iterable[T], total: int) -> Iterator[T]:
-        """Yield the things, and show how many of the phase's `total` are done."""
+        """Yield the things, and show how many of `total` are done."""
         yield from things
 
     def now(self, text: str) -> None:
-        """Report the current step of the phase; from any thread."""
+        """Report the current step of the phase, from any thread."""
 
     def note(self, text: str) -> None:
-        """Report something that is not a phase."""
+        """Report a text that is not a phase."""
 
 
 class ConsoleProgress(Progress):
-    """Shows phases on stderr: a running clock on a terminal, else a line now and then."""
+    """Shows phases on stderr: with a running clock on a terminal, otherwise line by line."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -61,20 +64,20 @@ class ConsoleProgress(Progress):
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a block and show it."""
+        """Measure the duration of the block, and show it."""
         before = self.seconds.get(name, 0.0)
         with self._clock(name), super().phase(name):
             yield
         self.note(f"{name:<12} {self.seconds[name] - before:6.1f} s")
 
     def each(self, things: Iterable[T], total: int) -> Iterator[T]:
-        """Yield the things, counting beside the clock."""
+        """Yield the things, and show their count beside the clock."""
         for done, thing in enumerate(things, 1):
             yield thing
             self.now(f"{done}/{total}")
 
     def now(self, text: str) -> None:
-        """Show it beside the clock, in place of what was there."""
+        """Show a text beside the clock, in place of the previous text."""
         if (bar := self._bar) is None:
             return
         task = bar.tasks[-1]

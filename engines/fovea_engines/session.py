@@ -1,4 +1,4 @@
-"""Defines the interface between an engine file and the runtime that executes it."""
+"""The interface between an engine file and the runtime that runs it."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from fovea_preprocess.preprocessor import PlacedImage
 Array = NDArray[Any]
 
 NUMPY_NAMES = {"float": "float32", "double": "float64", "string": "object"}
-"""ONNX Runtime's names of element types that numpy has under another."""
+"""ONNX Runtime's name of an element type -> NumPy's name, if they differ."""
 
 
 @cache
 def _numpy_dtype(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
-        # The import registers the name with numpy.
+        # importing ml_dtypes registers the name with NumPy
         import ml_dtypes  # noqa: F401
     return np.dtype(name)
 
 
 class Closing(Protocol):
-    """Closes itself at the end of a `with` block."""
+    """An object that closes itself at the end of a `with` block."""
 
     def __enter__(self) -> Self:
         return self
@@ -39,7 +39,7 @@ class Closing(Protocol):
 
     @abstractmethod
     def close(self) -> None:
-        """Release everything. Calling it again does nothing."""
+        """Release all resources. A second call has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,9 @@ class TensorSpec:
     """One input or output of a model.
 
     Attributes:
-        dtype: numpy's name of the element type, e.g. "float32".
-        shape: with -1 where a dimension is dynamic; the batch comes first.
+        name: name of the tensor.
+        dtype: NumPy's name of the element type, e.g. "float32".
+        shape: dimensions, batch first; -1 for a dynamic dimension.
     """
 
     name: str
@@ -57,16 +58,16 @@ class TensorSpec:
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """Return the element type as a numpy dtype."""
+        """Return the element type as a NumPy dtype."""
         return _numpy_dtype(self.dtype)
 
 
 def sort_like(
     found: tuple[TensorSpec, ...], wanted: tuple[TensorSpec, ...]
 ) -> tuple[TensorSpec, ...]:
-    """Return the tensors of a session in the order of the model's.
+    """Return the tensors of a session in the order of the model.
 
-    TensorRT keeps their names and not their order; OpenVINO may rename them and keeps their order.
+    TensorRT keeps the names but not the order. OpenVINO may rename tensors but keeps the order.
     """
     by_name = {spec.name: spec for spec in found}
     names = [spec.name for spec in wanted]
@@ -74,24 +75,26 @@ def sort_like(
 
 
 def batched_outputs(session: Session) -> frozenset[str]:
-    """Name the outputs whose first dimension is the batch; others are whole, such as [k, 6]."""
+    """Return the names of outputs whose first dimension is the batch; others are e.g. [k, 6]."""
     rows = session.inputs[0].shape[:1]
     return frozenset(spec.name for spec in session.outputs if spec.shape[:1] == rows)
 
 
 class Session(Closing, Protocol):
-    """A loaded engine that owns its memory; a context manager.
+    """A loaded engine that owns its memory. It is a context manager.
 
-    `infer` may be called from several threads at once. Tensors are in the runtime's order, which an
-    `Engine` makes the model's.
+    Several threads may call `infer` at the same time. The tensors are in the order of the runtime;
+    an `Engine` sorts them in the order of the model.
 
     Attributes:
-        max_batch: most rows of one call.
+        inputs: inputs of the engine.
+        outputs: outputs of the engine.
+        max_batch: largest batch size of a call; 0 if the model has no batch dimension.
         concurrency: number of parallel calls that keep the device busy.
-        steady: True if a call returns as soon as this thread has computed, after a time that
-            depends on the shapes of its inputs and not on their values.
-        offloads: True if another device computes while a call waits. It runs batches faster than
-            single rows, and images must be decoded ahead of it.
+        steady: True if a call returns as soon as this thread has computed, and its duration depends
+            on the shapes of its inputs but not on their values.
+        offloads: True if another device computes while a call waits. Such a device is faster with
+            batches, and images must be decoded ahead of it.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -105,32 +108,38 @@ class Session(Closing, Protocol):
         """Run one batch.
 
         Args:
-            feeds: an array per input, C-contiguous, [rows, ...]; not written to, not kept.
-            alone: no other call waits, so this one may use every core. Under load one core per call
-                is faster (measured: docs of `benchmarks/backends.py`), so the caller decides.
+            feeds: name of each input -> its array, C-contiguous, [rows, ...]; it is neither changed
+                nor kept.
+            alone: True if no other call waits, so this call may use all cores. Under load one core
+                per call is faster (measured: docs of `benchmarks/backends.py`), so the caller
+                decides.
 
         Returns:
-            An array per output, [rows, ...], owned by the caller. A model with a fixed batch may
-            have others: see `batched_outputs`.
+            Name of each output -> its array [rows, ...], which the caller owns. A model with a
+            fixed batch may have outputs of other shapes: see `batched_outputs`.
 
         Raises:
-            InferenceFailed: the runtime refused the input or failed.
+            InferenceFailed: the runtime rejected the input, or failed.
         """
         ...
 
 
 @runtime_checkable
 class ImageSession(Session, Protocol):
-    """A session whose device also letterboxes images; `infer` still takes rows."""
+    """A session whose device also letterboxes images. Its `infer` still takes input rows."""
 
     def place(self, pixels: NDArray[np.uint8]) -> tuple[PlacedImage, LetterboxMap]:
-        """Prepare an image; safe from any number of threads.
+        """Prepare an image. Any number of threads may call this at the same time.
 
-        The pixels are uint8 [h, w, 3], RGB, upright; kept, and copied only if they are too large
-        for the device's buffer. The map leads from them to the model's input.
+        Args:
+            pixels: uint8 [h, w, 3], RGB, upright.
+
+        Returns:
+            The image, and the map from its pixels to the model's input. The pixels are copied only
+            if they are too large for the device's buffer.
         """
         ...
 
     def infer_images(self, images: Sequence[PlacedImage]) -> dict[str, Array]:
-        """Run one batch of results of `place`, at most `max_batch`; as `infer` in all else."""
+        """Run one batch of at most `max_batch` results of `place`; otherwise like `infer`."""
         ...
