@@ -1,1 +1,1 @@
-"""APIs of other software."""
+"""APIs of other software that the server imitates."""

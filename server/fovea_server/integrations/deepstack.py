@@ -1,6 +1,6 @@
-"""The object detection of DeepStack and CodeProject.AI, for Frigate, Blue Iris, Home Assistant.
+"""The object detection API of DeepStack and CodeProject.AI, for Frigate, Blue Iris, Home Assistant.
 
-Source: the API reference of CodeProject.AI Server, which took over that of DeepStack.
+Source: the API reference of CodeProject.AI Server, which adopted DeepStack's API.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _KEYED_INDEX = [admit_by_body(*INDEX)]
     openapi_extra=_FORM,
 )
 async def detection(request: Request) -> Response:
-    """Find objects with the model of `--api deepstack=MODEL`, or with the only one there is."""
+    """Detect objects with the model of `--api deepstack=MODEL`, or with the only suitable model."""
     instead = "name one in the address, POST /v1/vision/custom/MODEL"
     caller = service_of(request), call_of(request)
     find = partial(default_model, *caller, "deepstack", BOXES, instead)
@@ -93,7 +93,7 @@ async def detection(request: Request) -> Response:
 
 @router.get("/vision/custom/list", operation_id="deepstack_models", dependencies=INDEX)
 async def custom_list(request: Request) -> Response:
-    """List the models that `/v1/vision/custom/{name}` asks."""
+    """List the models for `/v1/vision/custom/{name}`."""
     ready = [model for model in models_of(request).visible() if model.state is State.READY]
     names = sorted({model.name for model in ready if model.task in BOXES})
     body = _answer(success=True, models=names, code=200, command="list-custom")
@@ -102,7 +102,7 @@ async def custom_list(request: Request) -> Response:
 
 @router.post("/vision/custom/list", operation_id="deepstack_list", dependencies=_KEYED_INDEX)
 async def posted_list(request: Request) -> Response:
-    """List the models that `/v1/vision/custom/{name}` asks."""
+    """List the models for `/v1/vision/custom/{name}`."""
     if request.state.admit is None:
         return await custom_list(request)
 
@@ -121,13 +121,13 @@ async def posted_list(request: Request) -> Response:
     openapi_extra=_FORM,
 )
 async def custom(request: Request, name: str) -> Response:
-    """Find objects with the newest version of a model."""
+    """Detect objects with the current version of a model."""
     return await _detect(request, partial(models_of(request).get, name), "custom")
 
 
 @router.post("/vision/{rest:path}", include_in_schema=False)
 async def others(rest: str) -> Response:
-    """Refuse what else DeepStack does, such as faces, in its own form."""
+    """Reject other functions of DeepStack, such as faces, with an error in DeepStack's form."""
     raise NotFound(
         f"this server has no /v1/vision/{rest[:60]}: it serves DeepStack's routes "
         "/v1/vision/detection and /v1/vision/custom/MODEL"
@@ -136,13 +136,13 @@ async def others(rest: str) -> Response:
 
 @router.get("/status/ping", operation_id="deepstack_ping", dependencies=[require_access("health")])
 async def ping() -> Response:
-    """Answer that the server is live."""
+    """Report that the server is alive."""
     return Response(_answer(success=True), media_type="application/json")
 
 
 async def _detect(request: Request, find: Callable[[], ServedModel], command: str) -> Response:
     if request.state.admit is None:
-        # A model that cannot answer is reported before a large body is read.
+        # Report an unsuitable model before a large body arrives.
         check_task(find(), BOXES)
 
     async def answer(body: bytes) -> Response:
@@ -161,7 +161,7 @@ async def _detect(request: Request, find: Callable[[], ServedModel], command: st
 
 
 def _key_in(body: bytes, kind: str) -> str:
-    """Return the key in a form, which has no image; "" for none."""
+    """Return the key in a form that needs no image; "" if there is none."""
     if kind.startswith("multipart/"):
         fields = read_parts(body, kind, 1)[1]
     else:
@@ -188,7 +188,7 @@ def _write_objects(prediction: Prediction, command: str) -> bytes:
 
 
 def _predictions(result: ImageResult, vocabulary: Vocabulary, options: PredictOptions) -> bytes:
-    """Write objects; clients read whole pixels."""
+    """Encode the detected objects; clients expect integer pixels."""
     assert result.found is not None, "the task of the model has boxes"
     objects = result.found.to_json(vocabulary, options)["detections"]
     return orjson.dumps(
@@ -211,7 +211,7 @@ def _answer(**fields: object) -> bytes:
 
 
 class DeepStack(Feature):
-    """Speaks DeepStack's API."""
+    """The API of DeepStack."""
 
     def router(self) -> APIRouter:
         """Return the routes."""

@@ -1,4 +1,4 @@
-"""The APIs of other software that the operator has switched on (`--api`)."""
+"""The APIs of other software that the operator can enable with `--api`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ if TYPE_CHECKING:
     from fovea_server.feature import Feature
 
 _KNOWN = ("deepstack", "frigate-zmq", "label-studio", "roboflow")
-# Whose clients speak it -> its name.
+# Clients by name: the API that they use.
 _NAMES = dict.fromkeys(
     ("codeproject", "codeproject.ai", "frigate", "blueiris", "home-assistant"), "deepstack"
 )
 
 
 def parse_apis(values: Iterable[str]) -> dict[str, str | None]:
-    """Parse the operator's options, each NAME or NAME=MODEL; None where no model is named.
+    """Parse the operator's options, each NAME or NAME=MODEL.
+
+    Returns:
+        API name: name of the model, or None.
 
     Raises:
-        InvalidOption: an API is unknown, there twice, or takes no model.
+        InvalidOption: an API is unknown or named twice, or takes no model.
     """
     apis: dict[str, str | None] = {}
     for given in values:
@@ -43,7 +46,12 @@ def parse_apis(values: Iterable[str]) -> dict[str, str | None]:
 
 
 def open_integration(name: str, service: Service) -> Feature:
-    """Make the feature that speaks an API; InvalidOption if its packages are not installed."""
+    """Create the feature for an API.
+
+    Raises:
+        InvalidOption: its packages are not installed, or it does not work with the settings.
+        Unavailable: its address cannot be used.
+    """
     if name == "deepstack":
         from fovea_server.integrations.deepstack import DeepStack
 

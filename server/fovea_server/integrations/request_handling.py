@@ -1,4 +1,4 @@
-"""Runs a model on the images of another API's request, and counts and answers as /v1 does."""
+"""Runs a model on the images of another API's request, with the metrics and errors of /v1."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ from fovea_server.tensors.messages import ImageResult
 from fovea_server.traffic.call import Call
 
 BOXES = ("detect", "segment", "pose", "obb")
-"""The tasks that find objects with a box."""
+"""Tasks of models that find objects with boxes."""
 
 T = TypeVar("T")
 
-# Bodies that are read before their key is known hold a small part of the memory for all.
+# Largest size in bytes of a body that is read before its key is known, and largest number of such
+# bodies at a time. They use a small part of the shared memory.
 _MAX_OF_STRANGERS, _MAX_STRANGERS = 16 << 20, 8
 
 
 def default_model(
     service: Service, call: Call, api: str, tasks: tuple[str, ...], instead: str
 ) -> ServedModel:
-    """Find the model for requests that name none: that of the operator, or the only one.
+    """Return the model for requests that name none: the operator's model, or the only suitable one.
 
     Args:
-        service: of the server.
-        call: the request, whose key may allow some models only.
-        api: where the operator may have named a model.
-        tasks: that its answers can express.
-        instead: how a client can name the model, as an imperative.
+        service: the service.
+        call: the request, whose key may allow only some models.
+        api: name of the API, for which the operator may have named a model.
+        tasks: tasks that the API can express.
+        instead: advice for clients on how to name the model, as an imperative.
 
     Raises:
-        InvalidRequest: there is none, or there are several.
-        NotFound, ModelNotReady: that of the operator is not there, or cannot answer.
+        InvalidRequest: no model or several models are suitable.
+        NotFound, ModelNotReady: the operator's model does not exist or cannot respond.
     """
     if (named := service.apis[api]) is not None:
         service.models.check_ready(named)
@@ -73,7 +74,7 @@ def default_model(
 
 
 def check_task(model: ServedModel, tasks: tuple[str, ...]) -> None:
-    """Refuse a model that is ready, and whose answers an API has no form for."""
+    """Raise InvalidRequest if a ready model has a task that the API cannot express."""
     if model.state is State.READY and model.task not in tasks:
         raise InvalidRequest(
             f"the task of model '{model.name}' is {model.task}, and this API has answers for "
@@ -82,7 +83,7 @@ def check_task(model: ServedModel, tasks: tuple[str, ...]) -> None:
 
 
 def write_errors_with(write: Callable[[FoveaError], bytes]) -> Any:
-    """Make a dependency of routes whose errors have a form of their own."""
+    """Make a dependency of routes that return errors in another form."""
 
     async def chosen(request: Request) -> None:
         request.state.write_error = write
@@ -95,14 +96,15 @@ async def _take_field_key(request: Request) -> None:
 
 
 query_key = Depends(_take_field_key)
-"""Dependency of an API whose clients send their keys in the address, as `api_key`."""
+"""Dependency of an API whose clients send their key in the query, as `api_key`."""
 
 
 def admit_by_body(*admissions: Any) -> Any:
-    """Postpone the dependencies that admit a request until its body is read: see `admit_late`.
+    """Make a dependency that may delay the access check until the body is read.
 
-    What has a key in its head is admitted at once; so is what has no body that may have one, and
-    what would be too much to hold for strangers.
+    The check is not delayed if the head of the request has a key, or if the request has no body
+    that could contain a key or has too large a body for an unknown client. A route calls
+    `admit_late` for a delayed check.
     """
 
     async def admit(request: Request) -> None:
@@ -133,13 +135,13 @@ def admit_by_body(*admissions: Any) -> Any:
 
 
 async def parse_late(request: Request, body: bytes, work: Callable[[bytes, int], T]) -> T:
-    """Await `work`, which parses a body; of a client without a key it may be a small one alone."""
+    """Run `work`, which parses a body; the body of a client without a key must be small."""
     most = MAX_WEIGHT if request.state.admit is None else MAX_OF_STRANGERS
     return await parse_json_body(request, body, work, most)
 
 
 async def admit_late(request: Request, key: object) -> None:
-    """Admit a request that had no key in its head, by the key in its body; "" for none."""
+    """Check the access of a request by the key in its body, unless it was checked already."""
     if request.state.admit is not None:
         call_of(request).field_key = str(key or "")
         await request.state.admit(request)
@@ -152,7 +154,7 @@ def models_of(request: Request) -> Models:
 
 
 def deadline(request: Request) -> float | None:
-    """Return the seconds that a request may take, as its header says; None for no limit."""
+    """Return the timeout of a request in seconds from its header; None for no timeout."""
     return timeout_of(request.headers.get("x-request-timeout-ms"))
 
 
@@ -166,7 +168,7 @@ async def predict_images(
     *,
     keep_pixels: bool = False,
 ) -> Prediction:
-    """Run a model on images, which may be addresses; the request is counted as one for it."""
+    """Run a model on images or image URLs, and count the request for the model."""
     call = call_of(request)
     call.model = model.name
     call.enter()
@@ -190,7 +192,11 @@ def result_of(image: ImageResult | FoveaError) -> ImageResult:
 
 
 def share(name: str, value: object) -> float:
-    """Read a number from 0 to 1; InvalidOption names it where it is none."""
+    """Return a number from 0 to 1.
+
+    Raises:
+        InvalidOption: the value is not such a number; the message contains `name`.
+    """
     try:
         number = float(str(value))
     except ValueError:

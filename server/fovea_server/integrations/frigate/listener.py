@@ -1,4 +1,4 @@
-"""Answers Frigate's detectors on a ZeroMQ socket, any number of them."""
+"""Answers any number of Frigate's detectors on a ZeroMQ socket."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ S = TypeVar("S", bound="zmq.Socket[Any]")
 
 _FORM = re.compile(r"ipc://(?P<path>.+)|tcp://(?P<host>\*|\[[^]]+\]|[^]:/[]+):(?P<port>\d+|\*)")
 _MAX_PORT = 65535
-# A frame that one detector sends, and the one after it.
+# Number of messages that ZeroMQ queues per sender: a frame, and the one after it.
 _WAITING = 2
-# Of a message, as ZeroMQ has no bound for all its parts: 4K in uint8, 1600 x 1600 in float32.
+# Largest part of a message in bytes, because ZeroMQ has no limit for the whole message: 4K in
+# uint8, 1600 x 1600 in float32.
 _LARGEST_PART = 32 << 20
-# Peers whose machine is gone are noticed after this.
+# Milliseconds between heartbeats, which detect senders whose machine is gone.
 _HEARTBEAT_MS = 30_000
 _LINGER_MS = 1000
 
@@ -51,23 +52,26 @@ log = logging.getLogger(__name__)
 
 API = "frigate-zmq"
 
-# Frigate waits half a minute for the answer about a model, and never asks again.
+# Seconds to wait for a model that is being loaded, and seconds between two checks. Frigate waits
+# half a minute for the response about a model, and never repeats the request.
 _PATIENCE_S, _LOOK_S = 25.0, 0.1
-# Messages that are answered at once; the others wait in ZeroMQ, and then at their senders.
+# Largest number of messages answered concurrently. Others wait in ZeroMQ and at their senders.
 _MAX_OPEN = 256
-# Requests that wait for a model beside them; more are answered with what is known.
+# Largest number of additional requests that wait for a model. Others are answered at once.
 _MAX_WAITING = 64
-# The sender, REQ's empty part, header and tensor; and one that shows there were too many.
+# Largest number of parts to read: sender, REQ's empty part, header, tensor, and one more that shows
+# that there are too many.
 _MAX_PARTS = 5
-# Each detector of Frigate is one sender, and a new one whenever it has lost patience.
+# Largest number of known senders. Each detector of Frigate is a sender, and becomes a new one when
+# it reconnects after a timeout.
 _MAX_SENDERS = 4096
 
 
 def check_address(address: str) -> bool:
-    """Return True if only this machine reaches an address.
+    """Return True if only this machine can reach an address.
 
     Raises:
-        InvalidOption: it is none that ZeroMQ can listen on.
+        InvalidOption: ZeroMQ cannot listen on the address.
     """
     form = _FORM.fullmatch(address)
     if form is None or (form["port"] not in (None, "*") and int(form["port"]) > _MAX_PORT):
@@ -83,14 +87,22 @@ def check_address(address: str) -> bool:
 
 
 def check_free(settings: Settings) -> None:
-    """Listen for a moment; Unavailable: the address is taken, or not this machine's."""
+    """Check that the server can listen.
+
+    Raises:
+        Unavailable: the address is in use, or does not belong to this machine.
+    """
     context = zmq.Context()
     bind_socket(context, settings).close()
     context.term()
 
 
 def bind_socket(context: zmq.Context[S], settings: Settings) -> S:
-    """Open the socket; Unavailable: the address is taken, or not this machine's."""
+    """Open the socket.
+
+    Raises:
+        Unavailable: the address is in use, or does not belong to this machine.
+    """
     socket = context.socket(zmq.ROUTER)
     socket.linger = _LINGER_MS
     socket.rcvhwm = _WAITING
@@ -112,15 +124,15 @@ def bind_socket(context: zmq.Context[S], settings: Settings) -> S:
 
 
 class FrigateListener(Feature):
-    """A socket for Frigate's detectors (`--api frigate-zmq`).
+    """The socket for Frigate's detectors (`--api frigate-zmq`).
 
-    A detector first says which model it wants, and then sends frames that do not. Each message is
-    answered, but for one: a frame of a detector that this server does not know, as it has started
-    again, where several models could be meant. After that Frigate says again which one it wants.
+    A detector first requests a model by name, and then sends frames without a name. Every message
+    gets a response, with one exception: a frame of an unknown detector after a restart of this
+    server, if several models could be meant. Frigate then requests its model again.
 
     Raises:
-        InvalidOption: the server cannot listen for Frigate with these settings.
-        Unavailable: nor at this address.
+        InvalidOption: the settings do not allow a socket for Frigate.
+        Unavailable: the server cannot listen on the address.
     """
 
     def __init__(self, service: Service) -> None:
@@ -133,7 +145,11 @@ class FrigateListener(Feature):
         self._waiting: set[asyncio.Task[Any] | None] = set()
 
     async def start(self) -> None:
-        """Listen; Unavailable: the address cannot be used."""
+        """Start to listen.
+
+        Raises:
+            Unavailable: the address cannot be used.
+        """
         settings = self._service.settings
         self._context = zmq.asyncio.Context()
         self._socket = bind_socket(self._context, settings)
@@ -141,7 +157,7 @@ class FrigateListener(Feature):
         self._receiving = asyncio.create_task(self._receive())
 
     async def stop(self) -> None:
-        """Answer what came, and stop listening."""
+        """Answer received messages, and close the socket."""
         self._receiving.cancel()
         if self._open:
             await asyncio.wait(self._open, timeout=self._service.settings.exit_timeout_secs)
@@ -159,7 +175,7 @@ class FrigateListener(Feature):
             task.add_done_callback(self._forget)
 
     async def _message(self) -> list[zmq.Frame]:
-        """Receive the next message, and drop the parts of it that nobody would read."""
+        """Receive the next message, and drop parts beyond `_MAX_PARTS`."""
         message: list[zmq.Frame] = []
         more = True
         while more:
@@ -178,7 +194,7 @@ class FrigateListener(Feature):
 
     async def _respond(self, message: list[zmq.Frame]) -> None:
         sender, *frames = message
-        # REQ sends an empty part before its own, and wants it back; DEALER need not.
+        # REQ sends an empty part first and expects it in the response; DEALER may omit it.
         envelope = [sender.bytes, b""] if frames and not len(frames[0]) else [sender.bytes]
         parts = [frame.buffer for frame in message[len(envelope) :]]
         call = Call(self._service.traffic, "ZMQ", f"/{API}", _address(message[-1]), _no_header)
@@ -229,7 +245,7 @@ class FrigateListener(Feature):
         return default_model(self._service, call, API, BOXES, instead)
 
     async def _about_model(self, call: Call, sender: bytes, header: dict[str, Any]) -> list[bytes]:
-        """Answer whether a model is there, and decline one that is sent."""
+        """Report whether a model is available, and reject a model file."""
         call.path += "/model"
         self._service.authenticator.admit(call, "inference")
         name = header.get("model_name")
@@ -256,7 +272,11 @@ class FrigateListener(Feature):
         return document(model_available=True, model_loaded=True, message=message)
 
     async def _ready(self, wanted: str) -> ServedModel:
-        """Wait for a model that is being loaded; raises as `_find`, and where it cannot answer."""
+        """Wait for a model that is being loaded, and return it.
+
+        Raises:
+            NotFound, ModelNotReady, InvalidRequest: the model cannot be used.
+        """
         until = time.monotonic() + _PATIENCE_S
         while time.monotonic() < until and self._is_loading(wanted) and self._leave_place():
             await asyncio.sleep(_LOOK_S)
@@ -274,7 +294,7 @@ class FrigateListener(Feature):
             return not self._plane.models.ready
 
     def _leave_place(self) -> bool:
-        """Leave one's place to the next message; False if enough requests wait already."""
+        """Give this task's place to the next message; return False if too many tasks wait."""
         task = asyncio.current_task()
         if task not in self._waiting:
             if len(self._waiting) == _MAX_WAITING:
@@ -284,7 +304,7 @@ class FrigateListener(Feature):
         return True
 
     def _find(self, wanted: str) -> ServedModel:
-        """Find the model for the name of Frigate's file, with its ending or without."""
+        """Return the model for the file name in Frigate's configuration, or for its stem."""
         for name in (wanted, PurePath(wanted).stem):
             try:
                 return self._plane.models.get(name)
@@ -301,13 +321,14 @@ class FrigateListener(Feature):
         status = http_status(error)
         call.end(status, sum(map(len, reply)), error)
         if isinstance(error, (InvalidRequest, NotFound)):
-            # Frigate tells nobody why; of others the log knows already.
+            # Frigate does not show the reason, so it must be in the log. Other errors are
+            # in the log already.
             self._service.traffic.count_refusal(call.model, error)
         return reply
 
 
 def _address(part: zmq.Frame) -> str | None:
-    """Return the address of the sender; None for one on a socket of the file system."""
+    """Return the IP address of the sender; None for a sender on a file system socket."""
     try:
         address = str(part.get("Peer-Address"))
     except zmq.ZMQError:

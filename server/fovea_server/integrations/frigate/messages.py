@@ -1,6 +1,6 @@
-"""The messages of Frigate's detector: a header in JSON, and with a frame the bytes of its tensor.
+"""The messages of Frigate's detector: a JSON header, and the bytes of a tensor for a frame.
 
-Source: frigate/detectors/plugins/zmq_ipc.py, which wrote the protocol down.
+Source: frigate/detectors/plugins/zmq_ipc.py, which documents the protocol.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from fovea_preprocess.image import DecodedImage
 from fovea_server.json_text import parse_json
 from fovea_server.tensors.messages import ImageResult
 
-# Frigate takes so many objects, each as class, score, y1, x1, y2, x2 in shares of the frame.
+# Frigate expects this many objects: class, score, y1, x1, y2, x2 as fractions of the frame.
 _ROWS, _COLUMNS = 20, 6
 _ANSWER_HEADER = orjson.dumps({"shape": (_ROWS, _COLUMNS), "dtype": "float32"})
 _LONGEST_HEADER = 4096
 _DTYPES = {"uint8": np.uint8, "float32": np.float32}
 
-# Frigate forgets objects with a lower score, whatever its own filters say.
+# Frigate ignores objects with a lower score, whatever its own filters are.
 OPTIONS = PredictOptions(conf=0.4, max_det=_ROWS, mask="none")
-"""Of each frame."""
+"""Prediction options of every frame."""
 
 
 def header_of(parts: list[memoryview]) -> dict[str, Any]:
-    """Read the header of a message, which has one or two parts.
+    """Return the header of a message, which has one or two parts.
 
     Raises:
-        InvalidRequest: this is no message of Frigate's.
+        InvalidRequest: the message is not one of Frigate's.
     """
     if not 1 <= len(parts) <= 2 or parts[0].nbytes > _LONGEST_HEADER:
         raise InvalidRequest(
@@ -49,20 +49,20 @@ def header_of(parts: list[memoryview]) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise InvalidRequest("the header must be a JSON object, as Frigate's is")
     if "model_request" in header and len(parts) > 1:
-        # It may wait for its model, and would hold the bytes for as long.
+        # The request may wait for its model, and would keep these bytes in memory meanwhile.
         raise InvalidRequest("a request about a model has no second part: send its header alone")
     return header
 
 
 def image_of(header: dict[str, Any], parts: list[memoryview], most_pixels: int) -> DecodedImage:
-    """Read a frame, uint8 or float32, [1, h, w, 3] or [1, 3, h, w] in RGB.
+    """Decode a frame, uint8 or float32, [1, height, width, 3] or [1, 3, height, width] in RGB.
 
-    Floats are shares of 1 (Frigate's `float`), or levels up to 255 (`float_denorm`). The image may
-    share the memory of the message.
+    Floats are in 0..1 (Frigate's `float`) or in 0..255 (`float_denorm`). The image may share the
+    memory of the message.
 
     Raises:
-        InvalidRequest: it has another form, or is not whole.
-        ImageTooLarge: it has more than `most_pixels`.
+        InvalidRequest: the frame has another form, or is incomplete.
+        ImageTooLarge: the frame has more than `most_pixels` pixels.
     """
     shape, dtype = header.get("shape"), header.get("dtype")
     if not isinstance(dtype, str) or dtype not in _DTYPES:
@@ -101,19 +101,19 @@ def _is_frame(shape: object) -> TypeGuard[list[int]]:
 
 
 def _levels(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return pixels as they were before Frigate made floats of them."""
+    """Return the uint8 pixels from which Frigate computed floats."""
     least, most = float(values.min()), float(values.max())
     if not 0 <= least <= most <= 255:
         raise InvalidRequest(
             f"the values of the frame are from {least:g} to {most:g}: set input_dtype to int, "
             "float or float_denorm in the model section of Frigate's configuration"
         )
-    # A frame of levels that are 0 and 1 alone is black: nothing is seen on it either way.
+    # A frame in 0..255 with no value above 1 is black, so the wrong scale does not matter.
     return np.asarray(cv2.convertScaleAbs(values, alpha=255 if most <= 1 else 1), np.uint8)
 
 
 def rows(result: ImageResult, vocabulary: Vocabulary, options: PredictOptions) -> bytes:
-    """Write the objects on a frame, best first; the rows that are left are zeros."""
+    """Encode the objects on a frame, best first, float32 [20, 6]; unused rows are zeros."""
     found = result.found
     assert isinstance(found, Detections), "the task of the model has boxes"
     table = np.zeros((_ROWS, _COLUMNS), np.float32)
@@ -125,17 +125,17 @@ def rows(result: ImageResult, vocabulary: Vocabulary, options: PredictOptions) -
 
 
 def answer(table: bytes) -> list[bytes]:
-    """Make the message for what `rows` wrote."""
+    """Return the message for an encoded table from `rows`."""
     return [_ANSWER_HEADER, table]
 
 
 def document(**fields: object) -> list[bytes]:
-    """Make a message of JSON alone."""
+    """Return a message that contains only JSON."""
     return [orjson.dumps(fields)]
 
 
 def refusal(error: FoveaError) -> list[bytes]:
-    """Make the answer to a frame that was not looked at; Frigate then sees nothing, and warns."""
+    """Return the response to a rejected frame. Frigate then sees no objects and logs a warning."""
     text = orjson.dumps({"error": error.code, "message": str(error)})
-    # Frigate takes one part of just this size for a table.
+    # Frigate would parse a single part of exactly this size as a table.
     return [text + b" " * (len(text) == 4 * _ROWS * _COLUMNS)]

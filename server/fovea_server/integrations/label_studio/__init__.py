@@ -1,1 +1,1 @@
-"""Label Studio's ML backend: what models find becomes predictions, in its regions."""
+"""Label Studio's ML backend: predictions become regions of Label Studio."""

@@ -1,4 +1,4 @@
-"""Reads a labelling configuration: which regions annotators draw on an image, and their labels."""
+"""Parses a labelling configuration: the regions that annotators draw, and their labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TASKS = {
     "Choices": ("classify", "attributes"),
     "TextArea": ("read",),
 }
-"""The controls that a model can fill in, and the tasks of such models."""
+"""The supported controls: the tasks of models that can fill them in."""
 
 _MIN = 0.25
 _SHOWN = 10
@@ -29,16 +29,17 @@ _OPTIONS = {"Choices": "Choice"}
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A control of an image.
+    """A control for an image.
 
     Attributes:
-        kind: its tag, of `TASKS`.
-        name, to_name: its own, and that of the image.
-        key: the entry of a task's data that has the image.
-        labels: by the name of a class, as `spelling` writes it.
-        least: score below which nothing is drawn; None leaves it to the server.
-        several: more than one choice may be made.
-        per_region: it is filled in for each region, not for the image.
+        kind: tag of the control, a key of `TASKS`.
+        name: name of the control.
+        to_name: name of the image.
+        key: key of the image in the data of a task.
+        labels: class name, as from `spelling`: label.
+        least: minimum score of a region; None for the server's default.
+        several: True if several choices are allowed.
+        per_region: True if the control belongs to each region instead of the image.
     """
 
     kind: str
@@ -52,21 +53,21 @@ class Control:
 
     @property
     def threshold(self) -> float:
-        """The least score that is drawn."""
+        """Return the minimum score of a region."""
         return _MIN if self.least is None else self.least
 
     @property
     def value_key(self) -> str:
-        """The type of its regions, and the key of their labels."""
+        """Return the type of its regions, which is also the key of their labels."""
         return self.kind.lower()
 
 
 def parse_config(xml: str) -> list[Control]:
-    """Read the controls of images.
+    """Return the controls for images in a labelling configuration.
 
     Raises:
-        InvalidRequest: it is no XML, or asks for what a parser should not do for strangers.
-        InvalidOption: a threshold is no number from 0 to 1.
+        InvalidRequest: the text is not XML, is too long, or has a DOCTYPE or CDATA section.
+        InvalidOption: a threshold is not a number from 0 to 1.
     """
     if len(xml) > _LONGEST:
         raise InvalidRequest("the labelling configuration is longer than a million characters")
@@ -87,7 +88,7 @@ def parse_config(xml: str) -> list[Control]:
 
 
 def _outermost(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
-    """Yield the controls; those inside another one have no meaning, and are passed over."""
+    """Yield the supported controls, except for controls inside another one."""
     waiting = [root]
     while waiting:
         element = waiting.pop()
@@ -98,11 +99,12 @@ def _outermost(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
 
 
 def controls_for(xml: str, model: str, task: str) -> list[Control]:
-    """Read the controls that a model of a task fills in: those of the first image that has any.
+    """Return the controls that a model of a task can fill in, for the first suitable image.
 
-    Those for each region are among them: the model may be a pipeline, which has more to say of it.
+    Controls per region are included, because the model may be a pipeline with results per object.
 
-    InvalidRequest: there is none.
+    Raises:
+        InvalidRequest: no control suits the task.
     """
     controls = parse_config(xml)
     suitable = [each for each in controls if task in TASKS[each.kind] and not each.per_region]
@@ -119,9 +121,9 @@ def controls_for(xml: str, model: str, task: str) -> list[Control]:
 
 
 def check_labels(controls: Sequence[Control], model: ServedModel) -> None:
-    """Refuse controls none of whose labels is a class of a model: nothing would ever be drawn.
+    """Raise InvalidRequest if no label of the controls is a class of the model.
 
-    Choices for each region are not checked: they are classes of a pipeline's other models.
+    Choices per region are not checked, because they are classes of a pipeline's other models.
     """
     engine = model.engine
     if engine is None or engine.labels is None or controls[0].kind == "TextArea":
@@ -142,7 +144,7 @@ def check_labels(controls: Sequence[Control], model: ServedModel) -> None:
 
 
 def spelling(name: str) -> str:
-    """Write a name as it is compared: `Left_Eye` is `left eye`."""
+    """Return the form of a name for comparisons: `Left_Eye` becomes `left eye`."""
     return " ".join(re.split(r"[\s_-]+", name.strip())).casefold()
 
 
@@ -159,15 +161,15 @@ def _control(element: ElementTree.Element, images: Mapping[str, str]) -> Control
         dict(_labels(element)),
         None if threshold is None else share("model_score_threshold", threshold),
         element.get("choice") == "multiple",
-        # Labels that are drawn are regions themselves.
+        # Labels that annotators draw are regions themselves.
         element.tag in ("Choices", "TextArea") and element.get("perRegion") == "true",
     )
 
 
 def _labels(element: ElementTree.Element) -> Iterator[tuple[str, str]]:
-    """Yield class names with the label that stands for them.
+    """Yield (class name, label) pairs.
 
-    `predicted_values` lists classes by other names, as Label Studio's own backend for YOLO has it.
+    `predicted_values` lists other class names, as in Label Studio's own backend for YOLO.
     """
     for option in element.iter(_OPTIONS.get(element.tag, "Label")):
         label = option.get("value", "")

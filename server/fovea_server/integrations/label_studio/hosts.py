@@ -18,22 +18,23 @@ _CLOUDS = ("s3", "s3s", "gs", "azure-blob")
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A Label Studio: its address, and the token of a user there."""
+    """A Label Studio server: its URL, and the access token of a user."""
 
     url: str
     token: str
 
     @property
     def authorization(self) -> str | None:
-        """The header that its files ask for; None without a token."""
+        """Return the Authorization header for its files; None without a token."""
         if not self.token:
             return None
-        # Three parts: a JSON Web Token, which newer servers have in place of their own.
+        # A token with three parts is a JSON Web Token, which newer servers use instead
+        # of their own tokens.
         return f"{'Bearer' if self.token.count('.') == 2 else 'Token'} {self.token}"
 
 
 class Hosts:
-    """The Label Studio of each project: the operator's, or the one that it sent to `/setup`."""
+    """The Label Studio server of each project: the operator's, or the one that called `/setup`."""
 
     def __init__(self, settings: Settings) -> None:
         self._given: Host | None = None
@@ -45,18 +46,18 @@ class Hosts:
 
     @property
     def is_per_project(self) -> bool:
-        """True if the operator named none, so that each project names its own in `/setup`."""
+        """Return True if each project names its own server, because the operator named none."""
         return self._given is None
 
     def remember(self, project: str, url: str, token: str) -> None:
-        """Remember the host of a project; the least recent is forgotten where they are many."""
+        """Store the server of a project; the least recent project may be removed."""
         self._reported.pop(project, None)
         self._reported[project] = Host(check_url(url), token)
         if len(self._reported) > _MAX_PROJECTS:
             self._reported.popitem(last=False)
 
     def source(self, project: str, task_id: object, address: str) -> Source:
-        """Return the image at an address of a task; an error stands for one that cannot be."""
+        """Return the image at a URL of a task, or an error if it cannot be found."""
         host = self._given or self._reported.get(project)
         try:
             scheme = urlsplit(address).scheme.lower()
@@ -65,7 +66,7 @@ class Hosts:
         if scheme == "data":
             return _inline(address)
         if scheme in _CLOUDS and host is not None:
-            # Label Studio has the keys of the cloud, and redirects to a signed address.
+            # Label Studio has the keys of the cloud storage, and redirects to a signed URL.
             coded = quote(base64.b64encode(address.encode()).decode("ascii"))
             address = f"/tasks/{quote(str(task_id), safe='')}/presign/?fileuri={coded}"
         elif scheme in ("http", "https"):
@@ -80,7 +81,7 @@ class Hosts:
 
 
 def _url(address: str, host: Host | None) -> Source:
-    """Return an image to fetch; only the Label Studio itself gets the token."""
+    """Return an image to fetch; only the Label Studio server itself gets the token."""
     try:
         own = host is not None and _origin(host.url) == _origin(address)
     except ValueError:
@@ -94,7 +95,7 @@ def _origin(url: str) -> tuple[str, str]:
 
 
 def check_url(url: str) -> str:
-    """Return the address of a Label Studio; InvalidOption if it is none."""
+    """Return the URL of a Label Studio server; raise InvalidOption if it is invalid."""
     try:
         scheme, host = _origin(url)
     except ValueError:

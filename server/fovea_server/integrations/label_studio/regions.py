@@ -1,4 +1,4 @@
-"""Turns what a model found on an image into regions of Label Studio, in per cents of its sides."""
+"""Converts results to regions of Label Studio, with coordinates in percent of the image's sides."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ from fovea_server.integrations.label_studio.config import Control, spelling
 from fovea_server.tensors.messages import ImageResult
 
 Fields = dict[str, Any]
-"""Fields of an image of /v1, or of an object there."""
+"""Fields of an image, or of an object, in the JSON of /v1."""
 
 _WIDTHS = np.array([4, 8, 12, 16])
 _LONGEST = 1 << 16
 _VALUE_BITS = 8
-# Each pixel is red, green, blue and opacity, which are alike.
+# Red, green, blue and opacity of a pixel, which are equal.
 _CHANNELS = 4
 
-# Of a drawn point, per cents of the image.
+# Width of a drawn point in percent of the image's width.
 _POINT = 0.6
 _NOBODY = -1
 
 
 def fields_of(found: TaskResult, vocabulary: Vocabulary) -> tuple[Fields, dict[int, Fields]]:
-    """Return the fields of the image, and of each object by its index."""
+    """Return the fields of the image, and the fields of each object by its index."""
     if isinstance(found, ClassMap) or (
         isinstance(found, Detections) and found.stage_results is None
     ):
         return {}, {}
     if not isinstance(found, Detections):
         return found.to_json(vocabulary, PredictOptions()), {}
-    # Masks become regions of their own.
+    # Masks become separate regions.
     objects = replace(found, masks=None).to_json(vocabulary, PredictOptions())["detections"]
     return {}, dict(enumerate(objects))
 
 
 def control_value(control: Control, fields: Fields) -> tuple[dict[str, Any], float] | None:
-    """Return the value and the score that a control gets; None where nothing suits it."""
+    """Return the value and the score for a control; None if no result suits it."""
     if control.kind == "TextArea":
         text = fields.get("reading", fields.get("text"))
         if not text or not text["text"] or text["score"] < control.threshold:
@@ -69,7 +69,7 @@ def control_value(control: Control, fields: Fields) -> tuple[dict[str, Any], flo
 
 
 def _classes(control: Control, fields: Fields) -> list[dict[str, Any]]:
-    """Return the classes of the attribute that has the control's name, else all; best first."""
+    """Return the classes of the attribute with the control's name, or all classes; best first."""
     named = fields.get("attributes", [])
     own = [each for each in named if spelling(each["name"]) == spelling(control.name)]
     found = [one for each in own or named for one in each["classes"]]
@@ -79,7 +79,7 @@ def _classes(control: Control, fields: Fields) -> list[dict[str, Any]]:
 
 
 def pack_mask(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Pack a mask [height, width] of 0 and 1 into bytes."""
+    """Pack a mask [height, width] of 0 and 1 into the bytes of Label Studio's RLE format."""
     pixels = mask.ravel()
     edges = np.flatnonzero(np.diff(pixels)) + 1
     starts = np.concatenate([[0], edges])
@@ -91,7 +91,7 @@ def pack_mask(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _runs(lengths: NDArray[np.int64], values: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the bits of runs; the longest are split, as no width of a count is enough."""
+    """Return the bits of runs. Very long runs are split, because no width of a count fits them."""
     counts = -(-lengths // _LONGEST)
     parts = np.full(counts.sum(), _LONGEST)
     parts[counts.cumsum() - 1] = lengths - (counts - 1) * _LONGEST
@@ -99,7 +99,7 @@ def _runs(lengths: NDArray[np.int64], values: NDArray[np.uint8]) -> NDArray[np.u
     sizes = 3 + _WIDTHS[widths] + _VALUE_BITS
     codes = (4 | widths) << _WIDTHS[widths] | (parts - 1)
     codes = codes << _VALUE_BITS | np.repeat(values, counts) * 255
-    # Big-endian: each row has the bits of a run, and zeros before them.
+    # Each big-endian row contains the bits of a run after leading zeros.
     rows = np.unpackbits(codes.astype(">u4").view(np.uint8).reshape(-1, 4), axis=1)
     bits: NDArray[np.uint8] = rows[np.arange(32) >= 32 - sizes[:, None]]
     return bits
@@ -107,13 +107,13 @@ def _runs(lengths: NDArray[np.int64], values: NDArray[np.uint8]) -> NDArray[np.u
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of what was found, as one region shows it.
+    """A part of a result that one region shows.
 
     Attributes:
-        name: of its class or keypoint.
-        score: None where the model has none.
-        value: of the region, without its label.
-        owner: index of the object that it is of; `_NOBODY` for none.
+        name: name of its class or keypoint.
+        score: score; None if the model has none.
+        value: value of the region, without its label.
+        owner: index of its object; `_NOBODY` for no object.
     """
 
     name: str
@@ -125,14 +125,14 @@ class Part:
 def regions(
     result: ImageResult, vocabulary: Vocabulary, controls: Sequence[Control]
 ) -> list[dict[str, Any]]:
-    """Return the regions that the controls have a label for, and what fills the other controls."""
+    """Return the regions and values for the controls. Regions without a label are omitted."""
     drawn: list[dict[str, Any]] = []
     boxes: dict[int, str] = {}
     found = result.found
     assert found is not None, "the task of the model is one that the controls have"
     whole, objects = fields_of(found, vocabulary)
     inside = [control for control in controls if control.per_region]
-    # Rectangles first: the keypoints of an object belong to its own.
+    # Process rectangles first, because keypoints refer to the rectangle of their object.
     for control in sorted(controls, key=lambda each: each.kind != "RectangleLabels"):
         if control.kind not in _PARTS:
             if not control.per_region and (answer := control_value(control, whole)) is not None:
@@ -159,12 +159,12 @@ def regions(
 def _region_results(
     region: dict[str, Any], part: Part, controls: Sequence[Control], fields: Fields
 ) -> Iterator[dict[str, Any]]:
-    """Yield the controls of a region as more results under its id; add its vector to it."""
+    """Yield values of controls for a region under its ID, and add its embedding to the region."""
     for control in controls:
         if (answer := control_value(control, fields)) is not None:
             value, score = answer
             kind = {"from_name": control.name, "type": control.value_key, "score": score}
-            # Label Studio repeats the place in each result of a region.
+            # Label Studio repeats the position in each result of a region.
             yield {**region, **kind, "value": {**part.value, **value}}
     if "embedding" in fields:
         region["meta"] = {"embedding": fields["embedding"]}
@@ -192,7 +192,7 @@ def _rectangles(found: TaskResult, vocabulary: Vocabulary, size: tuple[int, int]
         firsts, sides = found.boxes[:, :2], found.boxes[:, 2:] - found.boxes[:, :2]
         angles = np.zeros(len(found))
     else:
-        # The first corner stays where it is when Label Studio turns the rectangle.
+        # The first corner stays in place when Label Studio rotates the rectangle.
         firsts, sides = corners(found.rotated)[:, 0], found.rotated[:, 2:4]
         angles = np.degrees(found.rotated[:, 4]) % 360
     rows = zip(_percent(firsts, size), _percent(sides, size), angles.tolist(), strict=True)
@@ -225,7 +225,7 @@ def _brushes(found: TaskResult, vocabulary: Vocabulary, size: tuple[int, int]) -
 def _keypoints(found: TaskResult, vocabulary: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
     assert isinstance(found, Detections)
     if found.keypoints is None:
-        return  # a capture without an object does not have them
+        return  # a capture without objects has no keypoints
     assert vocabulary.skeleton is not None
     for index, points in enumerate(found.keypoints):
         places = _percent(points[:, :2], size)
@@ -248,7 +248,7 @@ _PARTS: dict[str, Callable[[TaskResult, Vocabulary, tuple[int, int]], Iterable[P
 def _bitmaps(
     found: TaskResult, vocabulary: Vocabulary
 ) -> Iterator[tuple[str, float | None, Bitmap, int]]:
-    """Yield the mask of each object, or of each class of a map, which has no owner."""
+    """Yield name, score, mask and owner of each object, or of each class of a semantic map."""
     if isinstance(found, ClassMap):
         ids = found.pixels()
         for class_id in np.unique(ids).tolist():
@@ -258,7 +258,7 @@ def _bitmaps(
         return
     assert isinstance(found, Detections)
     if found.masks is None:
-        return  # a capture without an object does not have them
+        return  # a capture without objects has no masks
     for index, bitmap in enumerate(found.masks.bitmaps()):
         yield _name(found, vocabulary, index), _score(found, index), bitmap, index
 
@@ -272,6 +272,6 @@ def _score(found: Detections, index: int) -> float:
 
 
 def _percent(places: NDArray[np.floating[Any]], size: tuple[int, int]) -> list[list[float]]:
-    """Return places or sides [n, 2], x y in pixels, as per cents of width and height."""
+    """Return positions or sides [n, 2], (x, y) in pixels, in percent of width and height."""
     rows: list[list[float]] = (100.0 * places.astype(np.float64) / size).round(5).tolist()
     return rows

@@ -46,7 +46,8 @@ log = logging.getLogger(__name__)
 
 _TASKS = tuple(sorted({task for tasks in TASKS.values() for task in tasks}))
 _JSON = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
-# All their results are held until the answer; and Label Studio does not wait for more.
+# Largest number of tasks. All results are kept until the response, and Label Studio
+# times out earlier.
 _MAX_TASKS = 1000
 
 Given = dict[str, Any]
@@ -57,12 +58,12 @@ def _error(error: FoveaError) -> bytes:
 
 
 async def health() -> Response:
-    """Answer that the server is live."""
+    """Report that the server is alive."""
     return _json({"status": "UP", "model_class": "Fovea"})
 
 
 async def setup(request: Request) -> Response:
-    """Remember where the files of a project are, and answer with the version of the model."""
+    """Store where the files of a project are, and return the version of the model."""
 
     def answer(given: Given) -> Response:
         model = _model(request)
@@ -72,7 +73,8 @@ async def setup(request: Request) -> Response:
                 check_control(request, "inference")
                 _hosts(request).remember(str(given.get("project")), url, str(token or ""))
             except (Restricted, Forbidden) as error:
-                # It may connect all the same: the operator can name the host of its files.
+                # The project may still connect, because the operator can name the
+                # server of its files.
                 log.warning(
                     "a Label Studio server reports files at %.200r, and the server ignores it: "
                     "start the server with --label-studio-url and --label-studio-token (%s)",
@@ -82,7 +84,7 @@ async def setup(request: Request) -> Response:
         try:
             _controls(given.get("schema"), model)
         except InvalidRequest as error:
-            # A new project has no controls yet; it may connect all the same.
+            # A new project has no controls yet, and may still connect.
             log.warning("project %s of Label Studio: %s", given.get("project"), error)
         return _json({"model_version": _version(model)})
 
@@ -90,7 +92,7 @@ async def setup(request: Request) -> Response:
 
 
 async def validate(request: Request) -> Response:
-    """Check that the model fills in a control of a labelling configuration."""
+    """Check that the model can fill in a control of a labelling configuration."""
 
     def answer(given: Given) -> Response:
         _controls(given.get("config"), _model(request))
@@ -100,17 +102,17 @@ async def validate(request: Request) -> Response:
 
 
 async def versions(request: Request) -> Response:
-    """List the version of the model that answers."""
+    """Return the version of the model that answers."""
     return _json({"versions": [_version(_model(request))]})
 
 
 async def webhook(request: Request) -> Response:
-    """Accept an event and do nothing: Label Studio reports every annotation."""
+    """Accept and ignore an event: Label Studio sends one for every annotation."""
     return await _answer_json(request, lambda _: _json({"status": "ok", "result": None}))
 
 
 async def train() -> Response:
-    """Refuse to train."""
+    """Reject training."""
     raise InvalidRequest(
         "this server does not train models: export the annotations, train elsewhere, and build the "
         "new model with `fovea build`"
@@ -118,7 +120,7 @@ async def train() -> Response:
 
 
 async def predict(request: Request) -> Response:
-    """Find what is on the images of tasks, as regions of the labelling configuration."""
+    """Run the model on the images of tasks, and return regions for the labelling configuration."""
     model = _model(request)
 
     async def answer(body: bytes) -> Response:
@@ -127,7 +129,7 @@ async def predict(request: Request) -> Response:
         options = _options(controls, model.task)
         encode = partial(_prediction, controls=controls, version=_version(model))
         results: list[object] = []
-        # Label Studio sends all tasks that a user has marked at once.
+        # Label Studio sends all tasks that a user has selected at once.
         most = service_of(request).settings.max_images
         for few in (sources[at : at + most] for at in range(0, len(sources), most)):
             prediction = await predict_images(request, model, None, few, options, encode)
@@ -137,7 +139,7 @@ async def predict(request: Request) -> Response:
                 elif len(sources) == 1:
                     raise image
                 else:
-                    # It gives each task the result in its place.
+                    # Label Studio assigns results to tasks by their position.
                     empty = {"model_version": _version(model), "score": 0.0, "result": []}
                     results.append({**empty, "error": str(image)})
         return _json({"results": results, "model_version": _version(model)})
@@ -146,21 +148,21 @@ async def predict(request: Request) -> Response:
 
 
 async def _describe_name(name: ModelName) -> None:
-    """Describe the name in an address, which `_model` reads."""
+    """Document the model name in the path, which `_model` reads."""
 
 
 def _backend(prefix: str, about: str) -> APIRouter:
-    """Make the routes of one backend; `about` goes into the names of the operations."""
-    # The address of a backend for one model has its name.
+    """Make the routes of one backend; `about` becomes part of the operation IDs."""
+    # The path of a backend for one model contains its name.
     names = [Depends(_describe_name)] if "{name}" in prefix else []
     made = APIRouter(prefix=prefix, dependencies=names)
     health_, inference, metadata = map(require_access, ("health", "inference", "metadata"))
     for method, endpoint, needed in (
         ("GET", health, health_),
-        # What it remembers decides where images come from.
+        # Inference rights are required, because the stored server decides where images come from.
         ("POST", setup, inference),
         ("POST", validate, metadata),
-        # Label Studio used to POST, and now GETs.
+        # Older versions of Label Studio use POST, newer ones GET.
         ("GET", versions, metadata),
         ("POST", versions, metadata),
         ("POST", predict, inferring),
@@ -181,7 +183,7 @@ def _backend(prefix: str, about: str) -> APIRouter:
 
 router = APIRouter(tags=["label-studio"], dependencies=[write_errors_with(_error)])
 router.include_router(_backend("", ""))
-# A backend has an address of its own in Label Studio: there is one for each model.
+# Label Studio requires a URL per backend, so there is one for each model.
 router.include_router(_backend("/label-studio/{name}", "_of_model"))
 
 
@@ -277,7 +279,7 @@ def _json(document: Given) -> Response:
 
 
 class LabelStudio(Feature):
-    """Speaks the API of Label Studio's ML backends."""
+    """The API of Label Studio's ML backends."""
 
     def router(self) -> APIRouter:
         """Return the routes."""

@@ -1,1 +1,1 @@
-"""The HTTP API of Roboflow's inference server, for inference_sdk and others that speak it."""
+"""The HTTP API of Roboflow's inference server, for inference_sdk and other clients."""

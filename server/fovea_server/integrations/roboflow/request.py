@@ -1,7 +1,7 @@
-"""Reads the requests of Roboflow's clients.
+"""Parses the requests of Roboflow's clients.
 
-Options that tune what is not here (contrast, active learning, billing) are ignored, as clients send
-them unasked.
+Options for functions that do not exist here (contrast, active learning, billing) are ignored,
+because clients send them by default.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fovea_server.http.base64_text import base64_image
 from fovea_server.http.v1.body import Source, Url, json_object, read_form
 from fovea_server.integrations.request_handling import share
 
-# The defaults of the server whose API this is.
+# Defaults of Roboflow's inference server.
 _CONFIDENCE, _OVERLAP, _MAX = 0.4, 0.3, 300
 _IMAGE = '{"type": "base64" or "url", "value": TEXT}'
 
@@ -27,14 +27,15 @@ class PredictCall:
     """A request to a model.
 
     Attributes:
-        name, version: of the model; a version of None is the newest.
-        sources: the images.
-        several: they were sent as a list, and are answered by one.
-        options: of objects; `options_for` has those of a task.
-        run_lengths: masks are wanted as COCO's run lengths, not as polygons.
-        least_keypoint: the score below which keypoints are left out.
-        draw: what was found is wanted as an image, too.
-        key: of the client, in the body; "" without one.
+        name: name of the model.
+        version: version of the model; None for the current one.
+        sources: images.
+        several: True if the images were sent as a list, so that the response is a list.
+        options: options for object detection; see `options_for`.
+        run_lengths: True for masks as COCO run lengths, False for polygons.
+        least_keypoint: minimum score of keypoints; others are omitted.
+        draw: True if the response must include an image with the results.
+        key: key of the client in the body; "" if there is none.
     """
 
     name: str
@@ -48,7 +49,7 @@ class PredictCall:
     key: str = ""
 
     def options_for(self, task: str) -> PredictOptions:
-        """Return the options for a model of a task, which would refuse those of others."""
+        """Return the options for a task, without options that other tasks would reject."""
         match task:
             case "segment":
                 return replace(self.options, mask="rle" if self.run_lengths else "polygon")
@@ -58,7 +59,12 @@ class PredictCall:
 
 
 def model_of(model_id: object) -> tuple[str, int | None]:
-    """Split the id of a model, NAME/VERSION or NAME."""
+    """Split a model ID, NAME/VERSION or NAME.
+
+    Raises:
+        InvalidRequest: the ID has no name.
+        NotFound: the version is not a number.
+    """
     name, _, version = str(model_id or "").partition("/")
     if not name:
         raise InvalidRequest("the request names no model: model_id is NAME/VERSION, or NAME")
@@ -70,7 +76,11 @@ def model_of(model_id: object) -> tuple[str, int | None]:
 
 
 def parse_request(body: bytes, most: int, max_images: int) -> PredictCall:
-    """Read a request to `/infer/...`: the model, images and options in JSON."""
+    """Parse a JSON request to `/infer/...` with the model, images and options.
+
+    Raises:
+        InvalidRequest, InvalidOption, NotFound: the request is invalid.
+    """
     given = json_object(body, most)
     name, version = model_of(given.get("model_id"))
     images = given.get("image")
@@ -94,10 +104,14 @@ def parse_request(body: bytes, most: int, max_images: int) -> PredictCall:
 
 
 def parse_legacy(model_id: str, query: Mapping[str, str], kind: str, body: bytes) -> PredictCall:
-    """Read a request to `/NAME/VERSION`: options in the address, and the image as base64."""
+    """Parse a request to `/NAME/VERSION` with options in the query and the image as base64.
+
+    Raises:
+        InvalidRequest, InvalidOption, NotFound: the request is invalid.
+    """
     name, version = model_of(model_id)
     given: dict[str, Any] = dict(query)
-    # This route also takes per cents.
+    # This route also accepts percentages.
     for percent in ("confidence", "overlap"):
         if re.fullmatch(r"[1-9][0-9]*(\.[0-9]+)?", given.get(percent, "")):
             given[percent] = float(given[percent]) / 100
@@ -123,7 +137,7 @@ def _options(given: Mapping[str, Any], overlap: object) -> PredictOptions:
     confidence = given.get("confidence")
     classes = given.get("class_filter")
     return PredictOptions(
-        # Words ask for thresholds that are stored with Roboflow's own models.
+        # The words select thresholds that are stored with Roboflow's own models.
         conf=_CONFIDENCE
         if confidence in (None, "best", "default")
         else share("confidence", confidence),

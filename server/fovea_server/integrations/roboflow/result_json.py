@@ -1,4 +1,4 @@
-"""Writes what a model found on an image as Roboflow's inference server does."""
+"""Encodes the results of an image like Roboflow's inference server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TASKS = {
     "pose": "keypoint-detection",
     "classify": "classification",
 }
-"""Roboflow's word for each task that it has an answer for."""
+"""Supported tasks: Roboflow's names of the tasks."""
 
 
 def predictions_json(
@@ -35,7 +35,7 @@ def predictions_json(
     least: float,
     least_keypoint: float,
 ) -> bytes:
-    """Write the predictions of one image; classes and keypoints below a score are left out."""
+    """Encode the predictions of one image; omit classes and keypoints with low scores."""
     assert result.found is not None, "the task of the model is one of TASKS"
     found = result.found.to_json(vocabulary, options)
     if "detections" in found:
@@ -47,7 +47,7 @@ def predictions_json(
 def response(
     result: ImageResult, vocabulary: Vocabulary, seconds: float, drawn: bytes | None
 ) -> dict[str, object]:
-    """Return a response about one image, whose predictions are written."""
+    """Return the response for one image, whose predictions are already encoded."""
     call = CALL.get()
     answer: dict[str, object] = {
         "inference_id": "" if call is None else call.id,
@@ -100,7 +100,7 @@ def _object(each: dict[str, Any], least_keypoint: float) -> dict[str, Any]:
 
 
 def _largest(outlines: list[list[float]]) -> list[dict[str, float]]:
-    """Return the outline with the largest area: a prediction has room for one."""
+    """Return the outline with the largest area, because a prediction can contain only one."""
     shapes = [np.array(each, np.float32).reshape(-1, 2) for each in outlines]
     points = max(shapes, key=cv2.contourArea).tolist() if shapes else []
     return [{"x": x, "y": y} for x, y in points]

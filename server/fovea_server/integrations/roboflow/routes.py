@@ -1,4 +1,4 @@
-"""The routes of Roboflow's inference server that inference_sdk calls for models of images.
+"""The routes of Roboflow's inference server that inference_sdk calls for image models.
 
 Source: inference_sdk 1.8.3, and the request and response models of roboflow/inference.
 """
@@ -65,13 +65,13 @@ _BASE64 = {"content": {"application/json": {"schema": {"type": "string"}}}}
 
 @_about.get("/info", operation_id="roboflow_info", dependencies=[require_access("metadata")])
 async def info() -> Response:
-    """Describe the server."""
+    """Return the name and the version of the server."""
     return _json({"name": "Fovea", "version": installed_version("fovea-serve"), "uuid": _SERVER})
 
 
 @_models.get("/registry", operation_id="roboflow_models", dependencies=_METADATA)
 async def registry(request: Request) -> Response:
-    """List the versions of models that are ready, as NAME/VERSION."""
+    """List the ready versions of models as NAME/VERSION."""
     return _list_registered(request)
 
 
@@ -79,7 +79,7 @@ async def registry(request: Request) -> Response:
     "/add", operation_id="roboflow_load_model", dependencies=_CONTROL, openapi_extra=_BODY
 )
 async def add(request: Request) -> Response:
-    """Load a model in explicit mode; in others it must be there already."""
+    """Load a model in explicit mode; in other modes, check that it is loaded."""
 
     async def answer(body: bytes) -> Response:
         given = await parse_late(request, body, json_object)
@@ -103,7 +103,7 @@ async def add(request: Request) -> Response:
     "/remove", operation_id="roboflow_unload_model", dependencies=_CONTROL, openapi_extra=_BODY
 )
 async def remove(request: Request) -> Response:
-    """Unload all versions of a model, in explicit mode."""
+    """Unload all versions of a model in explicit mode."""
 
     async def answer(body: bytes) -> Response:
         given = await parse_late(request, body, json_object)
@@ -123,7 +123,7 @@ async def remove(request: Request) -> Response:
     dependencies=[require_access("model-repository")],
 )
 async def clear(request: Request) -> Response:
-    """Unload all models, in explicit mode."""
+    """Unload all models in explicit mode."""
     _check_unload(request)
     models = models_of(request)
     for name in {model.name for model in models}:
@@ -149,7 +149,7 @@ def _list_registered(
 ) -> Response:
     ready = [model for model in models_of(request).visible() if model.state is State.READY]
     models = [_describe_model(m, f"{m.name}/{m.version}") for m in ready if m.task in TASKS]
-    # A client looks for the very id that it requested, which may have no version.
+    # A client expects exactly the ID that it requested, which may have no version.
     return _json({"models": [*(requested or ()), *models]})
 
 
@@ -170,7 +170,7 @@ def _json(document: dict[str, object]) -> Response:
 
 
 class Dataset(StringConvertor):
-    """The first part of `/NAME/VERSION`: not that of an address of this server's own."""
+    """The NAME in the path `/NAME/VERSION`, except for path prefixes of this server."""
 
     regex = "(?!(?:v1|v2|page|docs|label-studio|static-offline-docs)/)[^/]+"
 
@@ -183,14 +183,14 @@ def _error(error: FoveaError) -> bytes:
 
 
 router = APIRouter(tags=["roboflow"], dependencies=[write_errors_with(_error), query_key])
-# Before `/NAME/VERSION`, which they look like.
+# Add these routes before `/NAME/VERSION`, which has the same form.
 router.include_router(_models)
 router.include_router(_about)
 _INFERENCE = [admit_by_body(inferring)]
 
 
 async def infer(request: Request) -> Response:
-    """Find what is on one image or a list of them, with the model that `model_id` names."""
+    """Run the model in `model_id` on one image or a list of images."""
     work = partial(parse_request, max_images=service_of(request).settings.max_images)
     return await _answer(request, partial(parse_late, request, work=work))
 
@@ -211,12 +211,12 @@ for _task in ("object_detection", "instance_segmentation", "keypoints_detection"
     openapi_extra={"requestBody": _BASE64},
 )
 async def legacy(request: Request, dataset: str, version: str) -> Response:
-    """Find what is on an image, which is the body in base64, with one version of a model."""
+    """Run one version of a model on the image in the body, in base64."""
     model_id = f"{dataset}/{version}"
     query = query_values(request.scope["query_string"].decode("latin-1"))
     kind = request.headers.get("content-type", "")
     if request.state.admit is None:
-        # An unknown model is reported before a large body is read.
+        # Look the model up first, so that an unknown model is reported before a large body arrives.
         models_of(request).get(*model_of(model_id))
     work = partial(parse_legacy, model_id, query, kind)
     parse = partial(run_in_threadpool, work)
@@ -236,7 +236,7 @@ async def _answer(
                 "only one image per request can be annotated: send one, or turn visualization off"
             )
         else:
-            # Pixels that wait to be drawn on are large: few at a time.
+            # Limit how many images wait to be drawn on, because their pixels are large.
             async with service_of(request).drawing:
                 prediction = await _predict(request, call)
                 result_of(prediction.images[0])
@@ -266,7 +266,7 @@ async def _predict(request: Request, call: PredictCall) -> Prediction:
 
 
 class Roboflow(Feature):
-    """Speaks the API of Roboflow's inference server."""
+    """The API of Roboflow's inference server."""
 
     def router(self) -> APIRouter:
         """Return the routes."""
