@@ -1,6 +1,6 @@
-"""Serves a repository on a cluster of Ray: Serve starts, scales and replaces the processes.
+"""Serves a repository on a Ray cluster. Ray Serve starts, scales and replaces the processes.
 
-`serve run fovea_server.ray:build repository=...` deploys it, as `fovea ray deploy` does.
+`serve run fovea_server.ray:build repository=...` deploys it, like `fovea ray deploy`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ if TYPE_CHECKING:
 
 
 def build(args: Mapping[str, Any]) -> Application:
-    """Build the application of a configuration, for `serve run` and `serve deploy`.
+    """Build the application of the models for `serve run` and `serve deploy`.
 
-    The keys are those of fovea-ray.yaml (docs/how-to/cluster.md). InvalidOption names a wrong one.
+    The keys of `args` are those of fovea-ray.yaml (docs/how-to/cluster.md).
+
+    Raises:
+        InvalidOption: a key or value is invalid; the message names it.
     """
     from fovea_server.ray.application import Plan
     from fovea_server.ray.config import ClusterConfig
@@ -24,7 +27,7 @@ def build(args: Mapping[str, Any]) -> Application:
 
 
 def build_fronts(args: Mapping[str, Any]) -> Application:
-    """Build the application of the fronts, which serve what the other one deploys."""
+    """Build the application of the fronts, which serve the models of the other application."""
     from fovea_server.ray.application import fronts
 
     return fronts()

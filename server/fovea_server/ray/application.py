@@ -1,4 +1,4 @@
-"""The applications: a deployment for each model, and the fronts before them."""
+"""The applications for Ray Serve: a deployment per model, and the fronts that forward requests."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from fovea_server.ray.policy import Decision, alive_nodes, scale_by_nodes, scale
 from fovea_server.ray.replica import Replica
 from fovea_server.settings import Settings
 
-# Fovea's log has its own lines, and the calls of Serve are none of clients.
+# Fovea writes its own access log, and the calls of Serve do not come from clients.
 _LOGGING = LoggingConfig(enable_access_log=False)
-# More than any cluster has.
+# Upper limit for the number of nodes of a cluster.
 _MAX_NODES = 1000
-# Serve waits so long before it ends a replica that has left, so that all fronts know of it.
+# Seconds that Serve waits before it ends a leaving replica, so that all fronts learn of it.
 _LEAVING_S = 2.0
 
 
 class Roster:
-    """The deployment at the root of the application of models.
+    """The root deployment of the application of models, which tells the fronts what is deployed.
 
     Args:
-        metadata: `id` of the deployment, the time `at` which it was made, the settings `given`, and
-            by the name of each of the `models` whether its replicas keep state.
-        models: Serve starts what is named here.
+        metadata: `id` of the deployment, time `at` which it was made, the settings `given`, and
+            `models`: model name: True if its replicas keep state.
+        models: handles of the models. Serve starts the deployments of these handles.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Roster:
 
 @dataclass(frozen=True)
 class Plan:
-    """The configuration, and what the models of its repository need."""
+    """The configuration, and the resources that the models of its repository need."""
 
     config: ClusterConfig
     given: dict[str, Any]
@@ -62,11 +62,11 @@ class Plan:
 
     @classmethod
     def read(cls, config: ClusterConfig) -> Self:
-        """Read the repository.
+        """Read the repository, and check the configuration against it.
 
         Raises:
             InvalidOption: the configuration does not fit the repository.
-            NotFound, Unavailable, InvalidModel: as `read_needs`.
+            NotFound, Unavailable, InvalidModel: see `read_needs`.
         """
         given = config.server_settings()
         settings = Settings(**given)
@@ -82,13 +82,13 @@ class Plan:
         return cls(config, given, settings, needs)
 
     def resources(self, name: str) -> dict[str, float]:
-        """Return the CPUs and GPUs that a replica of a model takes, as Ray calls them."""
+        """Return the CPUs and GPUs of a model's replica under Ray's resource names."""
         options, needs = self.config.options(name), self.needs[name]
         gpus = needs.gpus if options.gpus is None else options.gpus
         return {"CPU": options.cpus or needs.cores, "GPU": gpus}
 
     def application(self) -> serve.Application:
-        """Build the application."""
+        """Build the application of the models."""
         replicas = {
             name: self._deployment(name).bind(name, self._replica_settings(name), each.below)
             for name, each in self.needs.items()
@@ -101,7 +101,7 @@ class Plan:
         return roster.bind(metadata, replicas)
 
     def _replica_settings(self, name: str) -> dict[str, Any]:
-        # Of a GPU's engine they are the threads that decode.
+        # For an engine on a GPU, these are the threads that decode images.
         cores = int(self.resources(name)["CPU"])
         decoding = self.settings.decode_threads or cores
         return {**self.given, "threads": cores, "decode_threads": decoding}
@@ -122,14 +122,14 @@ class Plan:
             "health_check_period_s": 5.0,
             "health_check_timeout_s": 30.0,
             "logging_config": _LOGGING,
-            # One more than there should be: the old ones answer until it is ready. Where there is
-            # no room for it, requests wait until it is.
+            # Allow one additional replica, so that old replicas answer until a new one is ready. If
+            # no node has room for it, an old replica is stopped first, and requests wait.
             "max_surge_percent": int(has_room(resources)),
         }
 
 
 def fronts() -> serve.Application:
-    """Build the application of the fronts: one on every node, also on those that join."""
+    """Build the application of the fronts: one on every node, also on nodes that join later."""
     front = serve.deployment(
         name=FRONT,
         max_replicas_per_node=1,
@@ -139,28 +139,29 @@ def fronts() -> serve.Application:
             initial_replicas=max(1, len(alive_nodes())),
             max_replicas=_MAX_NODES,
             upscale_delay_s=0.0,
-            # Else Serve waits ten minutes for a place for the front of a node that has gone.
+            # With a delay, Serve would search for ten minutes for a place for the front
+            # of a removed node.
             downscale_delay_s=0.0,
             policy=_policy(scale_by_nodes),
         ),
         logging_config=_LOGGING,
-        # A port is free for the next one only when the last one has ended.
+        # Stop the old front first, because a new one needs its port.
         max_surge_percent=0,
     )(NodeFront)
     return front.bind()
 
 
 def _policy(wanted: Callable[[AutoscalingContext], Decision]) -> AutoscalingPolicy:
-    # By its name: Serve's controller imports it.
+    # Pass the policy by name, because Serve's controller imports it.
     path = f"{wanted.__module__}:{wanted.__name__}"
     return AutoscalingPolicy(policy_function=path)  # type: ignore[no-untyped-call]
 
 
 def has_room(resources: Mapping[str, float]) -> bool:
-    """Return False if no node could hold one more replica of this size now."""
+    """Return False if no node has room for another replica of this size now."""
     if not ray.is_initialized():
         return True
-    # Ray's public API has only the sum of all nodes.
+    # Ray's public API returns only the sum over all nodes.
     return fits(resources, available_resources_per_node().values())  # type: ignore[no-untyped-call]
 
 

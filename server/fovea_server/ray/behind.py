@@ -1,6 +1,6 @@
-"""The servers of a replica answer only the fronts of the cluster, and log clients as those do.
+"""Restricts the servers of a replica to the cluster's fronts, and logs the fronts' clients.
 
-A front proves itself by the token of the replica, which it knows from Serve's controller.
+A front authenticates itself with the token of the replica, which it gets from Serve's controller.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 TOKEN = "fovea-token"
 CLIENT = "fovea-client"
-"""The header with the address of the client that asks a front."""
+"""Header with the IP address of the front's client."""
 
 _STRANGER = "only the fronts of this cluster may ask a replica: ask one of them"
 
 
 class BehindFront:
-    """An ASGI application that is closed to all who have no token; others ask as their client."""
+    """An ASGI application for requests with the token; it sets the client of the request."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request of a front, as one of its client."""
+        """Answer the request of a front under its client's address."""
         if scope["type"] != "lifespan":
             given = dict(scope["headers"])
             if not compare_digest(given.get(TOKEN.encode(), b""), self._token):
@@ -42,7 +42,7 @@ class BehindFront:
 
 
 class BehindFrontRpc(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Refuses calls of gRPC without the token."""
+    """Rejects gRPC calls without the token."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -52,7 +52,7 @@ class BehindFrontRpc(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
-        """Let the call of a front in, as one of its client."""
+        """Answer the call of a front under its client's address."""
         given = dict(handler_call_details.invocation_metadata)
         if not compare_digest(str(given.get(TOKEN, "")).encode(), self._token.encode()):
             return grpc.stream_stream_rpc_method_handler(_refuse)
@@ -71,7 +71,7 @@ class BehindFrontRpc(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 class _OfClient:
-    """The context of a call, with the address of a front's client."""
+    """The context of a call, with the address of the front's client as the peer."""
 
     def __init__(self, context: grpc.aio.ServicerContext, client: str) -> None:
         self._context, self._client = context, client

@@ -1,4 +1,4 @@
-"""The configuration of a cluster: the file fovea-ray.yaml, or `args:` of Serve's own file."""
+"""The configuration of a cluster: the file fovea-ray.yaml, or `args:` in Serve's own file."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_server.settings import OTHER_NAMES, ModelControlMode, Settings
 
 MODELS = "fovea"
-"""The application of the models, each a deployment of its name."""
+"""Name of the application of models; each deployment has the name of its model."""
 
 ROSTER = "@roster"
-"""The deployment in it that tells the fronts what is deployed. No model can have this name."""
+"""Deployment that tells the fronts what is deployed. A model cannot have this name."""
 
 FRONTS = "fovea-fronts"
-"""The application of the fronts, which stays when models are deployed anew."""
+"""Name of the application of fronts, which stays when models are deployed again."""
 
 FRONT = "@front"
-"""Its deployment."""
+"""Name of the deployment of fronts."""
 
 EVERY = "*"
-"""In the place of a model's name: every model that is not named."""
+"""Key for all models that have no entry of their own."""
 
 NODE = "node"
-"""In the place of an address: the one that a node has in the cluster."""
+"""Value for an address setting: the node's address in the cluster."""
 
 _OF_REPLICAS = "a replica has one model, which fovea-ray.yaml chooses"
-# Prefix of settings -> the reason why they have no effect, or not the one that is expected.
+# Prefix of settings: reason why they have no effect, or another one than expected, in a cluster.
 _REFUSED = {
     "model_repository": "`repository` says where the models are",
     "model_name": "`repository` is a folder of models: name the folder above",
@@ -92,7 +92,7 @@ class ModelOptions(_Strict):
 
 
 class ClusterConfig(_Strict):
-    """A repository, the settings of `fovea serve` that count here, and options by model."""
+    """A repository, the settings of `fovea serve` that apply to a cluster, and options by model."""
 
     repository: Annotated[tuple[str, ...], BeforeValidator(_several), Field(min_length=1)]
     settings: Mapping[str, Any] = {}
@@ -100,7 +100,11 @@ class ClusterConfig(_Strict):
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Self:
-        """Read a mapping; InvalidOption names each wrong key and what to do."""
+        """Parse a mapping.
+
+        Raises:
+            InvalidOption: keys are invalid; the message names each key and what to do.
+        """
         try:
             return cls.model_validate(given)
         except ValidationError as error:
@@ -109,11 +113,11 @@ class ClusterConfig(_Strict):
             raise InvalidOption("\n".join([_sentences(error, cls), *refused])) from None
 
     def options(self, model: str) -> ModelOptions:
-        """Return the options of a model."""
+        """Return the options of a model: its own, those for "*", or the defaults."""
         return self.models.get(model) or self.models.get(EVERY) or ModelOptions()
 
     def check_models(self, known: Mapping[str, object]) -> None:
-        """Raise InvalidOption for options of a model that is not in the repository."""
+        """Raise InvalidOption if there are options for a model that is not in the repository."""
         for name in self.models:
             if name != EVERY and name not in known:
                 meant = _meant(name, known)
@@ -123,9 +127,12 @@ class ClusterConfig(_Strict):
                 )
 
     def server_settings(self) -> dict[str, Any]:
-        """Return all settings of the server as JSON; InvalidOption for one that is wrong.
+        """Return all settings of the server as JSON values.
 
-        They are complete, so the environment of a node changes nothing.
+        They are complete, so the environment of a node has no effect.
+
+        Raises:
+            InvalidOption: a setting is invalid or has no effect in a cluster.
         """
         if refused := _refusals(self.settings):
             raise InvalidOption("\n".join(refused))
@@ -141,7 +148,7 @@ class ClusterConfig(_Strict):
             made = Settings(**chosen, **fixed)
         except ValidationError as error:
             raise InvalidOption(_sentences(error, Settings, "settings.")) from None
-        # model_dump writes an address as a mapping, which nothing reads.
+        # model_dump writes a remote URL as a mapping, which the settings do not accept.
         dumped = made.model_dump(mode="json", exclude={"model_repository"})
         named = [str(place) for place in made.model_repository]
         return {**dumped, "model_repository": named}
@@ -153,7 +160,7 @@ def _meant(name: str, known: Iterable[str]) -> str:
 
 
 def _refusals(settings: Iterable[str]) -> list[str]:
-    """Say which settings cannot be given here, and why."""
+    """Return the reasons why settings cannot be used in a cluster."""
     return [reason for name in settings if (reason := _refusal(name))]
 
 
@@ -172,7 +179,7 @@ def _refusal(name: str) -> str:
 
 
 def _sentences(error: ValidationError, kind: type[BaseModel], above: str = "") -> str:
-    """Say all that is wrong, with what to write instead."""
+    """Return a message with all errors, and what to write instead."""
     found = error.errors(include_url=False)
     return "\n".join(_sentence(each, kind, above) for each in found)
 

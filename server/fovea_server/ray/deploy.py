@@ -1,4 +1,4 @@
-"""Deploys an application to a cluster that runs, and follows it until it answers."""
+"""Deploys an application to a running cluster, and waits until it answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fovea_server.settings import Settings
 _TOKEN = "A cluster with tokens takes RAY_AUTH_MODE=token and its token here, too"
 _CONNECT_S = 5.0
 _LOOK_S = 0.5
-# Looks without progress, after which it shows where to look, and after which it ends.
+# Number of checks without progress after which a hint is shown, and after which the wait ends.
 _QUIET_LOOKS = 60
 _MAX_LOOKS = 1200
 _FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
@@ -34,7 +34,11 @@ Show = Callable[[str], None]
 
 
 def connect(address: str) -> None:
-    """Connect to a cluster; Unavailable where there is none."""
+    """Connect to a cluster.
+
+    Raises:
+        Unavailable: no cluster answers, or it rejects the token.
+    """
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     try:
         _check_port(address)
@@ -56,22 +60,23 @@ def connect(address: str) -> None:
 
 
 def _check_port(address: str) -> None:
-    """Raise OSError if nothing listens: Ray itself would wait for minutes."""
+    """Raise OSError if nothing listens on the port, because Ray itself would wait for minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "://" not in host:
         socket.create_connection((host, int(port)), _CONNECT_S).close()
 
 
 def deploy(config: ClusterConfig, show: Show) -> list[str]:
-    """Deploy, and return the addresses that answer.
+    """Deploy the configuration; return the URLs of the fronts.
 
     Raises:
         InvalidOption: the configuration does not fit the repository or the cluster.
-        Unavailable: a deployment does not start.
+        NotFound, InvalidModel: the repository cannot be served.
+        Unavailable: the repository cannot be read, or a deployment does not start.
     """
     plan = Plan.read(config)
     _check_resources(plan)
-    # Ray's own proxies are not needed; those that run for other applications stay.
+    # Ray's own proxies are not needed. Proxies that serve other applications continue to run.
     serve.start(proxy_location=ProxyLocation.Disabled)
     targets = [serve.RunTarget(plan.application(), name=MODELS, route_prefix=None)]
     before = serve.status().applications.get(FRONTS)
@@ -85,7 +90,11 @@ def deploy(config: ClusterConfig, show: Show) -> list[str]:
 
 
 def _follow(application: str, show: Show) -> None:
-    """Show what changes until an application runs; Unavailable where it fails or stands still."""
+    """Show changes until an application runs.
+
+    Raises:
+        Unavailable: the application fails, or makes no progress.
+    """
     shown: dict[str, str] = {}
     looks = 0
     while True:
@@ -94,7 +103,7 @@ def _follow(application: str, show: Show) -> None:
             for name, line in _lines(found):
                 if shown.get(name) != line:
                     shown[name] = line
-                    # That a replica dies again and again is no progress.
+                    # A replica that dies repeatedly is not progress.
                     if found.status not in _FAILED:
                         looks = 0
                     show(f"{name}: {line}")
@@ -117,13 +126,17 @@ def _follow(application: str, show: Show) -> None:
 
 
 def _wait_for_fronts(deployed: str) -> None:
-    """Wait until every front serves what is deployed; Unavailable where one says why it cannot."""
+    """Wait until every front serves the deployment.
+
+    Raises:
+        Unavailable: a front reports an error, or the wait takes too long.
+    """
     handle = serve.get_deployment_handle(FRONT, FRONTS)
     for _ in range(_MAX_LOOKS):
         try:
             fronts = handle.broadcast("serving").results()
         except (RayError, RayServeException):
-            # One ends, or there is none yet.
+            # A front ends, or none runs yet.
             fronts = []
         failed = [each for each in fronts if each["wanted"] == deployed and each["fault"]]
         if failed:
@@ -135,7 +148,7 @@ def _wait_for_fronts(deployed: str) -> None:
 
 
 def _addresses(settings: Settings) -> Iterator[str]:
-    """Name the addresses that answer."""
+    """Yield the URLs of the fronts."""
     hosts = [settings.http_address]
     if settings.http_address in _EVERYWHERE:
         hosts = sorted({node["NodeManagerAddress"] for node in alive_nodes()})

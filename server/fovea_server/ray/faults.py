@@ -1,4 +1,4 @@
-"""Deployments whose replicas do not start, as Serve's controller tells it."""
+"""Finds deployments whose replicas do not start, from the status of Serve's controller."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _OWN_ERROR = re.compile(r"^fovea_preprocess\.errors\.\w+: (.*)$", re.MULTILINE)
 
 
 def lasting_failures(found: ApplicationStatusOverview) -> list[str]:
-    """Say why an application that Serve calls failed stays so; empty where Serve mends it.
+    """Return the reasons why a failed application stays failed; empty if Serve repairs it.
 
-    A replica that dies, as with its node, fails its health check, and Serve starts another, but
-    for an update that it has stopped (DEPLOY_FAILED).
+    If a replica dies, for example with its node, its health check fails, and Serve starts another
+    one. Serve does not do this after it has stopped an update (DEPLOY_FAILED).
     """
     failed = {
         name: each
@@ -46,15 +46,16 @@ def lasting_failures(found: ApplicationStatusOverview) -> list[str]:
 
 
 def _reason(name: str, found: DeploymentStatusOverview) -> str:
-    """Return the error of a replica of a deployment, out of the traceback that Ray has of it."""
+    """Return the error of a deployment's replica from Ray's traceback."""
     own: list[str] = _OWN_ERROR.findall(found.message)
     return own[-1].removeprefix(f"{name}: ") if own else " ".join(found.message.split())
 
 
 def failed_starts(found: ApplicationStatusOverview) -> dict[str, str]:
-    """Map each deployment that has no replica, because none could start, to the reason.
+    """Return the reason for each deployment that has no replica because none could start.
 
-    One whose replicas were lost with their node is not among them: Ray starts others.
+    Deployments whose replicas were lost with their node are not included, because
+    Ray restarts them.
     """
     return {
         name: _reason(name, each)
@@ -64,15 +65,15 @@ def failed_starts(found: ApplicationStatusOverview) -> dict[str, str]:
 
 
 def _has(found: DeploymentStatusOverview, *states: str) -> bool:
-    # Strings at run time, although Ray types them as members of an enum.
+    # At run time these are strings, although Ray annotates them as members of an enum.
     counts = cast("Mapping[str, int]", found.replica_states)
     return any(counts.get(state) for state in states)
 
 
 async def watch(registry: Registry, forwarders: Mapping[str, Forwarder]) -> None:
-    """Ask Serve's controller every few seconds which models cannot start, and mark them.
+    """Check periodically which models cannot start, and mark them.
 
-    While it does not answer, its last answer holds.
+    If Serve's controller does not answer, its last status stays valid.
     """
     warned = False
     while True:
@@ -88,7 +89,7 @@ async def watch(registry: Registry, forwarders: Mapping[str, Forwarder]) -> None
 
 
 def mark(found: Mapping[str, str], registry: Registry, forwarders: Mapping[str, Forwarder]) -> None:
-    """Give every model its fault, or none: it is not ready, and its requests are refused."""
+    """Set or clear the fault of every model; a model with a fault rejects requests."""
     for name, forwarder in forwarders.items():
         forwarder.fault = found.get(name, "")
     for model in registry:

@@ -1,4 +1,4 @@
-"""Sends requests to the replicas of a model, again where one of them has died."""
+"""Sends requests to the replicas of a model, and repeats them if a replica has died."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from fovea_server.ray.link import Link, ReplicaLost
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# A request that kills its replica must not kill them all.
+# Number of replicas that may die during a request. A request that kills replicas must not kill all.
 _MAX_DEATHS = 2
-# Time until a replica that was out of reach is tried again.
+# Seconds after which an unreachable replica is tried again.
 _SHUN_S = 1.0
-# A waiting request checks this often that its model can still start.
+# Seconds between checks of a waiting request that its model can still start.
 _LOOK_S = 1.0
-# For what only informs.
+# Timeout in seconds for calls that only read information.
 _PATIENCE_S = 5.0
-# Time that a model takes to wake.
+# Expected seconds for a model to wake; clients get it as Retry-After.
 _WAKING_S = 5.0
 
 
 class Forwarder:
-    """The way to the replicas of one model; it belongs to an event loop.
+    """Forwards requests to the replicas of one model. Use it on one event loop only.
 
-    A request goes to the replica that has the fewest of this front, and waits while there is none.
-    One whose replica dies is sent again once, because answering it twice changes nothing; not where
-    a replica keeps the state of sequences.
+    A request goes to the replica with the fewest requests of this front, and waits while there is
+    none. If the replica dies, the request is sent once more, because answering it twice changes
+    nothing. It is not repeated if replicas keep the state of sequences.
 
     Args:
-        name: of the model.
-        handle: Serve's, which wakes the model.
-        keeps_state: replicas keep the state of sequences.
-        most_waiting: requests that may wait for a replica.
-        leaving_s: seconds that a replica that leaves may take to answer.
+        name: name of the model.
+        handle: Serve's handle of the deployment, which wakes the model.
+        keeps_state: True if replicas keep the state of sequences.
+        most_waiting: largest number of requests that wait for a replica.
+        leaving_s: seconds that a leaving replica may take to answer.
 
     Attributes:
-        fault: the error that keeps replicas from starting; "" while they can start.
+        fault: reason why replicas cannot start; "" if they can.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Forwarder:
         self._closing: set[asyncio.Task[None]] = set()
 
     def update(self, replicas: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over which replicas run now, by their id, and what each says of itself."""
+        """Replace the set of running replicas; `replicas` maps IDs to the replicas' metadata."""
         for gone in self._links.keys() - replicas.keys():
             closing = asyncio.create_task(self._close(self._links.pop(gone)))
             self._closing.add(closing)
@@ -85,7 +85,7 @@ class Forwarder:
         await link.close()
 
     async def close(self) -> None:
-        """Break off what is under way: the server has ended."""
+        """Cancel all requests after the server has ended."""
         for task in (*self._closing, self._waking):
             if task is not None:
                 task.cancel()
@@ -93,13 +93,13 @@ class Forwarder:
             await link.close()
 
     async def ask(self, send: Callable[[Link], Awaitable[T]]) -> T:
-        """Send a request over the link to a replica; `send` raises Lost where that breaks.
+        """Send a request to a replica; `send` raises `ReplicaLost` if the connection breaks.
 
         Raises:
-            QueueFull: too many wait for a replica.
-            ModelNotReady: its replicas do not start.
-            Unavailable: replicas died under it, as often as it was sent.
-            FoveaError: as `send`.
+            QueueFull: too many requests wait for a replica.
+            ModelNotReady: the replicas of the model do not start.
+            Unavailable: a replica died during each try.
+            FoveaError: an error of `send`.
         """
         deaths = 0
         while True:
@@ -121,7 +121,7 @@ class Forwarder:
                 link.under_way -= 1
 
     def _nearest(self) -> Link | None:
-        """Choose the replica with the fewest requests."""
+        """Return the reachable replica with the fewest requests; None if there is none."""
         now = asyncio.get_running_loop().time()
         there = [link for link in self._links.values() if link.shunned_until <= now]
         return min(there, key=lambda link: (link.under_way, random.random()), default=None)
@@ -151,14 +151,17 @@ class Forwarder:
             self._waiting -= 1
 
     async def _wake(self) -> None:
-        """Ask Serve for a replica: it starts one where there is none, and answers once it runs."""
+        """Let Serve start a replica if none runs; return when a replica runs."""
         try:
             await self._handle.awake.remote()
         except (RayError, RayServeException) as error:
             log.info("model %s: no replica was woken: %s", self.name, error)
 
     async def ask_all(self, method: str, *given: object) -> list[Any]:
-        """Call a method of every replica that runs; wakes none, and is empty where none answers."""
+        """Call a method of every running replica; return an empty list if none answers in time.
+
+        The call does not wake the model.
+        """
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 return list(await self._handle.broadcast(method, *given).results_async())

@@ -1,4 +1,4 @@
-"""A front: the server of a node. It describes all models, and replicas answer what they compute."""
+"""A front: the server of a node. It describes all models, and forwards requests to the replicas."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ _PASSED_ON = ("traceparent", "tracestate")
 log = logging.getLogger(__name__)
 
 Replicas = Mapping[str, Mapping[str, Any]]
-"""The replicas that run, by their id, and what each says of itself (`record_replica_metadata`)."""
+"""Running replicas: the metadata of each replica by its ID; see `record_replica_metadata`."""
 
 _TARGETS = LongPollNamespace.DEPLOYMENT_TARGETS
 _LOOK_S = 2.0
 
-# Replicas export the others.
+# Metrics that only a front has. Replicas export all others.
 _KNOWN_HERE = ("fovea_ready", "fovea_model_ready", "fovea_repository_sync_errors")
-# Time in which clients leave the connections of a server that the next one has replaced.
+# Seconds in which clients can leave the connections of a replaced server.
 _LEAVING_S = 2.0
 _RETRY_S = 5.0
 
@@ -59,7 +59,7 @@ Place = tuple[str, int]
 
 
 def front_server(service: Service, forwarders: Mapping[str, Forwarder]) -> GrpcServer:
-    """Make the server of a front. The next one may listen at its port before it ends."""
+    """Create the gRPC server of a front. Its successor may use the port before this server ends."""
     counted = Method("statistics", partial(_statistics, forwarders))
     return GrpcServer(
         service,
@@ -78,26 +78,30 @@ async def _statistics(
 
 
 class ForwardedMessage(NamedTuple):
-    """A request as it came, and what protobuf reads in it."""
+    """A request as received, and its fields as parsed by protobuf."""
 
     data: bytes
     message: InferMessage
 
     @property
     def model_name(self) -> str:
-        """Name of the requested model."""
+        """Return the name of the requested model."""
         return self.message.model_name
 
 
 class ForwardedInference(Inference):
-    """Runs the models that have replicas there."""
+    """Forwards requests for models that have replicas."""
 
     def __init__(self, service: Service, forwarders: Mapping[str, Forwarder]) -> None:
         super().__init__(service)
         self._forwarders = forwarders
 
     def read(self, data: bytes) -> ForwardedMessage:  # type: ignore[override]
-        """Parse a request, or raise InvalidRequest."""
+        """Parse a request.
+
+        Raises:
+            InvalidRequest: the bytes are not a `ModelInferRequest`.
+        """
         return ForwardedMessage(data, parse_infer(data))
 
     async def _infer(self, message: ForwardedMessage) -> bytes:  # type: ignore[override]
@@ -107,7 +111,7 @@ class ForwardedInference(Inference):
         return await self._forward(forwarder, lambda link, sent: link.infer(message.data, sent))
 
     async def answer_streamed(self, data: bytes, reservation: Reservation) -> StreamedAnswer:
-        """Answer one request of a stream; its answer stays counted in `reservation`."""
+        """Answer one request of a stream; `reservation` keeps the bytes of the response."""
         request_id, model = "", ""
         try:
             fields = parse_infer(data).fields
@@ -135,7 +139,7 @@ class ForwardedInference(Inference):
             try:
                 answer = await send(link, tuple(metadata))
             except FoveaError:
-                # The replica measures what it answers.
+                # The replica measures the requests that it answers.
                 call.operation, call.span = "", None
                 raise
             call.operation, call.span = "", None
@@ -145,10 +149,10 @@ class ForwardedInference(Inference):
 
 
 async def follow(application: str, changed: Mapping[str, Callable[[Replicas], None]]) -> None:
-    """Call the function of a deployment on this event loop, now and whenever its replicas change.
+    """Call the function of each deployment with its replicas, now and after every change.
 
-    A replica that leaves is reported as gone before it stops. It never ends; while the controller
-    is away, the replicas are those that it reported last.
+    The functions run on this event loop. A leaving replica is removed before it stops. The
+    coroutine never ends. While the controller is away, the last reported replicas stay.
     """
     keys: dict[Any, Callable[[Any], None]] = {
         (_TARGETS, DeploymentID(name, application)): partial(_pass_on, call)
@@ -181,18 +185,18 @@ def _pass_on(call: Callable[[Replicas], None], found: DeploymentTargetInfo) -> N
     try:
         call(replicas)
     except Exception:
-        # Ray would tell nothing any more.
+        # After an exception Ray would report no further changes.
         log.exception("a change of replicas could not be taken over")
 
 
 class NodeFront:
-    """The deployment that listens on every node; it starts once models are deployed.
+    """The deployment that listens on every node. It starts when models are deployed.
 
-    It stays where another configuration is deployed: a new server takes over its ports, and the old
-    one answers what it has.
+    It stays when another configuration is deployed: a new server takes over its ports, and the old
+    one answers its remaining requests.
 
     Raises:
-        Unavailable: a port is taken, or a store cannot be read.
+        Unavailable: a port is in use, or a store cannot be read.
     """
 
     async def __init__(self) -> None:  # type: ignore[misc]  # Ray awaits it
@@ -226,7 +230,7 @@ class NodeFront:
                     await asyncio.sleep(_RETRY_S)
 
     async def _take_over(self, roster: Mapping[str, Any]) -> None:
-        """Serve what is deployed, and then end what was served before."""
+        """Serve the deployment, and then stop the previous server."""
         old = self._served
         self._served = await asyncio.to_thread(self._serve, roster)
         self._deployed, self._fault = roster["id"], ""
@@ -246,7 +250,8 @@ class NodeFront:
             self._listeners[http] = bind(*http)
         grpc = settings.grpc_address, settings.grpc_port
         if settings.allow_grpc and (self._served is None or self._served.grpc != grpc):
-            # The server that listens there may share the port, and would not tell that it does.
+            # The server on this port shares it, so a conflict with another program
+            # must be detected here.
             bind(*grpc, "grpc_address", "grpc_port").close()
         served = _Served(settings, roster["models"], self._listeners[http].dup())
         for place in self._listeners.keys() - {http}:
@@ -254,12 +259,12 @@ class NodeFront:
         return served
 
     async def serving(self) -> dict[str, str]:
-        """Tell the ids of what is served and of what is to be, and why that is not; "" if it is."""
+        """Return the IDs of the served and the wanted deployment, the host, and the error or ""."""
         ids = {"id": self._deployed, "wanted": self._wanted}
         return {**ids, "host": self._host, "fault": self._fault}
 
     def _families(self) -> Iterable[Family]:
-        """Build those of the answers made here, and of what only a front knows."""
+        """Return the metrics of the front's own responses, and metrics that only a front has."""
         if self._served is None:
             return ()
         service = self._served.serving.service
@@ -270,7 +275,7 @@ class NodeFront:
         )
 
     def check_health(self) -> None:
-        """Raise the error that has ended the server: Ray then starts another."""
+        """Raise the error that has ended the server, so that Ray starts another front."""
         if self._served is not None:
             self._served.running.check()
 
@@ -280,7 +285,7 @@ class NodeFront:
 
 
 def make_front(app: App, forwarders: Mapping[str, Forwarder]) -> Server:
-    """Build the server of a front: `app` describes models, and `forwarders` compute."""
+    """Create the server of a front: `app` describes models, and `forwarders` forward requests."""
     service = app.service
     routes = V1Forwarding(service, forwarders), V2Forwarding(service, forwarders)
     grpc_server = front_server(service, forwarders) if service.settings.allow_grpc else None
@@ -288,7 +293,7 @@ def make_front(app: App, forwarders: Mapping[str, Forwarder]) -> Server:
 
 
 class _Served:
-    """A configuration that is served."""
+    """The server of one configuration."""
 
     def __init__(
         self, settings: Settings, models: Mapping[str, bool], listener: socket.socket
@@ -324,5 +329,5 @@ class _Served:
         ]
 
     def stop(self, still_s: float = 0.0) -> None:
-        """End, as `Running.stop`."""
+        """Stop the server; see `ServerThread.stop`."""
         self.running.stop(still_s)

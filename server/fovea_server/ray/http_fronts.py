@@ -1,4 +1,4 @@
-"""Over HTTP, a model's replicas are requested for what it computes or has counted."""
+"""Forwards HTTP requests for inference and statistics to the replicas of a model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fovea_server.ray.metrics import statistics, v2_statistics
 from fovea_server.traffic.call import REQUEST_ID_HEADER
 
 _MODEL = r"models/(?P<model>[^/]+)(?:/versions/[^/]+)?"
-# The front has used them, and a replica must not.
+# Headers that the front has used, and that a replica must not get.
 _OF_THE_FRONT = frozenset(
     (
         *(b"host", b"origin", b"sec-fetch-site", b"connection", b"keep-alive", b"te", b"upgrade"),
@@ -35,7 +35,7 @@ _OF_THE_FRONT = frozenset(
 
 
 class _Forwarding(FastRoute):
-    """Takes requests about the models that have replicas; other routes answer the rest."""
+    """Answers requests about models with replicas; other routes answer all others."""
 
     _INFERENCE: ClassVar[re.Pattern[str]]
     _STATISTICS: ClassVar[re.Pattern[str]]
@@ -61,7 +61,7 @@ class _Forwarding(FastRoute):
         return unquote(found["model"] or "")
 
     def route(self, request: Request) -> None:
-        """Find the model of a request, or refuse it; a body of a stranger is not even received."""
+        """Check access and set the endpoint; the body of a rejected request is not received."""
         call = request.call
         found = self._match_path(call.method, call.path.partition("?")[0])
         assert found is not None, "it was taken"
@@ -79,7 +79,7 @@ class _Forwarding(FastRoute):
     async def _forward(self, service: Service, request: Request) -> Response:
         head, body, call = _head(request), request.body, request.call
         answer = await self.forwarders[call.model].ask(lambda link: link.http(head, body))
-        # The replica measures it.
+        # The replica measures this request.
         call.operation, call.span = "", None
         return answer
 
@@ -88,7 +88,7 @@ class _Forwarding(FastRoute):
 
 
 class V1Forwarding(_Forwarding):
-    """Requests of /v1."""
+    """Forwards requests of /v1."""
 
     keeps_refused = False
     _INFERENCE = re.compile(r"/v1/" + _MODEL + r"/(?P<operation>predict(?:/form|/json)?|annotate)")
@@ -98,11 +98,11 @@ class V1Forwarding(_Forwarding):
         model = request.call.model
         if (counted := await statistics(self.forwarders[model], v2=False)) is not None:
             return json_answer(counted)
-        # No replica runs: these are the figures of a model without requests.
+        # No replica runs, so return the statistics of a model without requests.
         return json_answer(service.models.statistics(model, {}).model_dump(mode="json"))
 
     def error_answer(self, error: FoveaError) -> Response:
-        """Make an answer in the form of /v1."""
+        """Make the response for an error in the form of /v1."""
         return error_answer(error)
 
     def too_large(self, size: int | None) -> BodyTooLarge:
@@ -111,7 +111,7 @@ class V1Forwarding(_Forwarding):
 
 
 class V2Forwarding(_Forwarding):
-    """Requests of the v2 protocol."""
+    """Forwards requests of the v2 protocol."""
 
     keeps_refused = True
     _INFERENCE = re.compile(r"/v2/" + _MODEL + r"/(?P<operation>infer|generate(?:_stream)?)")
@@ -125,16 +125,16 @@ class V2Forwarding(_Forwarding):
         return json_answer(counted or service.models.v2_statistics(model or None, version))
 
     def error_answer(self, error: FoveaError) -> Response:
-        """Make an answer in Triton's form."""
+        """Make the response for an error in Triton's form."""
         return v2_error_answer(error)
 
     def too_large(self, size: int | None) -> BodyTooLarge:
-        """Make the error with Triton's text."""
+        """Make the error for a body over the limit, with Triton's text."""
         return v2_too_large(size, self.service.settings.http_max_input_size)
 
 
 def _head(request: Request) -> bytes:
-    """Write the first line and the headers for a replica, without its own and the end."""
+    """Return the head of a request for a replica, without the headers of `Link` and the end."""
     call = request.call
     lines = [f"{call.method} {call.path} HTTP/1.1".encode("latin-1")]
     lines += [b"%s: %s" % each for each in request.headers.items() if each[0] not in _OF_THE_FRONT]
@@ -145,7 +145,7 @@ def _head(request: Request) -> bytes:
 
 
 def _timeout_of(request: Request) -> float | None:
-    """Read the deadline; None also for one that is wrong, which the replica refuses."""
+    """Return the timeout of a request in seconds; None if absent or invalid."""
     try:
         return timeout_of(request.header("x-request-timeout-ms"))
     except InvalidOption:

@@ -1,4 +1,4 @@
-"""The way to one replica: connections that are kept, of HTTP and of gRPC."""
+"""The connections to one replica, over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from fovea_server.ray.behind import TOKEN
 from fovea_server.traffic.call import REQUEST_ID_HEADER
 
 _CONNECT_S = 2.0
-# Of an answer's head; beyond it, of its body, the connection is not read.
+# Largest number of buffered bytes: of a response's head, and of its body before reading pauses.
 _MAX_AHEAD = 1 << 20
-# A machine that has died is found after 11 seconds without a sign of life.
+# TCP keepalive options: a dead machine is detected after 11 seconds without a sign of life.
 _ALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 2, socket.TCP_KEEPCNT: 3}
-# The front writes these itself.
+# Headers that the front itself writes.
 _OF_THE_FRONT = (
     b"connection",
     b"content-length",
@@ -54,7 +54,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 class ReplicaLost(Exception):
-    """The replica has not answered; `sent` if the request may have reached it."""
+    """A replica did not answer; `sent` is True if the request may have reached it."""
 
     def __init__(self, *, sent: bool) -> None:
         super().__init__(sent)
@@ -62,11 +62,11 @@ class ReplicaLost(Exception):
 
 
 class Link:
-    """The way to a replica, by what it says of itself; it belongs to an event loop.
+    """The connections to a replica, from its metadata. Use it on one event loop only.
 
     Attributes:
-        under_way: requests that are not answered yet.
-        shunned_until: time of the event loop from which on it may get requests again.
+        under_way: number of requests that are not answered yet.
+        shunned_until: time on the event loop's clock before which the replica gets no requests.
     """
 
     def __init__(self, about: Mapping[str, Any]) -> None:
@@ -79,14 +79,14 @@ class Link:
         self._grpc = f"{near}:{about['grpc']}"
 
     async def http(self, head: bytes, body: bytes | bytearray) -> Response:
-        """Send a request, and read its answer.
+        """Send a request, and return its response.
 
         Args:
-            head: its first line and headers, without the empty line.
-            body: as long as they say.
+            head: request line and headers, without the empty line at the end.
+            body: body, with the length in the headers.
 
         Raises:
-            ReplicaLost: the connection broke.
+            ReplicaLost: the connection failed.
         """
         reader, writer = await self._connection()
         keeps = False
@@ -125,11 +125,11 @@ class Link:
         return made
 
     async def infer(self, data: bytes, metadata: Metadata) -> bytes:
-        """Send a `ModelInferRequest`, and return the bytes of its answer.
+        """Send a `ModelInferRequest`, and return the bytes of the response.
 
         Raises:
-            ReplicaLost: the connection broke.
-            FoveaError: the replica's.
+            ReplicaLost: the connection failed.
+            FoveaError: error of the replica.
         """
         call = self._open().unary_unary(f"/{INFERENCE}/ModelInfer")
         try:
@@ -139,14 +139,14 @@ class Link:
         return answer
 
     async def infer_streamed(self, data: bytes, metadata: Metadata) -> bytes:
-        """Send a stream of one `ModelInferRequest`; else as `infer`."""
+        """Send a stream with one `ModelInferRequest`; return the response like `infer`."""
         call = self._open().stream_stream(f"/{INFERENCE}/ModelStreamInfer")
         strict = (*self._all(metadata), ("triton_grpc_error", "true"))
         try:
             [answer] = [each async for each in call(iter((data,)), metadata=strict)]
         except grpc.aio.AioRpcError as error:
             raise _restore_error(error) from error
-        # A field's tag, and its length in bytes of seven bits, stand before the answer.
+        # The response follows a field tag and its length, which has seven bits per byte.
         at = 1
         while answer[at] & 0x80:
             at += 1
@@ -155,7 +155,7 @@ class Link:
     def _open(self) -> grpc.aio.Channel:
         if self._channel is None:
             limits = ("grpc.max_send_message_length", "grpc.max_receive_message_length")
-            # One that failed to connect would else delay all that follow, for seconds.
+            # By default, a failed connection would delay later ones for seconds.
             options = [*((limit, -1) for limit in limits), ("grpc.max_reconnect_backoff_ms", 500)]
             self._channel = grpc.aio.insecure_channel(self._grpc, options=options)
         return self._channel
@@ -164,7 +164,7 @@ class Link:
         return (*metadata, (TOKEN, self._token))
 
     async def close(self) -> None:
-        """Break off what is under way."""
+        """Cancel all requests, and close all connections."""
         for _, writer in self._idle:
             writer.close()
         self._idle.clear()
@@ -173,7 +173,7 @@ class Link:
 
 
 def _restore_error(error: grpc.aio.AioRpcError) -> Exception:
-    """Return the error of a replica, or Lost where none has answered."""
+    """Return the error of the replica, or `ReplicaLost` if no replica has answered."""
     details = error.details() or ""
     if REQUEST_ID_HEADER not in dict(error.trailing_metadata() or ()):
         return ReplicaLost(sent="connect" not in details)

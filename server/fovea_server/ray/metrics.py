@@ -1,4 +1,4 @@
-"""Metrics of a process, for Ray: its agent on each node exports them to Prometheus."""
+"""Exports the metrics of a process to Ray, whose agent on each node passes them to Prometheus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fovea_server.observability.histogram import Family
 if TYPE_CHECKING:
     from fovea_server.ray.forwarder import Forwarder
 
-# What tells the entries of a list apart.
+# Keys that identify the entries of a list.
 _KEYS = ("name", "version", "batch_size")
 _LATEST = "last_inference"
 
@@ -24,7 +24,7 @@ _INTERVAL_S = 5.0
 
 
 def add_documents(documents: Sequence[Any]) -> Any:
-    """Add the numbers of JSON documents of one form; everything else is that of the first."""
+    """Add the integers of JSON documents of one form; take other values from the first."""
     first = documents[0]
     if isinstance(first, Mapping):
         names = dict.fromkeys(name for each in documents for name in each)
@@ -46,7 +46,7 @@ def _field(name: str, values: Sequence[Any]) -> Any:
 async def statistics(
     forwarder: Forwarder, version: int | None = None, *, v2: bool
 ) -> dict[str, Any] | None:
-    """Ask all replicas of a model that run for its counters; None where none has them."""
+    """Add the counters of all running replicas of a model; None if no replica has counters."""
     answers = await forwarder.ask_all("statistics", version, v2)
     found = [answer for answer in answers if answer is not None]
     return add_documents(found) if found else None
@@ -55,7 +55,7 @@ async def statistics(
 async def v2_statistics(
     forwarders: Mapping[str, Forwarder], name: str, version: int | None
 ) -> dict[str, Any] | None:
-    """Add the counters of one model, or of all where the name is empty, as the v2 protocol."""
+    """Add the counters of one model, or of all if `name` is "", in the form of the v2 protocol."""
     chosen = {name: forwarders[name]} if name in forwarders else forwarders
     if name and name not in forwarders:
         return None
@@ -67,7 +67,7 @@ async def v2_statistics(
 
 
 async def export(read: Callable[[], Iterable[Family]]) -> None:
-    """Hand families over to Ray again and again."""
+    """Export metrics to Ray periodically."""
     gauges = Gauges()
     while True:
         try:
@@ -78,9 +78,9 @@ async def export(read: Callable[[], Iterable[Family]]) -> None:
 
 
 class Gauges:
-    """Gauges of Ray with the values of families; Ray adds the deployment and the replica.
+    """Ray gauges with the values of Fovea's metrics; Ray adds the deployment and the replica.
 
-    They are gauges, also of what only counts up, because Ray's counters cannot be set.
+    Counters are gauges, too, because Ray's counters cannot be set to a value.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Gauges:
         self._exported: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
 
     def update(self, families: Iterable[Family]) -> None:
-        """Hand over the present values, and 0 for a version that is gone: Ray cannot forget it."""
+        """Export current values, and 0 for removed versions, because Ray cannot remove them."""
         before, self._exported = self._exported, set()
         for family in families:
             for suffix in dict.fromkeys(suffix for suffix, _, _ in family.samples):
@@ -102,7 +102,7 @@ class Gauges:
         samples = [(labels, value) for of, labels, value in family.samples if of == suffix]
         if name not in self._gauges:
             self._keys[name] = _names(labels for labels, _ in samples)
-            # Ray declares one key, and takes any number.
+            # Ray annotates a single key but accepts any number of keys.
             make = cast("Callable[[str, str, tuple[str, ...]], Gauge]", Gauge)
             self._gauges[name] = make(name, family.help, self._keys[name])
         for labels, value in samples:

@@ -1,4 +1,4 @@
-"""Needs of the replicas of each model, by its card and its configuration."""
+"""Resources of the replicas of each model, from its card.json and its configuration."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from fovea_server.stores.store import Store
 
 
 def outline(address: Address, folder: Path) -> None:
-    """Copy the cards and configurations of a store; in the place of other files are empty ones.
+    """Copy the card.json and .pbtxt files of a store; create other files without content.
 
     Raises:
-        InvalidModel: a model's keys cannot be paths.
-        NotFound, Unavailable, InvalidOption: as `Store`.
+        InvalidModel: the keys of a model are not valid paths.
+        NotFound, Unavailable, InvalidOption: see `Store`.
     """
     store = Store(address)
     for model in store.models():
@@ -38,14 +38,15 @@ def outline(address: Address, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Resources and limits of a replica of a model.
+    """Resources and limits of a model's replica.
 
     Attributes:
-        cores: that its engine computes with; for an engine of a GPU, that decode images ahead.
-        gpus: 0 for an engine of a CPU.
-        at_once: images that it computes at a time.
-        below: the models that an ensemble runs, and those that they run.
-        keeps_state: it has sequences, whose requests all go to one replica, each once.
+        cores: number of cores for the engine; for an engine on a GPU, cores that
+            decode images ahead.
+        gpus: number of GPUs; 0 for an engine on the CPU.
+        at_once: number of images that the replica computes at a time.
+        below: names of the models that an ensemble runs, directly or indirectly.
+        keeps_state: True for sequences: one replica must get all requests, each exactly once.
     """
 
     cores: int
@@ -56,14 +57,14 @@ class Needs:
 
 
 def read_needs(settings: Settings) -> dict[str, Needs]:
-    """Read what the models of the repositories need, by name.
+    """Return the needs of all models in the repositories, by name.
 
-    Of a repository in a store only cards and configurations are fetched.
+    Only cards and configurations are fetched from a remote store.
 
     Raises:
-        NotFound: there is no model, or no such repository.
+        NotFound: a repository does not exist or has no model.
         InvalidModel: a model cannot be served.
-        Unavailable, InvalidOption: as `Store`.
+        Unavailable, InvalidOption: see `Store`.
     """
     with TemporaryDirectory() as temporary:
         folders = []
@@ -128,7 +129,7 @@ class _Reading:
         return found
 
     def _engine(self, name: str, config: ModelConfig) -> tuple[bool, int]:
-        """Return whether the newest served version takes a GPU, and the rows of one call."""
+        """Return whether the newest served version uses a GPU, and its batch size."""
         folder = self._repositories.folder(name)
         versions = (int(p.name) for p in folder.iterdir() if p.is_dir() and p.name.isdecimal())
         newest = folder / str(config.served(sorted(versions))[-1])

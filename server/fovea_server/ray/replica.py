@@ -1,4 +1,4 @@
-"""A replica: the server of `fovea serve` with one model, on a port that only fronts may use."""
+"""A replica: a server with one model, on a port that only fronts may use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fovea_server.settings import Settings
 log = logging.getLogger(__name__)
 
 _RETRY_S = 5.0
-# The fronts have seen to all this.
+# Settings that a replica does not need, because the fronts apply them.
 _BEHIND: dict[str, Any] = {
     "http_port": 0,
     "http_server_cert": None,
@@ -46,15 +46,15 @@ _BEHIND: dict[str, Any] = {
 
 
 def replica_settings(given: Mapping[str, Any], host: str) -> Settings:
-    """Make the settings of a replica out of those that are deployed."""
+    """Return the settings of a replica from the deployed settings."""
     return Settings(**{**given, **_BEHIND, "http_address": host, "grpc_address": host})
 
 
 class BackendServers:
-    """The servers of `fovea serve`, behind the fronts.
+    """The HTTP and gRPC servers of a replica, restricted to fronts.
 
     Attributes:
-        about: all that a front needs to ask them.
+        about: metadata that a front needs to send requests.
     """
 
     def __init__(self, app: App) -> None:
@@ -70,14 +70,12 @@ class BackendServers:
 
 
 class Replica:
-    """The deployment of a model.
+    """The deployment of a model. It waits while a remote store cannot be read.
 
     Args:
-        name: of the model.
+        name: name of the model.
         given: complete settings of the server.
-        below: the models that an ensemble runs.
-
-    It waits for a store that cannot be read.
+        below: names of the models that an ensemble runs.
 
     Raises:
         ModelNotReady: the model cannot be loaded.
@@ -94,7 +92,7 @@ class Replica:
                 self._serving = await asyncio.to_thread(LoadedModels, settings, (name, *below))
                 break
             except Unavailable as error:
-                # Ray would give the model up after three tries.
+                # Ray would give up after three tries.
                 log.warning("%s; it is tried again", error)
             await asyncio.sleep(_RETRY_S)
         try:
@@ -107,14 +105,14 @@ class Replica:
         self._exporting = asyncio.create_task(export(self._families))
 
     def record_replica_metadata(self) -> dict[str, Any]:
-        """Tell the fronts, through Serve's controller, where this replica is."""
+        """Return the addresses and the token of this replica, which Serve passes to the fronts."""
         return self._behind.about
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return how many requests there were at a time since the last call, in the mean.
+        """Return the mean number of concurrent requests since the last call.
 
-        It is the time that they took, by the time that passed: a look now and then would miss the
-        short ones, and let a model sleep that is used.
+        It is the total duration of requests divided by the elapsed time. Samples would miss short
+        requests, and a model in use could be stopped.
         """
         samples = self._serving.service.traffic.durations.family().samples
         spent = sum(value for suffix, _, value in samples if suffix == "_sum")
@@ -133,10 +131,10 @@ class Replica:
         )
 
     async def awake(self) -> None:
-        """Do nothing: a call makes Serve start a replica where there is none."""
+        """Do nothing: a call makes Serve start a replica if none runs."""
 
     async def statistics(self, version: int | None, v2: bool) -> dict[str, Any] | None:
-        """Report the counters of the model, as /v1 or /v2; None where there is no such version."""
+        """Return the model's counters like /v1 or /v2; None if the version does not exist."""
         service = self._serving.service
         try:
             if v2:
@@ -147,11 +145,11 @@ class Replica:
             return None
 
     def check_health(self) -> None:
-        """Raise ModelNotReady if the model has died: Ray then replaces the replica."""
+        """Raise ModelNotReady if the model has died, so that Ray replaces the replica."""
         self._serving.check()
         self._behind.running.check()
 
     def __del__(self) -> None:
-        # Serve has reported to the fronts two seconds ago that this replica leaves.
+        # Serve has told the fronts two seconds ago that this replica leaves.
         if (behind := getattr(self, "_behind", None)) is not None:
             behind.running.stop()

@@ -1,4 +1,4 @@
-"""A server of Fovea in a process of Ray: a thread with the event loop that `fovea serve` has."""
+"""Runs a server of Fovea in a process of Ray: a thread with its own event loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOK_S = 0.02
 
 
 class LoadedModels:
-    """Some models of a repository, once each was tried, and the service that answers for them."""
+    """Some models of a repository, after an attempt to load each one, and their service."""
 
     def __init__(
         self, settings: Settings, names: Sequence[str], *, described: bool = False
@@ -35,26 +35,29 @@ class LoadedModels:
             time.sleep(_LOOK_S)
 
     def check(self) -> None:
-        """Raise ModelNotReady if a model could not be loaded, or has died."""
+        """Raise ModelNotReady if a model could not be loaded or has died."""
         if failed := self.models.unserved:
             raise ModelNotReady("; ".join(failed))
 
     def close(self) -> None:
-        """Unload the models, where no server does it when it ends."""
+        """Unload the models if no server has unloaded them on exit."""
         self.app.close()
 
 
 class ServerThread:
-    """A server that runs; every method blocks, and belongs to another thread than its own.
+    """A running server. Call its methods from another thread; they block.
 
     Args:
-        server: of the service.
+        server: the server.
         service: answers the requests.
-        listener: for HTTP.
-        close: called on the event loop when the server has ended.
+        listener: bound socket for HTTP.
+        close: called on the event loop after the server has ended.
 
     Attributes:
-        loop: the event loop of the server.
+        loop: event loop of the server.
+
+    Raises:
+        Exception: the error with which the server failed to start.
     """
 
     def __init__(
@@ -98,10 +101,10 @@ class ServerThread:
             raise Unavailable("the server has ended")
 
     def stop(self, still_s: float = 0.0) -> None:
-        """Take no connection any more, answer what arrives on those that are open, and end.
+        """Accept no new connections, answer the requests on open ones, and stop.
 
         Args:
-            still_s: seconds in which clients may leave, as each answer asks them to.
+            still_s: seconds for clients to leave their connections, as each response requests.
         """
         if self._ended.done():
             return
