@@ -226,7 +226,7 @@ def make_server(
         signalled: function that every stop signal calls before the servers stop.
         before: routes that are tried before all others.
         behind: function that wraps the ASGI application. A replica of a cluster uses it to accept
-            requests only from the proxies.
+            requests only from the fronts.
         grpc_server: server that replaces the usual gRPC server.
     """
     service, settings = app.service, app.service.settings

@@ -580,7 +580,7 @@ export interface PreprocessSpec {
   step?: number;
 }
 
-/** Everything a server needs to know about an engine before it opens it. */
+/** Everything that a server needs to know about an engine before it opens the engine. */
 export interface EngineCard {
   format: 1;
   name: string;
@@ -807,7 +807,7 @@ export interface TensorSpec {
   shape: number[];
 }
 
-/** Comparison of the built engine with its source model, run as it is. */
+/** Comparison of the built engine with its unchanged source model. */
 export interface Agreement {
   images: number;
   detections: number;
@@ -829,7 +829,7 @@ export interface Agreement {
   replaced?: number;
 }
 
-/** Source of an INT8 engine's ranges. */
+/** Source of the ranges of an INT8 engine. */
 export interface Calibration {
   method: string;
   images: number;
@@ -842,7 +842,7 @@ export interface Calibration {
   remarks: string[];
 }
 
-/** Accuracy of a detector as average precisions, 0 to 1. */
+/** Accuracy of a detector as average precision, 0 to 1. */
 export interface Accuracy {
   images: number;
   map50_95: number;
@@ -854,7 +854,7 @@ export interface Accuracy {
   box_map50: number | null;
 }
 
-/** Accuracy of a classifier as shares of images, 0 to 1. */
+/** Accuracy of a classifier as fractions of images, 0 to 1. */
 export interface ClassAccuracy {
   images: number;
   top1: number;
@@ -862,7 +862,7 @@ export interface ClassAccuracy {
   per_class: Record<string, number>;
 }
 
-/** Accuracy of semantic segmentation, 0 to 1, over all labelled pixels. */
+/** Accuracy of semantic segmentation over all labelled pixels, 0 to 1. */
 export interface MapAccuracy {
   images: number;
   miou: number;
@@ -870,7 +870,7 @@ export interface MapAccuracy {
   per_class: Record<string, number>;
 }
 
-/** Accuracy of embeddings as shares of images, 0 to 1. */
+/** Accuracy of embeddings as fractions of images, 0 to 1. */
 export interface MatchAccuracy {
   images: number;
   recall1: number;
@@ -878,7 +878,7 @@ export interface MatchAccuracy {
   per_class: Record<string, number>;
 }
 
-/** Accuracy of a recogniser of text. */
+/** Accuracy of a text recogniser. */
 export interface TextAccuracy {
   images: number;
   exact: number;
@@ -886,7 +886,7 @@ export interface TextAccuracy {
   character_errors: number;
 }
 
-/** Accuracy of several classifiers as shares of images, 0 to 1. */
+/** Accuracy of several classifiers as fractions of images, 0 to 1. */
 export interface AttributeAccuracy {
   images: number;
   mean: number;
@@ -894,14 +894,14 @@ export interface AttributeAccuracy {
   per_class: Record<string, number>;
 }
 
-/** Closeness of pictures to the right ones, as means over images. */
+/** Similarity of generated images to the correct ones, as means over images. */
 export interface PictureAccuracy {
   images: number;
   ssim: number;
   psnr: number;
 }
 
-/** Options of a TensorRT build; `InvalidOption` when a value is out of its range. */
+/** Options of a TensorRT build. */
 export interface BuilderOptions {
   profiles: Profile[];
   workspace: number | null;
@@ -943,7 +943,7 @@ export interface HeadCandidate {
   against: string | null;
 }
 
-/** The distributions of what an engine finds on the images of its build. */
+/** The distributions of an engine's results on the images of its build. */
 export interface Baseline {
   images: number;
   images_from: string;
@@ -1035,7 +1035,7 @@ export interface Character {
   score: number;
 }
 
-/** An image on which an engine loses most of the source's detections; see `Agreement`. */
+/** An image on which an engine loses many of the source's detections; see `Agreement`. */
 export interface WorstImage {
   name: string;
   quality: number;
@@ -1044,20 +1044,20 @@ export interface WorstImage {
   extra?: number | null;
 }
 
-/** Ascending batches of an optimization profile: the fewest rows, the usual, and the most. */
+/** Batch sizes of an optimization profile, ascending: smallest, usual and largest. */
 export interface Profile {
   min: number;
   opt: number;
   max: number;
 }
 
-/** A library of plugins: its absolute path at build, with links resolved, and its digest. */
+/** A library of plugins: its absolute path at the build, with links resolved, and its digest. */
 export interface Plugin {
   path: string;
   sha256: string;
 }
 
-/** The number of images in each bin; one with several objects is shared out among theirs. */
+/** The number of images in each bin. An image with several objects is divided among their bins. */
 export interface Distribution {
   edges: number[];
   counts: number[];
