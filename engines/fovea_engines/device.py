@@ -127,7 +127,7 @@ def usable_cores() -> int:
 
 
 def _own_cgroups() -> list[Path]:
-    """Return the cgroup folders of this process: v2, then v1's cpu controller, root included."""
+    """Return the cgroup directories of this process, with the root: v2, then v1's cpu."""
     folders = [CGROUPS, CGROUPS / "cpu"]
     if OWN_CGROUP.is_file():
         for line in OWN_CGROUP.read_text().splitlines():
