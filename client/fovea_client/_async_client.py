@@ -31,7 +31,7 @@ from fovea_client.results import Embedding, Match
 
 
 class AsyncClient(BaseClient):
-    """Sends images to a Fovea server from asyncio; the arguments and errors are those of `Client`.
+    """Sends images to a Fovea server from asyncio. `Client` describes the arguments and errors.
 
     Example:
         async with AsyncClient("http://127.0.0.1:8000") as client:

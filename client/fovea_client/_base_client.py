@@ -102,7 +102,7 @@ class BaseClient:
     def _embed(
         self, model: str, texts: Sequence[str], version: int | str | None, *, normalize: bool
     ) -> Call[tuple[Embedding, ...]]:
-        # Omit the default: servers of version 0.1 do not know the field `normalize`.
+        # Omit the default: servers of version 0.1 do not support the field `normalize`.
         raw = {} if normalize else {"normalize": False}
         body = json.dumps({"text": list(texts), **raw}).encode()
         path = f"{_requests.model_path(model, version)}/embed"
@@ -139,7 +139,7 @@ class BaseClient:
 
 
 def encode_image(image: ImageSource, channels: Channels) -> bytes | Url | ImageError:
-    """Return an image in the form in which it is sent, or an `ImageError` if it cannot be read."""
+    """Return an image in the form of a request, or an `ImageError` if it cannot be read."""
     try:
         return image_to_send(image, channels)
     except (OSError, TypeError, ValueError) as error:

@@ -26,7 +26,7 @@ MAX_IN_FLIGHT = 8
 
 Found = ImageResult | ImageError
 
-# Statuses after which the server answers no frame: key missing or not allowed, unknown model.
+# Statuses after which no frame gets a result: key missing or not allowed, unknown model.
 _OF_ALL = (401, 403, 404)
 # No limit on the size of a message: it comes from the server that the caller chose.
 _CONNECTING: dict[str, Any] = {"max_size": None, "compression": None}

@@ -86,7 +86,7 @@ def _encode(name: str, array: NDArray[Any]) -> tuple[str, bytes]:
         raise TypeError(f"the input {name!r} must be an array of NumPy, not {type(array).__name__}")
     if array.dtype.kind in _TEXT:
         return "BYTES", b"".join(_encode_element(name, each) for each in array.ravel().tolist())
-    if array.dtype.name == "bfloat16":  # of ml_dtypes
+    if array.dtype.name == "bfloat16":  # the dtype of ml_dtypes
         return "BF16", array.view(np.uint16).astype("<u2").tobytes()
     if (datatype := _DATATYPES.get(array.dtype.name)) is None:
         raise TypeError(

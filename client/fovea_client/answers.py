@@ -356,8 +356,8 @@ class ImageError:
 class Timing:
     """Duration of each stage, and in total, in milliseconds.
 
-    With several images, each stage has the time of its slowest image. For a pipeline the stages are
-    those of its detector.
+    With several images, each stage has the time of its slowest image. For a pipeline these are the
+    stages of its detector.
 
     Attributes:
         stages: name of each stage of a pipeline -> its milliseconds; None for other models.

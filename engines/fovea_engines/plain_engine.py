@@ -184,7 +184,7 @@ def _card(
 
 
 def _image(inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    """Return the first input if it is the image and its size determines the others; else all."""
+    """Return the first input if it is an image whose size determines the other inputs; else all."""
     try:
         return inputs[:1] if image_of(inputs) is inputs[0] else inputs
     except UnsupportedModel:

@@ -20,7 +20,7 @@ class Progress:
     """Measures phases without output.
 
     Attributes:
-        seconds: phase -> its duration in seconds, in the order in which the phases ended.
+        seconds: phase -> its duration in seconds, in the order of their ends.
         cancelled: True if the work should stop; a TensorRT build stops at its next step.
     """
 

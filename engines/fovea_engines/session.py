@@ -75,7 +75,7 @@ def sort_like(
 
 
 def batched_outputs(session: Session) -> frozenset[str]:
-    """Return the names of outputs whose first dimension is the batch; others are e.g. [k, 6]."""
+    """Return the names of outputs whose first dimension is the batch, so not e.g. [k, 6]."""
     rows = session.inputs[0].shape[:1]
     return frozenset(spec.name for spec in session.outputs if spec.shape[:1] == rows)
 

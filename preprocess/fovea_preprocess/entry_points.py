@@ -78,7 +78,7 @@ def load(group: Group, name: str) -> object:
 
 
 def broken_entries() -> list[str]:
-    """Import the entry points of all other packages, and describe those that cannot be imported."""
+    """Import the entry points of all other packages, and describe the ones that fail."""
     broken = []
     for group in Group:
         for name in entry_points(group):
@@ -110,7 +110,7 @@ def extending_packages() -> frozenset[str]:
 
 
 def _list_foreign(group: str) -> list[metadata.EntryPoint]:
-    """List the entry points of a group, except those that an older Fovea itself registered."""
+    """List the entry points of a group, except entry points of an older Fovea itself."""
     points = _all().select(group=group)
     return [point for point in points if not _package(point).startswith(f"{_OWN} ")]
 

@@ -61,7 +61,7 @@ class LetterboxMap:
 
     @cached_property
     def visible(self) -> tuple[slice, slice]:
-        """Return the rows and columns of the input that show the image; all others are padding."""
+        """Return the rows and columns of the input that show the image; the rest is padding."""
         return (
             slice(
                 max(self.offset_y, 0), min(self.offset_y + self.scaled_height, self.input_height)

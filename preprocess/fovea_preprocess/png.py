@@ -40,7 +40,7 @@ def check_png(data: bytes) -> None:
     stream = zlib.decompressobj()
     for number, (kind, body) in enumerate(_chunks(memoryview(data))):
         if (kind == b"IHDR") != (number == 0):
-            # A second header could have another size, for which no memory was planned.
+            # The size of a second header was not checked against the memory.
             raise InvalidImage("the PNG does not begin with its one header: save it again")
         if kind == b"IHDR":
             needed = _filtered_size(body)

@@ -126,7 +126,7 @@ class Backend(ABC):
         runs_code: opening an engine file runs code in it.
         kept_file: file beside the engine that stores the graph, to compile it again for another
             machine; "" if engines run on every machine.
-        cache_file: file that `open` writes beside the engine; "" if there is none.
+        cache_file: file that `open` writes beside the engine; "" if it writes none.
     """
 
     name: str

@@ -16,7 +16,7 @@ from fovea_preprocess.errors import InferenceFailed
 
 # Weight of the latest call in the smoothed time of a layout.
 _SMOOTHING = 0.25
-# Factor over its fastest time from which the wide layout counts as slow.
+# The wide layout counts as slow if its time exceeds its fastest time by this factor.
 _SLOW = 1.2
 # Seconds between two trials of the other layout. The wait is chosen so that trials cost at most
 # 1/50 of the time. It is at least 0.25 s, and at most 0.8 s unless the trials would then cost more
@@ -145,7 +145,7 @@ class CpuSession(Closing):
         self.concurrency = concurrency
         self.steady = steady
         self._layouts: tuple[Layout, Layout] | None = (wide, narrow)
-        # Where times depend on values, they tell nothing about the layouts.
+        # If the duration depends on values, it shows nothing about the layouts.
         self._has_choice = steady and wide is not narrow
         self._lone: dict[object, LatencyLayout] = {}
         self._wide_streak = 0

@@ -1,7 +1,7 @@
 """Commands that install missing packages into this Python environment.
 
 Fovea is not on a package index. A command with only its name would install a package that somebody
-else registered under this name. So commands use the source from which Fovea was installed.
+else registered under this name. So commands use the source of this installation.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def install_extra(extra: str) -> str:
     """Return the command that installs an extra of Fovea, from the source of this installation.
 
     If the source is unknown, as in a container, the command lists the requirements of the extra. If
-    the extra has no requirements for this system, the text says so instead.
+    the extra has no requirements for this system, the text reports this instead.
     """
     fovea = distribution(NAME)
     requirements = _requirements(fovea, extra)

@@ -81,7 +81,8 @@ def measure_engine(
         plan: the build.
         prepared: the source model.
         graphs: the model in the precision of the build.
-        fused: `graphs.served` with fused preprocessing and NMS, from which the engine was compiled.
+        fused: `graphs.served` with fused preprocessing and NMS; the engine was compiled from this
+            graph.
         engine: the engine.
         truth: labelled images; None measures only the agreement with the source.
         progress: receives phases and notes.

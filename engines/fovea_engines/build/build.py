@@ -245,7 +245,7 @@ def _record(
         return
     version, previous, folder = served[-1], before[-1], repository.root / card.name
     event = {
-        # Older servers only know the action "promote" for a version that becomes current.
+        # Older servers only support the action "promote" for a version that becomes current.
         **{"action": "promote", "built": True, "version": version, "previous": previous},
         **{"who": "fovea build", "why": f"built: {card.backend} {card.precision}"},
     }

@@ -33,7 +33,7 @@ from fovea_preprocess.errors import (
 
 # Number of images that the calls of a measurement use in turn.
 _IMAGES = 8
-# Speedup for a single image from which a hint recommends the goal "latency".
+# A hint recommends the goal "latency" if a single image is faster by this factor.
 _CLEARLY = 1.2
 # Directory for the files of all candidates, until one is chosen.
 _FOLDER = "candidates"

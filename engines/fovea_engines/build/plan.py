@@ -115,7 +115,7 @@ class BuildPlan:
             the backend `fuses`.
         nms_tail: run NMS in the graph, which then returns 6 numbers per box instead of all
             candidates; None does so if the backend `fuses`.
-        text: text encoder whose embeddings can be compared with those of this model.
+        text: text encoder with embeddings in the same space as the embeddings of this model.
         tokenizer: tokenizer.json of the text encoder: of `text`, or of the half of the source that
             accepts tokens. None looks for the file beside them.
         builder: options of backends with `takes_builder`; None means `default_profiles`.

@@ -118,7 +118,7 @@ def _draw(
     odd: Detections,
     vocabulary: Vocabulary,
 ) -> Pixels:
-    """Draw the image at the report's size: shared detections in grey, others in colour."""
+    """Draw the image at the report's size, with shared detections in grey and others in colour."""
     height, width = pixels.shape[:2]
     factor = _SIDE / max(height, width)
     size = max(1, round(width * factor)), max(1, round(height * factor))

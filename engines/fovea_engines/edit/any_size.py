@@ -1,4 +1,4 @@
-"""Makes a network with a fixed size accept images of any size, even if its grid is a constant.
+"""Makes a model with a fixed size accept images of any size, even if its grid is a constant.
 
 Shapes are inferred for two sizes: the size in the file, and another one. If a node's constants do
 not follow the size, they must follow a known rule of the grid: numbers of cells, or tables that
@@ -50,10 +50,10 @@ _SIZED: dict[str, int | None] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnySize:
-    """A network with a fixed size, and the replacements of its constants at other sizes.
+    """A model with a fixed size, and the replacements of its constants at other sizes.
 
     Attributes:
-        model: the network.
+        model: the model.
         image: its image input.
         stride: divisor of the image sides, pixels.
         values: (node, input) -> value that replaces the constant.
@@ -65,7 +65,7 @@ class AnySize:
     values: Mapping[Place, Sized]
 
     def at(self, size: Size) -> onnx.ModelProto:
-        """Return the network for images of one size, with constants of this size."""
+        """Return the model for images of one size, with constants of this size."""
         made = _copy(self.model)
         names: dict[int, str] = {}
         for place, value in self.values.items():
@@ -78,10 +78,10 @@ class AnySize:
         return _refresh_shapes(made, infer_shapes(made, self.image, size))
 
     def dynamic(self) -> onnx.ModelProto:
-        """Return the network for images whose sides are any multiples of the stride.
+        """Return the model for images whose sides are any multiples of the stride.
 
         Raises:
-            UnsupportedModel: the network cannot run at another size; the message has the node.
+            UnsupportedModel: the model cannot run at another size; the message has the node.
         """
         if self.values and opset_of(self.model) < _OPSET:
             raise UnsupportedModel(
@@ -113,7 +113,7 @@ class AnySize:
 
 
 def any_size(model: onnx.ModelProto) -> AnySize:
-    """Find the rules of the constants that depend on the size of a network.
+    """Find the rules of the constants that depend on the size of a model.
 
     Raises:
         UnsupportedModel: a constant follows no known rule, or the model does not accept images. The
@@ -130,10 +130,10 @@ def any_size(model: onnx.ModelProto) -> AnySize:
     if -1 in size:
         return AnySize(model, image, stride if "stride" in metadata else 1, {})
     if size[0] < 2 * stride and size[0] % stride:
-        # This is a network for a line of text: it pools the height away, so only the width varies.
+        # This is a model for a line of text: it pools the height away, so only the width varies.
         return AnySize(model, image, size[0], _values(model, image, size, size[0]))
     if any(side % stride for side in size):
-        # The cells of this network do not have a whole number of pixels.
+        # The cells of this model do not have a whole number of pixels.
         return AnySize(model, image, stride, {})
     refuse_scaled(model, size)
     problem: Unknown | None = None
@@ -210,7 +210,7 @@ def infer_shapes(
     size: Size,
     values: Mapping[Place, Sized] | None = None,
 ) -> Shapes:
-    """Infer the shapes of a network's tensors for an image size; -1 means unknown.
+    """Infer the shapes of a model's tensors for an image size; -1 means unknown.
 
     A dynamic batch is 1. `values` replace constants.
     """
@@ -283,7 +283,7 @@ def _run(model: onnx.ModelProto, image: TensorSpec, size: Size) -> None:
 
 
 def _common(before: tuple[int, ...], now: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the lengths that are equal at both sizes, and -1 for the others."""
+    """Return the lengths that are equal at both sizes, and -1 for the other lengths."""
     if now is None or len(now) != len(before):
         return (-1,) * len(before)
     return tuple(n if n == m else -1 for n, m in zip(before, now, strict=True))

@@ -16,7 +16,7 @@ _IR_VERSION = 4  # first version in which weights need not be listed as inputs
 
 
 def cut(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> Edited:
-    """Keep only the nodes between some tensors and others.
+    """Keep only the nodes between two sets of tensors.
 
     Args:
         model: the model; it is not changed.
@@ -24,8 +24,8 @@ def cut(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -
         outputs: tensors that become the outputs; empty keeps all outputs.
 
     Raises:
-        InvalidOption: a tensor is unknown, nothing is between them, or an output depends on further
-            inputs.
+        InvalidOption: a tensor is unknown, nothing is between the tensors, or an output depends on
+            further inputs.
         UnsupportedModel: the element type of a tensor is unknown.
     """
     own = [spec.name for spec in graph_inputs(model)]

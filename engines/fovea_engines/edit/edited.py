@@ -72,7 +72,7 @@ class Edited:
         keeps: True if the outputs must not change.
         together: True if rows are now computed in one call that were separate calls before.
         advice: what to do if the model cannot run, or computes other results.
-        judge: a version of the network that accepts the inputs of both, for comparison if neither
+        judge: a version of the model that accepts the inputs of both, for comparison if neither
             accepts the inputs of the other.
     """
 

@@ -36,7 +36,7 @@ _SMALL_WEIGHT = 64  # largest number of values of a weight that may be a shape
 def set_batch(model: onnx.ModelProto, batch: int | None) -> Edited:
     """Set the batch size of inputs and outputs; None makes it dynamic.
 
-    Only running the model shows if every row still has the same results as alone.
+    Only a run of the model shows if the rows still have the results of separate calls.
 
     Raises:
         UnsupportedModel: the first input has no batch dimension.
@@ -232,7 +232,7 @@ def _check_sides(size: tuple[int, int], stride: int, origin: str) -> None:
 
 
 def _dynamic(found: AnySize) -> onnx.ModelProto | None:
-    """Return the network for any size, to compare both models with; None if it cannot be made."""
+    """Return the model for any size, to compare both models with; None if it cannot be made."""
     try:
         return found.dynamic()
     except UnsupportedModel:

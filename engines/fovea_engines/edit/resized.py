@@ -258,7 +258,7 @@ def _slice(grid: Resizable, node: onnx.NodeProto) -> _Values:
 
 
 def _resize(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """The sizes of maps are those of a level."""
+    """The sizes of maps are the sides of a level."""
     sizes = grid.constants.get(node.input[3]) if len(node.input) > 3 else None
     shapes = grid.shapes(node.input[0])
     if sizes is None or shapes is None or shapes[0] == shapes[1]:

@@ -31,7 +31,7 @@ _PLAIN = (int, float, str, bytes, list)  # neither tensors nor subgraphs
 def find_causes(
     a: Network, b: Network, first: Comparison, names: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Describe how the computation of a layer differs whose inputs agree.
+    """Describe how the computation of a layer differs, if its inputs agree.
 
     Args:
         a: first network.

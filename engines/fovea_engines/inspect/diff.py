@@ -24,7 +24,7 @@ from fovea_preprocess.errors import InvalidOption
 
 # Largest total size of the tensors that are kept from the runs of each model, in bytes.
 _CHUNK_BYTES = 256 << 20
-# Largest number of dimensions whose permutations are tried.
+# Largest number of dimensions. The permutations of more dimensions are too many to try.
 _MAX_DIMENSIONS = 5
 
 
@@ -182,7 +182,7 @@ def diff(
     Args:
         path_a: first model: an .onnx file or the directory of an engine.
         path_b: second model, in the same form.
-        images: directory of images, at most 4 of which are used. None means the images that ship
+        images: directory of images. At most 4 of them are used. None means the images that ship
             with Fovea.
         threshold_db: SNR in decibel below which a tensor diverges; None derives it from the
             precisions.

@@ -12,7 +12,8 @@ from fovea_engines.repository.card import Precision
 from fovea_engines.session import Array
 from fovea_preprocess.errors import UnsupportedModel
 
-# QuantizeLinear and DequantizeLinear become this operator, followed by a chain of others.
+# QuantizeLinear and DequantizeLinear become this operator, followed by a chain of further
+# operators.
 _QUANTISER = "FakeQuantize"
 _DEQUANTISERS = {"Convert", "Subtract", "Multiply"}
 _LAST_DEQUANTISER = "Multiply"

@@ -25,7 +25,8 @@ _BOTH_DB: Mapping[Precision, float] = {"fp32": 60.0, "fp16": 20.0, "bf16": 18.0,
 
 # Smallest fall of the SNR within a layer, in decibel, that counts as a new error.
 _JUMP_DB = 10.0
-# A pair by order whose readers agree better by this, in decibel, was paired wrongly.
+# Margin in decibel. If the readers of a pair by order agree better than the pair by this margin,
+# the pair was matched wrongly.
 _HEALED_DB = 20.0
 
 

@@ -16,7 +16,7 @@ from fovea_engines.onnx_graph.tensors import explain_file
 from fovea_preprocess.errors import InvalidModel, NotFound
 
 _DOMAIN = "tensorrt.plugins"
-# Domains in which ONNX Runtime has its own operators.
+# Prefixes of domains that contain ONNX Runtime's own operators.
 _RUNTIMES = ("com.microsoft", "com.ms.")
 
 _TENSORFLOW = "TensorFlow's: `python -m tf2onnx.convert --saved-model FOLDER --output model.onnx`"

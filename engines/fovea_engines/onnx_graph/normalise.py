@@ -46,7 +46,7 @@ _BATCHES = 2, 3
 
 
 def take_colour(model: onnx.ModelProto) -> None:
-    """Make a network for grey images accept RGB images."""
+    """Make a model for grey images accept RGB images."""
     image = image_of(graph_inputs(model))
     if not is_grey(image):
         return
@@ -177,7 +177,7 @@ def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
     dynamic = -1 in image.shape[1:]
     metadata = metadata_of(model)
     if rank == 3 or all(len(each.shape) == 2 for each in graph_outputs(model)):
-        # torchvision's networks accept any size, and resize images themselves. The cells of a
+        # torchvision's models accept any size, and resize images themselves. The cells of a
         # classifier do not need to fill the image, either.
         metadata.setdefault("stride", "1")
     if size is None and dynamic and image_size(metadata) is None:

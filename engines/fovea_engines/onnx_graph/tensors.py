@@ -19,7 +19,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 _PAGE = "a web page, and not the model: it may ask to log in; download the file itself"
-# First bytes of files that often replace a model by mistake -> what they are, and how to get the
+# First bytes of files that often replace a model by mistake -> a description, and how to get the
 # model.
 _IN_ITS_PLACE = {
     b"version https://git-lfs.github.com/spec/": (

@@ -45,12 +45,12 @@ _FLAT = 2.0
 _THUMBNAIL, _COPY = 16, 2.0
 # Enlargement above which an image has no detail of the size that the first layers detect.
 _MAX_ENLARGED = 4.0
-# Fraction of pixels in the most frequent colour (within `_NEAR`) from which an image is mostly of
-# one colour. A page of text has 0.87, and 4 % of photographs have more than this value.
+# An image is mostly of one colour if this fraction of its pixels has the most frequent colour
+# (within `_NEAR`). A page of text has 0.87, and 4 % of photographs exceed this limit.
 _PLAIN, _NEAR = 0.6, 16
 _SAMPLED = 128
 
-# Factor by which images in service may exceed the calibrated range of the input.
+# Images in service may exceed the calibrated range of the input by this factor.
 _CLIPPED = 1.5
 # Number of images to find the range of the input in service.
 _SHOWN = 24

@@ -116,7 +116,7 @@ def _round_nodes(model: onnx.ModelProto, halves: set[str]) -> Iterator[onnx.Node
 class _Halving:
     """The nodes of a graph, with casts between float16 and float32 parts.
 
-    A tensor keeps its name in the type in which it is computed. In the other type it is named
+    A tensor has its own name in the type of its computation. In the other type it is named
     NAME/half or NAME/float. Only a graph output is always float32 under its own name.
     """
 

@@ -38,7 +38,8 @@ _SHOWN = 8
 def validate(model: onnx.ModelProto) -> None:
     """Check that TensorRT accepts a graph, and interprets it correctly.
 
-    The rules are those of TensorRT's explicit quantisation. It reads uint8 as int8, and clips.
+    The rules are TensorRT's rules for explicit quantisation. TensorRT reads uint8 as int8, and
+    clips.
 
     Raises:
         UnsupportedModel: the graph breaks a rule.
@@ -122,7 +123,7 @@ class Quantisation:
         ranges: ranges of the layers' inputs.
         reused: True if the ranges come from an earlier build.
         layers: names of the layers that can be INT8.
-        kept_float: names of those layers that stay float.
+        kept_float: names of the layers that stay float.
         ranking: blocks by their gain, largest first; empty without a search.
     """
 

@@ -17,8 +17,8 @@ from fovea_engines.quantization.qdq import quantise
 from fovea_engines.quantization.ranges import Ranges
 from fovea_preprocess.errors import InvalidOption
 
-# Smallest and largest number of blocks. With fewer blocks, one bad layer affects too many others.
-# More blocks make the search long.
+# Smallest and largest number of blocks. In few large blocks, one sensitive layer keeps many layers
+# in float. Many blocks make the search long.
 _FEWEST, _MAX = 8, 32
 # Agreement below which one block more or less makes no visible difference.
 _SPOILT = 0.1

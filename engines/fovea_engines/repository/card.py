@@ -105,11 +105,11 @@ class EngineCard:
             None if none was requested.
         judge: backend that computed the figures because the engine could not run; None otherwise.
         builder: options of a TensorRT build; None for other backends.
-        gpu: GPU for which a TensorRT engine was built. None if it was built for the compute
-            capabilities in `builder`, and for other backends.
+        gpu: target GPU of a TensorRT engine. None if it was built for the compute capabilities in
+            `builder`, and for other backends.
         weight_bits: bits of INT8 weights: 7 if built for CPUs that overflow with 8.
-        cpu_features: instruction sets (names of Linux) with which the engine was verified and on
-            which its arithmetic depends; empty if every CPU computes it equally.
+        cpu_features: instruction sets of the CPU that verified the engine, by their Linux names, as
+            far as the arithmetic depends on them; empty if every CPU computes it equally.
         candidates: backends and precisions among which the build chose; empty if the user chose.
         goal: criterion of the choice; None if the user chose.
         refused: reason why the engine was rejected; None in every card of a published version.
@@ -117,8 +117,8 @@ class EngineCard:
             family, and in cards of earlier builds.
         num_classes: number of classes of the head; None if unknown.
         skeleton: skeleton of the keypoints that the head returns; None without keypoints.
-        unproven: operators of TensorRT plugins because of which nothing compared the engine with
-            its source; empty for a checked engine.
+        unproven: operators of TensorRT plugins. Nothing else computes them, so the engine was not
+            compared with its source. Empty for a checked engine.
         head_candidates: considered families, best first; empty in cards of earlier builds, and if
             --head set the family.
         preprocess_from: origin of the preprocessing, for people: "by the family yolov8", "by

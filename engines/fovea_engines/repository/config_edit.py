@@ -41,7 +41,7 @@ def edit_text(text: str, config: ModelConfig) -> str:
     if missing:
         kept = f"{edited.rstrip()}\n" if edited.strip() else ""
         edited = kept + _text(missing.values())
-    # If the text uses syntax that this code does not know, only the layout is lost.
+    # If the text uses syntax that this code does not support, only the layout is lost.
     return edited if _parts(_parse(edited)) == wanted else _text(wanted.values())
 
 

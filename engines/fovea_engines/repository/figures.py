@@ -51,7 +51,7 @@ class StageAgreement:
 
     @property
     def same(self) -> bool:
-        """Return True if the stage's results are as close as those of an FP16 engine."""
+        """Return True if the results of the stage changed no more than an engine in FP16 would."""
         return self.agreement >= _SAME
 
 
@@ -101,7 +101,7 @@ class Agreement:
             models.
         images_from: name of the image directory, or `SHIPPED`; None in cards of older builds.
         worst: images that lower the quality most, by `lost`; empty if all agree fully.
-        overlap: overlap by which detections are compared.
+        overlap: kind of overlap that compares detections.
         shared: fraction of equal results, 0 to 1, for models without objects and classes; None for
             other models.
         shares: what `shared` compares, for people.

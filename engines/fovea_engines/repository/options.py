@@ -126,7 +126,7 @@ class BuilderOptions:
 
 
 def target(options: BuilderOptions) -> str:
-    """Describe the GPUs for which a plan is built."""
+    """Describe the target GPUs of a plan."""
     named = [f"SM{capability}" for capability in options.capabilities]
     return ", ".join(named) or str(gpu_here() or "the GPU here")
 

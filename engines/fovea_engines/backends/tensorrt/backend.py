@@ -117,8 +117,8 @@ def _target(card: EngineCard) -> str:
 
 TENSORRT = TensorRTBackend(
     name="tensorrt",
-    # "tensorrt" requires one of the others, which have the module; or it is NVIDIA's own wheel,
-    # which has the module itself.
+    # "tensorrt" requires one of the other two distributions, which have the module. NVIDIA's own
+    # wheel of this name has the module itself.
     distributions=("tensorrt-cu13", "tensorrt-cu12", "tensorrt"),
     extra="tensorrt",
 )

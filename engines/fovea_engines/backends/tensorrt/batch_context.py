@@ -192,10 +192,10 @@ def _run_after_refusal(stream: Stream, enqueue: Callable[[], None]) -> None:
 class BatchContext:
     """Runs batches of one size, with fixed addresses of inputs and outputs.
 
-    A graph is bound to the state of the context from which it was recorded. So each batch size has
-    its own context, which never switches its size or profile. Pass a context with its profile,
-    shapes, addresses and memory set. The constructor runs it once. `record` records its graph, or
-    else `enqueue` does so later.
+    A graph is bound to the state of the context that recorded it. So each batch size has its own
+    context, which never switches its size or profile. Pass a context with its profile, shapes,
+    addresses and memory set. The constructor runs it once. `record` records its graph, or else
+    `enqueue` does so later.
     """
 
     def __init__(self, context: Any, stream: Stream, recorder: Recorder) -> None:

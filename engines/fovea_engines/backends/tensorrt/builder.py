@@ -129,8 +129,8 @@ def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOpt
 
 def _failure(messages: Sequence[str]) -> BuildError:
     texts = [text for text in map(strip_noise, messages) if text]
-    # TensorRT logs a message for each kernel that did not fit. The last message only says that no
-    # kernel is left.
+    # TensorRT logs a message for each kernel that did not fit. The last message only reports that
+    # no kernel is left.
     if (short := next(filter(out_of_memory, texts), None)) is not None:
         return BuildError(
             f"the GPU has too little free memory for this build ({short}): free some, or give "

@@ -1,8 +1,8 @@
 """Lists the layers of a TensorRT plan, for a file beside the plan.
 
 TensorRT lists the layers of a loaded engine, including kernels. A plan of TensorRT for RTX has no
-kernels until a GPU compiles them at load. So its list has the layers of the network: those of the
-ONNX file, before fusion.
+kernels until a GPU compiles them at load. So its list has the layers of the ONNX file before
+fusion.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Loads libraries of TensorRT plugins that the user chose.
 
 Loading a library runs its code. So a library is loaded only from the given path. At run time its
-bytes must also be equal to those at the build.
+bytes must also be the same as at the build.
 """
 
 from __future__ import annotations

@@ -219,7 +219,7 @@ class Slot:
         done = False
         try:
             self._enqueue(bucket, rows, send)
-            # Waiting for an event leaves the core to others; for a stream CUDA would spin.
+            # Waiting for an event leaves the core to other threads; for a stream CUDA would spin.
             self._done.record(self._stream)
             self._done.synchronize()
             done = True
