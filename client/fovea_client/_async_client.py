@@ -89,7 +89,7 @@ class AsyncClient(BaseClient):
             try:
                 async for image in iterate(images):
                     yield asyncio.create_task(find(image))
-            except Exception as error:  # noqa: BLE001  it is raised in its turn
+            except Exception as error:  # noqa: BLE001  raised later, in the order of the images
                 failed = asyncio.get_running_loop().create_future()
                 failed.set_exception(error)
                 yield failed

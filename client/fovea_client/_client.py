@@ -134,7 +134,7 @@ class Client(BaseClient):
             try:
                 call = self._predict_one(model, image, **options)
                 found.set_result(call if isinstance(call, ImageError) else self._ask(call))
-            except Exception as error:  # noqa: BLE001  it is raised in its turn
+            except Exception as error:  # noqa: BLE001  raised later, in the order of the images
                 found.set_exception(error)
 
         def start_calls() -> Iterator[Future[ImageResult | ImageError]]:
@@ -145,7 +145,7 @@ class Client(BaseClient):
                     Thread(target=find, args=(image, found), daemon=True).start()
                     yield found
                     found = Future()
-            except Exception as error:  # noqa: BLE001  it is raised in its turn
+            except Exception as error:  # noqa: BLE001  raised later, in the order of the images
                 found.set_exception(error)
                 yield found
 
@@ -219,8 +219,6 @@ class Client(BaseClient):
     ) -> dict[str, NDArray[Any]]:
         """Run a model on tensors over the v2 protocol of Triton and KServe.
 
-        Returns the outputs by name.
-
         BF16 inputs are arrays of the dtype `ml_dtypes.bfloat16`. BF16 outputs come back as float32,
         which holds the same values. Arrays of bytes or str are sent as BYTES, and BYTES outputs
         come back as arrays of bytes.
@@ -232,8 +230,11 @@ class Client(BaseClient):
             version: version of the model; by default the newest.
             parameters: parameters of the request, e.g. the id of a sequence.
 
+        Returns:
+            Name of each output -> its array.
+
         Raises:
-            TypeError: the protocol has no tensors of this type.
+            TypeError: the protocol has no datatype for an input array.
             ServerError: the server rejected the request or failed. The protocol has no error codes,
                 so `code` is "http_" and the status.
             ConnectionFailed: no response came from the server.

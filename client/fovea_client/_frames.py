@@ -154,7 +154,7 @@ def stream(frames: Frames, images: Iterable[ImageSource]) -> Iterator[Found]:
                             line.send(data)
                     begun.put((image, data if isinstance(data, ImageError) else None))
                 begun.put(None)
-            except Exception as error:  # noqa: BLE001  it is raised in its turn
+            except Exception as error:  # noqa: BLE001  raised later, in the order of the images
                 begun.put(error)
 
         # A daemon thread does not delay the exit of Python, even if `images` blocks for long.
@@ -202,7 +202,7 @@ async def astream(
                     begun.put_nowait((image, data if isinstance(data, ImageError) else None))
                     await room.acquire()
                 begun.put_nowait(None)
-            except Exception as error:  # noqa: BLE001  it is raised in its turn
+            except Exception as error:  # noqa: BLE001  raised later, in the order of the images
                 begun.put_nowait(error)
 
         sending = asyncio.create_task(send())

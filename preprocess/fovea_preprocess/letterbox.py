@@ -14,7 +14,7 @@ from fovea_preprocess.spec import PreprocessSpec
 
 Floats = NDArray[np.floating[Any]]
 
-_MIN = 0.25  # smallest side by the largest: heads that select the top k boxes need enough boxes
+_MIN = 0.25  # smallest side as a fraction of the largest; top-k heads need enough boxes
 _ROUNDED = 1e-6
 
 

@@ -24,9 +24,9 @@ _SLOW = 1.2
 _SOONEST_S, _SOON_S = 0.25, 0.8
 _COST, _MAX_COST = 0.02, 0.04
 # Number of calls of a trial. The first call after a change is not representative: caches are cold,
-# and memory must be allocated. But a first wide call that is slower than a narrow call by this
-# factor and by these seconds would also be slower when warm: on idle cores a wide call takes about
-# half the time of a narrow one.
+# and memory must be allocated. But if a first wide call takes `_CLEAR` times as long as a narrow
+# call, and `_CLEAR_S` seconds longer, wide is also slower when warm. On idle cores a wide call
+# takes about half the time of a narrow one.
 _TRIAL_CALLS = 2
 _CLEAR, _CLEAR_S = 1.25, 0.02
 

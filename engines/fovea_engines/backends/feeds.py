@@ -57,8 +57,7 @@ def _plainly_right(
             if not shape or not 1 <= shape[0] <= max_batch or rows not in (-1, shape[0]):
                 return False
             rows = shape[0]
-        # Most mismatches can only be in the first dimension, so the other dimensions are compared
-        # at once.
+        # Usually only the first dimension is dynamic, so these comparisons of tuples are enough.
         if shape[1:] != wanted[1:] or wanted[:1] not in ((-1,), shape[:1]):
             for want, have in zip(wanted, shape, strict=True):
                 if want not in (-1, have):

@@ -158,7 +158,7 @@ def _spec(node: Any) -> TensorSpec:
     shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape)
     spec = TensorSpec(node.name, NUMPY_NAMES.get(element, element), shape)
     try:
-        spec.numpy_dtype  # noqa: B018 - looked up to see whether there is one
+        spec.numpy_dtype  # noqa: B018 - the property raises TypeError for unknown types
     except TypeError:
         raise UnsupportedModel(
             f"{node.name!r} has elements of type {element}, which numpy does not know"

@@ -28,7 +28,8 @@ Encode = Callable[[Encoding], onnx.ModelProto]
 Truth = LabelledEvaluation | None
 """Labelled images whose accuracy an engine must keep besides the agreement, if there are any."""
 
-# Number of images to measure a block: enough for a hundred detections, few enough for a second.
+# Number of images to measure a block: enough for a hundred detections, few enough to take a second
+# per block.
 _IMAGES = 24
 
 

@@ -50,8 +50,8 @@ from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
-# Defaults of CLIP: the scale of its logits, at the limit that training sets, and the length of its
-# texts in tokens.
+# Defaults of CLIP: the scale of its logits, which training limits to this value, and the length of
+# its texts in tokens.
 _SCALE = 100.0
 _LENGTH = 77
 _LARGEST = (2 << 30) - (64 << 20)

@@ -117,7 +117,10 @@ def _describe_node(node: onnx.NodeProto) -> str:
 
 
 def _reshape(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """A Reshape keeps the order of values, so dimensions with equal products belong together."""
+    """Yield the target shape of a Reshape.
+
+    A Reshape keeps the order of values, so dimensions with equal products belong together.
+    """
     target, shapes = grid.constants.get(node.input[1]), grid.shapes(node.input[0])
     made = grid.before.get(node.output[0], ())
     if target is None or shapes is None or -1 in made or shapes[0] == shapes[1]:
@@ -183,7 +186,10 @@ def _find_following(
 
 
 def _elementwise(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """A constant has as many values as the computed tensor beside it, or one."""
+    """Yield the constants of an elementwise operator.
+
+    A constant has as many values as the computed tensor beside it, or one.
+    """
     for slot, name in enumerate(node.input):
         for other in node.input if name in grid.constants else ():
             shapes = grid.shapes(other)
@@ -201,7 +207,10 @@ def _elementwise(grid: Resizable, node: onnx.NodeProto) -> _Values:
 
 
 def _concat(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """A constant has the lengths of the tensors that it is joined with, except along the axis."""
+    """Yield the constants that a Concat joins.
+
+    A constant has the lengths of the tensors that it is joined with, except along the axis.
+    """
     computed = next((s for name in node.input if (s := grid.shapes(name)) is not None), None)
     if computed is None:
         return
@@ -231,7 +240,10 @@ def _table(
 
 
 def _split(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """The parts of an axis that depends on the size are levels."""
+    """Yield the sizes of a Split in an axis that depends on the image size.
+
+    Its parts are levels.
+    """
     shapes = grid.shapes(node.input[0])
     sizes = grid.constants.get(node.input[1]) if len(node.input) > 1 else None
     axis = attribute(node, "axis", 0)
@@ -240,7 +252,10 @@ def _split(grid: Resizable, node: onnx.NodeProto) -> _Values:
 
 
 def _slice(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """Positions in an axis that depends on the size are ends of levels, or of the axis."""
+    """Yield the starts and ends of a Slice in axes that depend on the image size.
+
+    Such a position is the end of a level, or the end of the axis.
+    """
     shapes = grid.shapes(node.input[0])
     given = [grid.constants.get(name) for name in node.input[1:4]]
     if shapes is None or any(one is None for one in given):
@@ -258,7 +273,7 @@ def _slice(grid: Resizable, node: onnx.NodeProto) -> _Values:
 
 
 def _resize(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """The sizes of maps are the sides of a level."""
+    """Yield the sizes of a Resize, which are the sides of a level."""
     sizes = grid.constants.get(node.input[3]) if len(node.input) > 3 else None
     shapes = grid.shapes(node.input[0])
     if sizes is None or shapes is None or shapes[0] == shapes[1]:

@@ -16,7 +16,8 @@ from fovea_engines.session import Array
 # Margin in decibel. A weight explains a divergence if its own SNR is below the tensor's SNR plus
 # this.
 _EXPLAINS_DB = 20.0
-# Rounding to float16 leaves a weight with an SNR of about 73 dB. It does not explain a divergence.
+# Highest SNR in decibel at which a weight explains a divergence in FP16. Rounding to float16 alone
+# leaves an SNR of about 73 dB.
 _HALF_DB = 60.0
 _HALF_MAX = float(np.finfo(np.float16).max)
 # B's weight counts as a multiple of A's if scaling raises their SNR by this, in decibel.

@@ -83,7 +83,7 @@ class _Walk:
 
     def __init__(self, model: Any) -> None:
         self._outputs = {name for port in model.outputs for name in port.get_names()}
-        self._ports: list[list[Any]] = []  # of each layer: its own port and the ports of its copies
+        self._ports: list[list[Any]] = []  # per layer: its own port, and the ports of its copies
         self._inputs: list[tuple[int, ...]] = []
         self._layer: dict[_Port, int] = {}
         self._nearest: dict[

@@ -19,7 +19,7 @@ State = Literal["agrees", "diverges", "other picks", "not judged"]
 # and 15 dB (yolov5n) in INT8.
 _SNR_DB: Mapping[Precision, float] = {"fp32": 60.0, "fp16": 15.0, "bf16": 10.0, "int8": 10.0}
 # SNR in decibel below which models in the same precision diverge. They round at the same places, so
-# they differ less: in INT8 on two runtimes by 24 dB (yolov5n), and 13 dB if one runtime computes
+# their SNR is higher: 24 dB for INT8 on two runtimes (yolov5n), and 13 dB if one of them computes
 # incorrectly.
 _BOTH_DB: Mapping[Precision, float] = {"fp32": 60.0, "fp16": 20.0, "bf16": 18.0, "int8": 18.0}
 

@@ -196,7 +196,7 @@ def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
 def _usual_size(model: onnx.ModelProto, image: TensorSpec) -> tuple[int, int]:
     height, width = image_sides(image)
     if (height == -1) != (width == -1):
-        # Networks for lines of text have one fixed side.
+        # Models for lines of text have one fixed side.
         usual = _DEFAULT_SIZE
         return (usual[0] if height == -1 else height), (usual[1] if width == -1 else width)
     shapes = [output.shape for output in graph_outputs(model)]

@@ -101,7 +101,7 @@ class Histogram:
         beyond the range have their distance as error.
         """
         counts = self._counts.astype(np.float64)
-        # Zeros are exact, so the first bin is ignored as in `entropy`.
+        # Zeros are exact, so the first bin is replaced as in `entropy`.
         counts[0] = counts[1]
         used = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else 0
         middles = np.arange(used) + 0.5
