@@ -259,11 +259,7 @@ def _check_plugins(plan: BuildPlan, operators: tuple[str, ...]) -> None:
 
 
 def _check_fixed_size(plan: BuildPlan, image: TensorSpec) -> None:
-    """Check that the size of the plan fits a source with a fixed size.
-
-    Raises:
-        InvalidOption: the source accepts only another size.
-    """
+    """Raise InvalidOption if a source with a fixed size does not accept the plan's size."""
     if plan.size is None or image_layout(image) is None:
         return
     sides = image_sides(image)
@@ -306,11 +302,7 @@ def _check_steps(plan: BuildPlan, graph: onnx.ModelProto, head: Recognition) -> 
 
 
 def _check_size(plan: BuildPlan, graph: onnx.ModelProto) -> None:
-    """Check that a model with a dynamic size can run at the size of the graph.
-
-    Raises:
-        UnsupportedModel: it only runs at another size, which the message has.
-    """
+    """Raise UnsupportedModel if a model with a dynamic size only runs at another size."""
     height, width = image_sides(graph_inputs(graph)[0])
     if (size := working_size(load(plan.source).proto)) is not None:
         raise UnsupportedModel(
@@ -374,11 +366,7 @@ def _describe_nameless(classes: int, fault: str | None) -> str:
 
 
 def _check_labels(head: Recognition, names: int) -> None:
-    """Check that there is one class name for each class.
-
-    Raises:
-        InvalidOption: the numbers differ.
-    """
+    """Raise InvalidOption unless there is one class name for each class."""
     if head.num_classes not in (None, names):
         classes = counted(head.num_classes, "class")
         usual = set_of(head.num_classes)
@@ -391,11 +379,7 @@ def _check_labels(head: Recognition, names: int) -> None:
 def _check_class_ids(
     head: Recognition, inputs: Sequence[TensorSpec], seen: Sequence[Mapping[str, Array]], names: int
 ) -> None:
-    """Check that class ids in sample outputs have class names.
-
-    Raises:
-        InvalidOption: an id is higher than the number of names.
-    """
+    """Raise InvalidOption if a class id in the sample outputs has no name."""
     opened = open_head(head, inputs)
     if not isinstance(opened, Detector):
         return
@@ -426,11 +410,7 @@ def _check_batch(plan: BuildPlan, rows: int) -> None:
 
 
 def check_straight(graph: onnx.ModelProto, what: str) -> None:
-    """Check that a graph has no control flow; `what` is the feature that does not support it.
-
-    Raises:
-        UnsupportedModel: the graph has control flow.
-    """
+    """Raise UnsupportedModel if a graph has control flow; `what` does not support it."""
     if branches := control_flow(graph):
         raise UnsupportedModel(
             f"the graph has control flow ({branches}) that depends on the image, and {what} does "
