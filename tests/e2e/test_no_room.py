@@ -211,10 +211,10 @@ def state(*dims: int) -> dict[str, object]:
 
 
 COSTLY = {
-    "instances": ({"instance_group": [{"count": MILLION}]}, "1000000 instances, and "),
-    "groups": ({"instance_group": [{"count": 40}] * 40}, "1600 instances, and "),
+    "instances": ({"instance_group": [{"count": MILLION}]}, "1000000 instances"),
+    "groups": ({"instance_group": [{"count": 40}] * 40}, "1600 instances"),
     "gpus": ({"instance_group": [{"count": 40, "gpus": list(range(40))}]}, "1600 instances"),
-    "runs": (sample(count=MILLION), "1000000 runs, and 10000 are the most"),
+    "runs": (sample(count=MILLION), "1000000 runs, over the limit of 10000"),
     "rows": ({"max_batch_size": 10**9, **sample(batch_size=10**9)}, "lower its batch_size"),
     "dims": (sample(dims=[MILLION, MILLION]), "lower its batch_size or dims"),
     "state": (state(MILLION, MILLION), "state 'X'"),

@@ -153,7 +153,7 @@ def test_several_images_have_an_answer_each(server, colours):
         ("embedding/search?index=pickled", 500, "cannot be read"),
         ("embedding/search?index=short", 422, "vectors of 3"),
         ("embedding/search?index=nan", 500, "NaN, infinite"),
-        ("detector/search", 422, "whose task is embed"),
+        ("detector/search", 422, "needs the task embed"),
         ("nobody/search", 404, "nobody"),
         ("embedding/versions/7/search", 404, "version"),
     ],

@@ -124,7 +124,7 @@ def test_a_frame_out_of_order_is_409(demo_server, frames):
     [
         ({"track": "bytetrack"}, "stream_id"),
         ({"track": "deepsort", "stream_id": "a"}, "bytetrack, sort, ocsort, botsort"),
-        ({"stream_id": "a"}, "add track"),
+        ({"stream_id": "a"}, "need track"),
         ({"track": "sort", "stream_id": "a", "frame": -1}, "from 0 up"),
         ({"track": "sort", "stream_id": "a", "frame": "x"}, "a whole number from 0 up"),
         ({"track": "sort", "stream_id": "a" * 201}, "200 characters"),

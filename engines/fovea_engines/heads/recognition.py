@@ -27,7 +27,10 @@ _OF_OPENVINO: Mapping[str, Any] = {
 _GUESSED_OF_OPENVINO = (
     "the file was OpenVINO's, whose model zoo stretches images, in BGR, 0 to 255; others differ"
 )
-_RENAMED = "its outputs were renamed, and their names are all that tells who trained it, and how"
+_RENAMED = (
+    "its outputs were renamed, and only the new names identify the family, so its preprocessing "
+    "is a guess"
+)
 _OF_RENAMED = "0-to-1", "mean-std"
 # Largest number of reasons in a message; each may hold for several families.
 _NEAREST = 3

@@ -123,9 +123,8 @@ class Meter:
         if images > (left := self.left):
             most, unit = self.quota
             raise RateLimited(
-                f"this key has {left} of its {counted(most, 'image')} left for this {unit}, and "
-                f"the request has {images}: the next {unit} begins at {self._ends:%Y-%m-%d %H:%M} "
-                "UTC",
+                f"this key has {left} of {counted(most, 'image')} left for this {unit}, and the "
+                f"request has {images}: the next {unit} begins at {self._ends:%Y-%m-%d %H:%M} UTC",
                 (self._ends - self._now()).total_seconds(),
             )
         self.count.taken += images

@@ -67,7 +67,7 @@ class FrameOrder:
         frames = range(first, first + count)
         if self.last is not None and first <= self.last:
             raise OutOfOrder(
-                f"frame {first} comes after frame {self.last}, the last one seen of this stream: "
+                f"frame {first} must come after frame {self.last}, the last frame of this stream: "
                 f"go on with {self.last + 1}, or choose another stream_id to begin again"
             )
         for other in self._under_way.values():

@@ -910,7 +910,7 @@ export interface BuilderOptions {
   plugins: Plugin[];
 }
 
-/** A model of GPU, e.g. "NVIDIA L4" with compute capability "89". */
+/** A GPU model, e.g. "NVIDIA L4" with compute capability "89". */
 export interface Gpu {
   name: string;
   capability: string;

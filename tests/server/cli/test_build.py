@@ -286,7 +286,7 @@ def test_a_detector_that_was_quantised_to_nothing_is_refused(fovea, tmp_path):
     onnx.save(model, tmp_path / "m.onnx")
     code, _, err = fovea("build", "m.onnx", *ORT)
     assert code == 1
-    assert "output output0 has steps of 2.8" in flat(err)
+    assert "quantised output output0 is too coarse: its steps are 2.8" in flat(err)
     code, _, err = fovea("build", "m.onnx", *ORT, "--head", "tensors")
     assert code == 0, err
 

@@ -78,7 +78,7 @@ MISTAKES = [
     (("build", "tiny.onnx", "--calibration", "images"), "without --precision"),
     (("build", "tiny.onnx", "--calibrator", "minmax"), "without --precision int8"),
     (("build", "tiny.onnx", "--exclude-nodes", "none", "--precision", "fp16"), "--exclude-nodes"),
-    (("build", "tiny.onnx", *INT8, "--exclude-nodes", "auto", "--exclude-nodes", "x"), "alone"),
+    (("build", "tiny.onnx", *INT8, "--exclude-nodes", "auto", "--exclude-nodes", "x"), "not both"),
     (("build", "tiny.onnx", "--max-drop", 0.01), "without --data"),
     (("build", "tiny.onnx", "--workspace", 64), "--backend tensorrt or tensorrt-rtx"),
     (("build", "tiny.onnx", "--builder-level", 3), "--builder-level"),

@@ -181,8 +181,8 @@ def test_labels_of_another_task_and_options_without_effect(fovea, place, monkeyp
     write(place / "one.csv", [("image", "type"), ("0.png", "car")])
     write(place / "line.csv", [("image", "text"), ("0.png", "car")])
     for arguments, what in (
-        (("reader", "--data", "one.csv"), "a column for each attribute, and the task"),
-        (("attributes", "--data", "line.csv"), "has texts, and the task of the model is"),
+        (("reader", "--data", "one.csv"), "a column for each attribute, and the model's task"),
+        (("attributes", "--data", "line.csv"), "has texts, and the model's task is"),
         (("attributes", "--data", "one.csv", "--classes", "car"), "not for tables"),
         (("attributes", "--data", "one.csv", "--plot", "x.svg"), "not of maps, tables or pictures"),
     ):

@@ -158,7 +158,7 @@ def test_arguments_that_are_wrong(kind, server, secret):
         (ValueError, "in_flight is 1 to 8", {"in_flight": 9}),
         (ValueError, "leave frame out", {"frame": 1}),
         (ValueError, "channels", {"channels": "GBR"}),
-        (TypeError, "no option confidence", {"confidence": 1}),
+        (TypeError, "unknown option confidence", {"confidence": 1}),
     ):
         with pytest.raises(error, match=words):
             client.stream("digits", [], **how)

@@ -185,7 +185,7 @@ def test_a_stopped_stream_is_listed_and_starts_again(client, door):
     assert (stopped["state"], stopped["enabled"]) == ("stopped", False)
     answer = client.get("/streams/door/image")
     assert answer.status_code == 404
-    assert "as it is stopped" in answer.json()["error"]["message"]
+    assert "it is stopped" in answer.json()["error"]["message"]
     with client.stream("GET", "/streams/door/video") as video:
         assert video.read() == b"--frame\r\n"
     assert client.patch("/streams/door", json={"enabled": None}).json()["state"] == "connecting"

@@ -67,7 +67,7 @@ def test_the_key_of_a_page(keyed, keys):
         line.send(JPEG)
         assert answer(line)["frame"] == 0
     for first, words in (
-        (json.dumps({"api_key": "wrong"}), "not known here"),
+        (json.dumps({"api_key": "wrong"}), "unknown key"),
         (JPEG, '{"api_key": KEY} as the first message'),
     ):
         with connect(address, **page) as line:

@@ -145,7 +145,7 @@ def test_ids_of_objects(server):
         ("?top_k=3", STREAM, 422, "top_k"),
         ("?track=bytetrack&frame=3", STREAM, 422, "leave frame out"),
         ("?track=none", STREAM, 422, "bytetrack"),
-        ("?stream_id=a", STREAM, 422, "add track"),
+        ("?stream_id=a", STREAM, 422, "need track"),
         ("?timeout_ms=-1", STREAM, 422, "milliseconds"),
     ],
 )

@@ -263,7 +263,7 @@ def test_clients_name_no_receivers(server):
     for key, value in (("webhook", "http://127.0.0.1:1/"), ("mqtt", "mqtt://a")):
         answer = httpx.post(f"{server.url}/v1/streams", json={**given, key: value})
         assert answer.status_code == 400
-        assert "streams.toml alone" in answer.text
+        assert "only streams.toml" in answer.text
     answer = httpx.post(f"{server.url}/v1/streams", json={**given, "lines": ["door=1"]})
     assert answer.status_code == 422
     assert "door=0.1,0.6,0.9,0.6" in answer.text

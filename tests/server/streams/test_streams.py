@@ -119,8 +119,8 @@ def test_a_stream_is_made_listed_changed_and_removed(server, mjpeg):
         ({"source": "rtsp://127.0.0.1/x", "modle": "a"}, 422, "did you mean 'model'?"),
         ({"source": "rtsp://127.0.0.1/x"}, 422, "needs a model"),
         ({"source": "rtsp://127.0.0.1/x", "model": "nobody"}, 404, "nobody"),
-        ({"source": "/etc/passwd", "model": "digits"}, 400, "streams.toml alone"),
-        ({"source": "0", "model": "digits"}, 400, "streams.toml alone"),
+        ({"source": "/etc/passwd", "model": "digits"}, 400, "only streams.toml"),
+        ({"source": "0", "model": "digits"}, 400, "only streams.toml"),
         ({"source": "rtsp://127.0.0.1/x", "model": "digits", "every": "x"}, 422, "200ms"),
         ({**CAMERA, "every": 200}, 422, "every is '200'; it must be a time"),
         ({"source": "rtsp://127.0.0.1/x", "model": "digits", "conf": 2}, 422, "conf"),
@@ -130,7 +130,7 @@ def test_a_stream_is_made_listed_changed_and_removed(server, mjpeg):
             *({**CAMERA, "lines": ["a=0,0,1,1:classes=zeor"]}, 422),
             "line a: model 'digits' has no class 'zeor'; its classes are 0, 1",
         ),
-        ({"source": "rtsp://127.0.0.1/x", "model": "digits", "id": "a b"}, 422, "id of a stream"),
+        ({"source": "rtsp://127.0.0.1/x", "model": "digits", "id": "a b"}, 422, "not a stream id"),
     ],
 )
 def test_what_is_wrong_is_named(server, given, status, words):
@@ -390,7 +390,7 @@ def test_a_section_does_not_replace_the_stream_of_a_client(server, repository, m
     text = "".join(f'{key} = "{each}"\n' for key, each in given.items())
     file.write_text(f"[taken]\n{text}fps = 1\n[broken]\n{text}sped = 1\n")
     wait_for(lambda: "[taken]: a client's stream has this id" in server.log.read_text())
-    wait_for(lambda: "[broken]: 'sped' is no key" in server.log.read_text())
+    wait_for(lambda: "[broken]: 'sped' is not a key" in server.log.read_text())
     assert "fps" not in streams(server)["taken"]
     assert httpx.delete(f"{server.url}/v1/streams/taken").is_success
     wait_for(lambda: streams(server).get("taken", {}).get("fps") == 1)
