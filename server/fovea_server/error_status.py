@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fovea_preprocess.errors import FoveaError
 
-# Error code: (HTTP status in /v1, Triton's name from `TRITONSERVER_Error_Code`). An error that is
-# not listed here is an internal error.
+# Maps error codes to the HTTP status in /v1 and the name in Triton's `TRITONSERVER_Error_Code`. An
+# error that is not listed here is an internal error.
 _STATUSES = {
     "invalid_request": (400, "INVALID_ARG"),
     "invalid_image": (400, "INVALID_ARG"),
@@ -38,8 +38,8 @@ _STATUSES = {
 }
 _INTERNAL = (500, "INTERNAL")
 
-# Triton's name: (HTTP status in /v2, name of the `grpc.StatusCode`). Sources: http_server.cc and
-# grpc_utils.cc of Triton.
+# Maps Triton's names to the HTTP status in /v2 and the name of the `grpc.StatusCode`. Sources:
+# http_server.cc and grpc_utils.cc of Triton.
 _TRITON = {
     "INVALID_ARG": (400, "INVALID_ARGUMENT"),
     "ALREADY_EXISTS": (400, "ALREADY_EXISTS"),

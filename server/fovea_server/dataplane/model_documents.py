@@ -109,7 +109,7 @@ class Duration(BaseModel):
 
 
 class RequestStatistics(BaseModel):
-    """Where the time of requests went."""
+    """The durations of the stages of requests."""
 
     success: Duration
     fail: Duration
@@ -122,7 +122,7 @@ class RequestStatistics(BaseModel):
 
 
 class BatchStatistics(BaseModel):
-    """Where the time of executions with one batch size went."""
+    """The durations of the stages of executions with one batch size."""
 
     batch_size: int
     compute_input: Duration

@@ -23,7 +23,7 @@ _SAME = {
     **dict.fromkeys(("max_detections", "limit"), "max_det"),
     **dict.fromkeys(("agnostic_nms", "class_agnostic_nms"), "agnostic"),
 }
-# Names in version 0.1: names now.
+# Maps names of options in version 0.1 to their present names.
 FORMER = {"normalise": "normalize"}
 # Largest number of characters of a name or value that an error repeats.
 _SHOWN = 60

@@ -22,7 +22,7 @@ class Service:
 
     Attributes:
         settings: settings of the operator.
-        apis: enabled APIs of other software: the model that the operator named, or None.
+        apis: maps enabled APIs of other software to the model that the operator named, or None.
         authenticator: checks the access of requests.
         models: the models.
         plane: runs the models.

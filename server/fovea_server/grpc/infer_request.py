@@ -39,8 +39,8 @@ _MAX_VARINT = 10
 # Largest number of fields, and of dimensions. Real requests have fewer. An input of a few bytes
 # takes a kilobyte once it is parsed.
 _MAX_FIELDS = 1024
-# Field of typed contents: the datatypes that it may hold. The first one is the
-# type of its elements.
+# Maps the fields of typed contents to the datatypes that they may hold. The first datatype is the
+# type of the field's elements.
 _TYPES = {
     "bool_contents": ("BOOL",),
     "int_contents": ("INT32", "INT16", "INT8"),

@@ -17,7 +17,7 @@ from fovea_server.tensors.shared_memory import CudaRegion, SystemRegion
 
 Fields = dict[str, Any]
 
-# Log setting: (field of the message, Triton's name of its type).
+# Maps each log setting to its field in the message and Triton's name of its type.
 _LOG = {
     "log_file": ("string_param", "string"),
     "log_info": ("bool_param", "boolean"),

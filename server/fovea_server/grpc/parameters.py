@@ -20,7 +20,7 @@ Output: TypeAlias = messages.ModelInferRequest.InferRequestedOutputTensor
 _CHOICE = "parameter_choice"
 _UNSIGNED = 2**64
 
-# Parameter: (field of `InferRequest`, types that the parameter may have).
+# Maps parameters to their field in `InferRequest` and their allowed types.
 _KNOWN = {
     "sequence_id": ("sequence_id", ("int64_param", "string_param")),
     "sequence_start": ("sequence_start", ("bool_param",)),
@@ -28,7 +28,7 @@ _KNOWN = {
     "priority": ("priority", ("int64_param", "uint64_param")),
     "timeout": ("timeout_us", ("int64_param",)),
 }
-# Parameter of a tensor in shared memory: its type.
+# Maps the parameters of a tensor in shared memory to their types.
 _PLACE = {
     "shared_memory_region": "string_param",
     "shared_memory_offset": "int64_param",

@@ -88,7 +88,7 @@ class FastRoute(ABC):
             self.route(request)
         except FoveaError as error:
             request.answer = self.error_answer(error)
-        except Exception as error:  # noqa: BLE001  (a bug must not look like the client's)
+        except Exception as error:  # noqa: BLE001  (a bug is not a client error)
             request.answer = self._fault(request, error)
         # The request's trace span is known only now.
         request.call.enter()
@@ -119,7 +119,7 @@ class FastRoute(ABC):
             if not (watch.is_whole or (self.keeps_refused and not isinstance(error, _LATE))):
                 _close(answer)
             return answer
-        except Exception as error:  # noqa: BLE001  (the client gets an answer, whatever fails)
+        except Exception as error:  # noqa: BLE001  (every request gets a response)
             return self._fault(request, error)
         finally:
             request.body = b""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fovea_server.feature import Feature
 
 _KNOWN = ("deepstack", "frigate-zmq", "label-studio", "roboflow")
-# Clients by name: the API that they use.
+# Maps names of client software to the API that it uses.
 _NAMES = dict.fromkeys(
     ("codeproject", "codeproject.ai", "frigate", "blueiris", "home-assistant"), "deepstack"
 )
@@ -23,7 +23,7 @@ def parse_apis(values: Iterable[str]) -> dict[str, str | None]:
     """Parse the operator's options, each NAME or NAME=MODEL.
 
     Returns:
-        API name: name of the model, or None.
+        A mapping from the names of APIs to the model's name, or None.
 
     Raises:
         InvalidOption: an API is unknown or named twice, or takes no model.

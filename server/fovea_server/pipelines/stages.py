@@ -40,7 +40,7 @@ _FACE = np.array(
     ]
 )
 _FACE_SIDE = 112
-# Words in a corner's name: its number, clockwise from the top left.
+# Maps the words in a corner's name to its number, clockwise from the top left.
 _CORNERS = {
     frozenset(vocabulary.split()): number
     for number, names in enumerate(
@@ -63,7 +63,7 @@ _MAX_PIXELS = 2
 # the model's input.
 _MAX_READ, _FINER = 1 << 30, 2
 _FINDS = ("detect", "segment", "pose", "obb", "text")
-# Task of a stage's model: fields of an object that may hold its result, the default first.
+# Maps the task of a stage's model to the fields that may hold its result, the default first.
 _PLACES: Mapping[str, tuple[str, ...]] = {
     "attributes": ("attributes",),
     "classify": ("classes", "attributes"),
@@ -191,7 +191,7 @@ class BoundStage:
         base: stage whose crops it runs on; "" for the detector's objects.
         classes: IDs of the detector's or the base's classes that it runs on; None for all.
         size: (width, height) of the model's input in pixels.
-        turn: class ID of the base: the score from which a crop is rotated by 180 degrees.
+        turn: maps class IDs of the base to the score from which a crop is rotated by 180 degrees.
         field: field of an object for the result.
         order: indices of the detector's four points, clockwise from the top left; None if the names
             of the points do not identify corners.

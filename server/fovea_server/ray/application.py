@@ -36,7 +36,7 @@ class Roster:
 
     Args:
         metadata: `id` of the deployment, time `at` which it was made, the settings `given`, and
-            `models`: model name: True if its replicas keep state.
+            `models`, which maps model names to True if their replicas keep state.
         models: handles of the models. Serve starts the deployments of these handles.
     """
 

@@ -32,7 +32,7 @@ NODE = "node"
 """Value for an address setting: the node's address in the cluster."""
 
 _OF_REPLICAS = "a replica has one model, which fovea-ray.yaml chooses"
-# Prefix of settings: reason why they have no effect, or another one than expected, in a cluster.
+# Maps prefixes of settings to the reason why they have no or another effect in a cluster.
 _REFUSED = {
     "model_repository": "`repository` says where the models are",
     "model_name": "`repository` is a folder of models: name the folder above",

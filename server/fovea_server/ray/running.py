@@ -82,7 +82,7 @@ class ServerThread:
         try:
             with self._runner:
                 self._runner.run(self._serve(listener))
-        except BaseException as error:  # noqa: BLE001  (whoever started it raises it)
+        except BaseException as error:  # noqa: BLE001  (the constructor or `check` raises it)
             self._ended.set_exception(error)
         else:
             self._ended.set_result(None)

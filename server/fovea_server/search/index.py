@@ -163,7 +163,7 @@ def read_arrays(path: Path, forms: Mapping[str, tuple[str, int]]) -> dict[str, N
 
     Args:
         path: path of the file.
-        forms: array name: (kind of the dtype as in NumPy's `dtype.kind`, number of dimensions).
+        forms: maps names of arrays to NumPy's `dtype.kind` and the number of dimensions.
 
     Raises:
         ValueError: an array has another form, or the file exceeds `MAX_BYTES`. OSError,

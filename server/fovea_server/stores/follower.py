@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 class MirrorFollower:
     """Pulls a store until there are models to serve.
 
-    With `polls`, it continues to pull every `every_s` seconds.
+    If `polls` is True, it continues to pull every `every_s` seconds.
 
     If the store cannot be read, the models from the last pull stay.
 
@@ -47,7 +47,7 @@ class MirrorFollower:
 
     @property
     def refused_new(self) -> Mapping[str, str]:
-        """Return the rejected models of which the mirror has no earlier copy, with reasons."""
+        """Return the rejected models without an earlier copy, with reasons."""
         return self.mirror.refused_new
 
     def connect(self) -> None:

@@ -80,7 +80,7 @@ class Mirror:
 
     @property
     def refused_new(self) -> dict[str, str]:
-        """Return the rejected models of which there is no earlier copy, with reasons."""
+        """Return the rejected models without an earlier copy, with reasons."""
         return {name: why for name, why in self.refused.items() if not _is_model(self.root / name)}
 
     def check(self) -> None:

@@ -260,7 +260,7 @@ def _event_routes(logs: EventLogs) -> APIRouter:
 def _socket_routes(
     sockets: Sockets, service: Service, logs: EventLogs, tracks: Tracks
 ) -> APIRouter:
-    """Make the WebSocket routes. OpenAPI does not document their answers to plain requests."""
+    """Make the WebSocket routes. OpenAPI omits their responses to plain requests."""
     router = APIRouter()
 
     def frames(connection: HTTPConnection) -> MakeConversation:

@@ -81,8 +81,8 @@ class ImageResult:
         tensors: raw output rows by output name if the head is unknown; otherwise None.
         pixels: upright image, uint8 [height, width, 3] RGB, if the request keeps it.
         batch: batch size of the execution; 0 if there was none or several.
-        times: duration of the stages. For tiles, those of the slowest tile; for rows of tiles that
-            ran one after the other, their sum.
+        times: duration of the stages. For tiles, the slowest tile counts; rows of tiles that
+            ran one after the other are summed.
         stages: duration of each stage of a pipeline in nanoseconds, by the stage's name.
         encoded: result of the request's `encode`; b"" without `encode`.
     """

@@ -57,7 +57,7 @@ class RegionTable(Generic[Description, OpenedT]):
         self._kind = kind
         self._allowed = allowed
         self._lock = threading.Lock()
-        # Region name: (description, open region).
+        # Maps the name of a region to its description and the open region.
         self._regions: dict[str, tuple[Description, OpenedT]] = {}
 
     def unregister(self, name: str | None = None) -> None:

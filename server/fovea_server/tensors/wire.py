@@ -29,10 +29,10 @@ NUMPY: dict[str, np.dtype[Any]] = {
     # Elements are `bytes` objects.
     "BYTES": np.dtype(object),
 }
-"""The protocol's name of a datatype: NumPy's dtype."""
+"""Maps the protocol's names of datatypes to NumPy's dtypes."""
 
 NAMES = {dtype: name for name, dtype in NUMPY.items()}
-"""NumPy's dtype: the protocol's name."""
+"""Maps NumPy's dtypes to the protocol's names."""
 
 # Size in bytes below which a copy is cheaper than a view.
 _SMALL = 16_384

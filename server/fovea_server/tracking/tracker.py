@@ -26,7 +26,7 @@ _CLASSES: Mapping[str, str] = {
 SEES_PIXELS = frozenset({"botsort"})
 """Trackers that need the pixels, to measure the motion of the camera."""
 _WITHOUT = {"track_high": ("sort",), "track_new": ("ocsort",)}
-"""Thresholds: the trackers that do not have them."""
+"""Maps thresholds to the trackers that do not have them."""
 # Defaults of track_high and track_new as fractions of the distance from `conf` to 1, and of
 # min_frames. benchmarks/track_thresholds.py: no other values reach as high an IDF1 both for
 # confident and for unsure detectors, and count all cars. A second frame adds half a percent for

@@ -950,7 +950,7 @@ export interface Baseline {
   quantities: Record<string, Distribution>;
 }
 
-/** Where the time of requests went. */
+/** The durations of the stages of requests. */
 export interface RequestStatistics {
   success: Duration;
   fail: Duration;
@@ -962,7 +962,7 @@ export interface RequestStatistics {
   cache_miss: Duration;
 }
 
-/** Where the time of executions with one batch size went. */
+/** The durations of the stages of executions with one batch size. */
 export interface BatchStatistics {
   batch_size: number;
   compute_input: Duration;

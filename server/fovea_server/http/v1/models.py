@@ -109,6 +109,6 @@ async def model_ready(request: Request, name: ModelName) -> Ready:
     **describe_route("model_statistics", ModelStatistics, 403, 404, 503),
 )
 async def model_statistics(request: Request, name: ModelName) -> ModelStatistics:
-    """Return the request counts of each ready version of a model, and where the time went."""
+    """Return the request counts and durations of each ready version of a model."""
     service = service_of(request)
     return service.models.statistics(name, service.traffic.durations.of(name))

@@ -177,7 +177,7 @@ class Detection(Part):
     score: float
     class_id: int
     class_name: str
-    # With mask=none the field is null. Generated clients treat null as absent.
+    # The field is null if mask=none. Generated clients treat null as absent.
     mask: Mask | SkipJsonSchema[None] = Field(None, description="of a segmenter")
     keypoints: list[Keypoint] | Absent = Field(None, description="of a pose model")
     rotated: Rotated | Absent = Field(None, description="of a model of rotated boxes or of text")

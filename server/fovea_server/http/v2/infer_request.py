@@ -30,8 +30,8 @@ class OutputEncoding:
     """The encoding of each output in the response.
 
     Attributes:
-        binary: output name: True for binary, False for JSON.
-        shared: output name: its place in shared memory.
+        binary: maps names of outputs to True for binary or False for JSON.
+        shared: maps names of outputs to their place in shared memory.
         by_default: True if other outputs are binary.
     """
 
@@ -219,7 +219,7 @@ def _sequence_id(value: object) -> int | str:
     return value if type(value) is int and value >= 0 else as_string(value)
 
 
-# Parameter: (field of `InferRequest`, function that reads it).
+# Maps parameters to their field in `InferRequest` and the function that reads them.
 _PARAMETERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "sequence_id": ("sequence_id", _sequence_id),
     "sequence_start": ("sequence_start", as_bool),

@@ -19,7 +19,7 @@ TASKS = {
     "Choices": ("classify", "attributes"),
     "TextArea": ("read",),
 }
-"""The supported controls: the tasks of models that can fill them in."""
+"""Maps the supported controls to the tasks of models that can fill them in."""
 
 _MIN = 0.25
 _SHOWN = 10
@@ -36,7 +36,7 @@ class Control:
         name: name of the control.
         to_name: name of the image.
         key: key of the image in the data of a task.
-        labels: class name, as from `spelling`: label.
+        labels: maps class names, in the form of `spelling`, to labels.
         least: minimum score of a region; None for the server's default.
         several: True if several choices are allowed.
         per_region: True if the control belongs to each region instead of the image.

@@ -24,7 +24,7 @@ TASKS = {
     "pose": "keypoint-detection",
     "classify": "classification",
 }
-"""Supported tasks: Roboflow's names of the tasks."""
+"""Maps the supported tasks to Roboflow's names for them."""
 
 
 def predictions_json(

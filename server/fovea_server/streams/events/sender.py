@@ -89,7 +89,7 @@ class Sender:
                         await self._pass_on(sink)
             except SinkFailed as error:
                 self._wait_for(str(error))
-            except Exception as error:  # noqa: BLE001  (whatever it is, the next attempt may work)
+            except Exception as error:  # noqa: BLE001  (the next attempt may work)
                 self._wait_for(f"sending fails: {type(error).__name__}")
             wait_s = _FIRST_WAIT_S if self.last > before else min(2 * wait_s, self._longest_s)
             with suppress(TimeoutError):

@@ -179,7 +179,7 @@ def _decode(raw: RawFrame) -> DecodedImage:
 class _Slot:
     """Passes one frame from the reading thread to the event loop.
 
-    With `waits`, the reader waits until the frame was taken; otherwise a newer frame replaces it.
+    If `waits` is True, the reader waits until the frame was taken; else a newer one replaces it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, waits: bool) -> None:

@@ -292,7 +292,7 @@ class FrameReader(threading.Thread):
             # The text of the error contains the address with the password.
             words = _CLASSES.get(type(error).__name__) or _WORDS.get(error.errno or 0)
             reason = SourceFailed(words or (error.strerror or type(error).__name__).lower())
-        except Exception as error:  # noqa: BLE001  (whatever it is, the stream says that it failed)
+        except Exception as error:  # noqa: BLE001  (the stream reports any error)
             reason = SourceFailed(f"decoding fails: {type(error).__name__}")
         if not self.stopped.is_set():
             self._ended(reason)

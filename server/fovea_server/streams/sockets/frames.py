@@ -199,7 +199,7 @@ class Frames:
                 task.add_done_callback(self._tasks.discard)
                 self._begun.put_nowait(task)
                 number += 1
-                # Release the frame after its answer, not after the next frame.
+                # Release the frame after its response, not after the next frame.
                 del frame, received, task
         except TimeoutError:
             reason = f"no frame came for {IDLE_S:g} s"

@@ -33,7 +33,7 @@ _SLICE = 512
 _FRAMES, _REST_S = 64, 0.01
 _MAX_REASON = 120
 # Largest number of unsent bytes in the kernel. By default it would buffer megabytes that no budget
-# counts, and a client that does not read would be noticed only after that many bytes of answers.
+# counts, and a client that does not read would be noticed only after megabytes of responses.
 _MOST_UNSENT = 65_536
 
 _INVALID_TEXT, _TOO_SLOW, _TRY_LATER = 1007, 1008, 1013
@@ -80,7 +80,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self._waiting = 0
         """Bytes of messages that the application has not taken."""
         self._held = self._unread = 0
-        """Bytes in the budget: of messages, and of answers."""
+        """Bytes in the budget: of messages, and of responses."""
         self._last_unread = 0
         self._resting = self._stopping = self._failed = False
         now = self.loop.time()
@@ -217,7 +217,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         """Continue after nearly all bytes are sent."""
         super().resume_writing()
         self._count_unread(0)
-        # The next answers may fill the buffer again before the next check.
+        # The next responses may fill the buffer again before the next check.
         self._read_at = self.loop.time()
         # Do not call it now, because `_advance` itself may have caused this call.
         self.loop.call_soon(self._advance)

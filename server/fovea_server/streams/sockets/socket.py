@@ -64,7 +64,7 @@ class SocketLimits:
     """The limits that all WebSockets of a server share.
 
     Attributes:
-        budget: counts the bytes of messages and answers.
+        budget: counts the bytes of messages and responses.
         patience_s: longest time in seconds without progress of a message or of a reading client.
         resting: number of WebSockets that wait for their next turn.
     """
@@ -131,7 +131,7 @@ class Sockets:
                 await websocket.close(code, reason)
         except (OSError, WebSocketDisconnect):
             pass  # The client has disconnected.
-        except Exception as failed:  # noqa: BLE001  (a bug must not look like the client's)
+        except Exception as failed:  # noqa: BLE001  (a bug is not a client error)
             error = failed if isinstance(failed, FoveaError) else _fault(failed, call)
             status, body = http_status(error), error_json(error)
             answer = Response(body, status, media_type="application/json")
@@ -204,7 +204,7 @@ class Sockets:
                 raise
         except asyncio.CancelledError:
             pass  # uvicorn cancels tasks that exceed the exit timeout.
-        except Exception as error:  # noqa: BLE001  (the client gets an error, whatever fails)
+        except Exception as error:  # noqa: BLE001  (every client gets an error)
             return _FAULT, str(_fault(error, conversation.call))
         else:
             if not self._service.models.draining:
