@@ -141,7 +141,7 @@ def _shrink(sent: bytes, side: int) -> bytes:
 
 def _lines(result: ImageResult, there: bool) -> Iterator[str]:
     if not there:
-        yield "The image is gone: of many images, those that are given as paths are shown."
+        yield "The image is no longer available: with many images, only paths are shown."
     yield from (line for line, _ in lines_of(result))
     for tensor in result.tensors:
         yield f"{tensor.name} {tensor.data.dtype} {list(tensor.data.shape)}"

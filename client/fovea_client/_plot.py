@@ -57,8 +57,9 @@ def _upright(result: ImageResult, image: ImageSource | None, channels: Channels)
         upright = ImageOps.exif_transpose(file)
     if upright.size != (result.width, result.height):
         raise ValueError(
-            f"the image has {upright.width}x{upright.height} pixels, the one that was sent had "
-            f"{result.width}x{result.height}: give plot() that; a copy of a large array is smaller"
+            f"the image has {upright.width}x{upright.height} pixels, and the request's image had "
+            f"{result.width}x{result.height}: give plot() the original image; results keep a "
+            "reduced copy of large arrays"
         )
     if upright.mode.startswith("I;16"):
         upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))

@@ -71,7 +71,7 @@ def image(response: Response) -> bytes:
     raise_for_status(response)
     kind = response.headers.get("content-type", "nothing")
     if not kind.startswith("image/"):
-        raise UnexpectedAnswer(f"asked for an image, but the answer is {kind}")
+        raise UnexpectedAnswer(f"expected an image, but the response is {kind}")
     return Picture(response.content)
 
 

@@ -62,7 +62,7 @@ class FakeServer(httpx.MockTransport):
                 return self._predict(name, request)
             case ["models", name] | ["models", name, "versions", _] if name in self._results:
                 return httpx.Response(200, json=asdict(_description(name)))
-        return _error(ServerError(404, "not_found", f"FakeServer was not told of {request.url}"))
+        return _error(ServerError(404, "not_found", f"FakeServer has no result for {request.url}"))
 
     def _predict(self, name: str, request: httpx.Request) -> httpx.Response:
         images, result = _images(request), self._results[name]

@@ -260,10 +260,9 @@ class Engine(Closing):
         assert self.head is not None, "the caller has checked it"
         if (broken := self.head.unsound(outputs, row)) is not None:
             raise NotFinite(
-                f"{broken} of {self.card.name} is NaN or infinite for this image, so that nothing "
-                "can be read from it: build the model with --precision fp32, another --backend, "
-                "and --images like this one, which are then checked (/v2 returns its tensors as "
-                "they are)"
+                f"{broken} of {self.card.name} is NaN or infinite for this image, so it cannot be "
+                "decoded: build the model with --precision fp32, another --backend, and --images "
+                "like this one to check it on them (/v2 returns the tensors unchanged)"
             )
         found = self.head.decode(outputs, row, options)
         if options.labels is not None and isinstance(found, Embedding):

@@ -75,7 +75,9 @@ def open_plain(
     names = (choice.file,) if choice.file else engine_files()
     file = next(filter(None, (_engine_file(folder, name) for name in names)), choice.file)
     if not file:
-        raise NotFound(f"{folder} has no engine: none of {CARD_FILE}, {', '.join(names)}")
+        raise NotFound(
+            f"{folder} has no engine file: expected one of {CARD_FILE}, {', '.join(names)}"
+        )
     if not (folder / file).is_file():
         raise NotFound(f"{folder} has no {file}, which config.pbtxt names: put it there")
     if (other := explain_file(folder / file)) is not None:

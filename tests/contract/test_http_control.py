@@ -54,7 +54,7 @@ def test_a_model_that_travels_in_the_request(port, recordings):
             {"config": '{"instance_group": [{"kind": 9}]}'},
             500,
             "failed to load 'simple', failed to poll from model repository: 9 is no kind of "
-            "instance_group: known are KIND_AUTO, KIND_GPU, KIND_CPU, KIND_MODEL",
+            "instance_group: use one of KIND_AUTO, KIND_GPU, KIND_CPU, KIND_MODEL",
         ),
         ({"other": "x"}, 500, "unexpected error on creating Triton parameter"),
     ],

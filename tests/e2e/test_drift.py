@@ -101,4 +101,4 @@ def test_a_build_without_images_is_told_what_to_do(server, fovea):
     code, _, err = fovea("drift", "digits", "--url", "http://127.0.0.1:1")
     assert (code, "does not answer" in err) == (1, True)
     code, _, err = fovea("drift", "digits", "--url", f"http://127.0.0.1:{server.metrics_port}")
-    assert (code, "does not answer as a server of this Fovea" in err) == (1, True)
+    assert (code, "unexpected response" in err) == (1, True)

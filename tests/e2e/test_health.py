@@ -108,7 +108,7 @@ def test_json_for_programs_and_no_server_at_all(demo_server):
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (("--allow-http=false", "--allow-grpc=false"), "nothing to ask"),
+        (("--allow-http=false", "--allow-grpc=false"), "health cannot be checked"),
         (("--port=0",), "give --http-port"),
         (("--port=none",), "--http-port is 'none'"),
         (("--url=ftp://h",), "--url is 'ftp://h'; it must be as http://"),
@@ -169,10 +169,10 @@ def test_https_its_certificate_and_the_secret(serve_with, demo_repository, tmp_p
     unencrypted = health(tls[0], secret)
     assert unencrypted.returncode == 1
     assert "it does not answer" in unencrypted.stderr
-    assert "if it speaks TLS, give --http-server-cert and" in unencrypted.stderr
+    assert "if the server uses TLS" in unencrypted.stderr
     done = health(f"--url=https://localhost:{port}", secret)
     assert (done.returncode, "CERTIFICATE_VERIFY_FAILED" in done.stderr) == (1, True)
-    assert "or --url https://..." in health(f"--url=http://localhost:{port}", secret).stderr
+    assert "--url https://..." in health(f"--url=http://localhost:{port}", secret).stderr
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     assert "is ready" in _once_ready(f"--url=https://localhost:{port}", secret)
 

@@ -150,7 +150,7 @@ def test_keys_change_under_load(demo_repository, serve, scene, tmp_path):
         until(lambda: ask(revoked) == 401)
         whole = file.read_bytes()
         file.write_bytes(whole[:-20])
-        until(lambda: "the keys from before hold on" in server.log.read_text())
+        until(lambda: "the previous keys stay valid" in server.log.read_text())
         file.unlink()
         until(lambda: "No such file" in server.log.read_text())
         assert ask(newest) == 200

@@ -66,7 +66,7 @@ def test_a_store_is_served_followed_lost_and_found_again(
 
     offline = serve(*POLL)
     assert version_of(offline, scene) == "2"
-    assert "what was pulled before is served" in offline.log.read_text()
+    assert "serving the models of the last pull" in offline.log.read_text()
 
     bucket.start_again()
     bucket.remove("plus")

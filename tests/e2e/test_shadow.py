@@ -201,7 +201,7 @@ def test_a_candidate_that_cannot_be_compared_says_why(server, http, version, rea
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
-        ({"version": LIVE}, 422, "answers already"),
+        ({"version": LIVE}, 422, "is current already"),
         ({"version": 9}, 404, "versions in its folder: 1, 2, 3, 4, 5, 6"),
         ({"version": 1, "share": 0}, 422, "share is 0; it must be greater than 0"),
         ({"verion": 1}, 422, "'verion' is not a key; did you mean 'version'?"),

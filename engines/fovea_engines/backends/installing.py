@@ -39,7 +39,7 @@ def install_extra(extra: str) -> str:
     fovea = distribution(NAME)
     requirements = _requirements(fovea, extra)
     if not requirements:
-        return f"there are no packages of it for {sys.platform} on {platform.machine()}"
+        return f"it has no packages for {sys.platform} on {platform.machine()}"
     return install(*(_find_source(fovea, extra) or requirements))
 
 

@@ -324,8 +324,8 @@ def _figure_rejection(
     what = name.replace(card.precision, card.precision.upper())
     if found is not None and found.output_error >= NO_NUMBER:
         return (
-            f"an output of the {what} engine is no finite number where the source model's is, or "
-            "of another shape"
+            f"an output of the {what} engine is NaN or infinite, or has another shape than the "
+            "source model's"
         )
     if name in card.accuracy:
         return _accuracy_rejection(card, name, what, max_drop)
@@ -334,27 +334,27 @@ def _figure_rejection(
     nothing = not found.detections and found.same_top is None and found.shared is None
     if card.precision == "int8" and card.family is not None and nothing:
         return (
-            f"the source model itself finds nothing on the {counted(found.images, 'image')} that "
-            "INT8 is judged on (--images, or those of --calibration): they show nothing that it "
-            "knows, or it was trained with another preprocessing"
+            f"the source model detects nothing on the {counted(found.images, 'image')} of the "
+            "INT8 check (--images, or --calibration): give images that show its classes, or check "
+            "--preprocess"
         )
     least = MIN_QUALITY.get(card.precision, 0.0)
     # FP16 may be measured on only three photographs, and one changed class among three has no
     # meaning.
     if card.precision == "int8" and found.same_top is not None and not found.same_top >= least:
         return (
-            f"{what} puts the source model's first class first on {found.same_top:.0%} of the "
-            f"images where {least:.0%} is asked for"
+            f"{what} agrees with the source model's best class on {found.same_top:.0%} of the "
+            f"images; the minimum is {least:.0%}"
         )
     if found.quality >= least:
         return None
     changed = "its outputs differ"
     if found.detections:
         whole = counted(found.detections, "detection")
-        changed = f"of {whole} it misses {found.missed}, and adds {found.extra}"
+        changed = f"of {whole}, {found.missed} are missed; {found.extra} are extra"
     return (
-        f"{what} agrees {found.quality:.3f} with the source model where {least:g} is asked for "
-        f"({changed})"
+        f"{what} has an agreement of {found.quality:.3f} with the source model; the minimum is "
+        f"{least:g} ({changed})"
     )
 
 

@@ -304,8 +304,8 @@ class _Chooser:
         if self._plan.goal == "latency" or not clear:
             return ""
         return (
-            f"a lone image is x{_ratio(its, own):.2f} as fast with {_name(other.choice)}: if "
-            "images come one at a time, build with --hint latency"
+            f"single images are x{_ratio(its, own):.2f} as fast with {_name(other.choice)}: if "
+            "your images come one at a time, build with --hint latency"
         )
 
     def _drop(self, choice: Choice, error: FoveaError, folder: Path | None = None) -> None:

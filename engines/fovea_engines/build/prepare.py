@@ -141,7 +141,7 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
             graph, compared = known, load(plan.source).proto
             add_batch(compared)
             outputs = graph_outputs(graph)
-            progress.note(f"{NO_BATCH}: those of the engine are {outputs_text(outputs)}")
+            progress.note(f"{NO_BATCH}: the engine's outputs are {outputs_text(outputs)}")
         given = None if plan.preprocess is None else trained
         preprocess, origin = choose_preprocess(
             head, inputs, metadata, observe, given, own, plan.preprocess_from
@@ -350,15 +350,14 @@ def _describe_doubt(plan: BuildPlan, head: Recognition) -> str:
 
 def _describe_double_resize(size: str) -> str:
     return (
-        f"the model resizes images itself: it now gets them at {size}, so its boxes differ from "
-        "those of its own program, which gives it images as they are. They are the same for "
-        "images of the size that --size HxW says, such as that of your camera"
+        f"the model resizes images itself, and now gets them at {size}, so its boxes differ "
+        "slightly from the original program's. Build with --size HxW of your camera to avoid this"
     )
 
 
 def _describe_nameless(classes: int, fault: str | None) -> str:
     usual = set_of(classes)
-    own = f"--labels {usual} if it was trained on those, else " if usual else ""
+    own = f"--labels {usual} if it was trained on that set, otherwise " if usual else ""
     return (
         f"{fault or 'the file names no classes'}, so they are called by number: {own}--labels FILE "
         f"has a line for each of {classes}"

@@ -141,9 +141,8 @@ def _make_halves(
         logits = _Logits(float(metadata.get("logit_scale", _SCALE)), bias)
         if "logit_scale" not in metadata:
             progress.note(
-                f"no logits say how scores are scaled, so they are a softmax of {_SCALE:g} times "
-                "the cosines, as CLIP's: logit_scale and logit_bias in the metadata of the "
-                "network of texts say otherwise"
+                f"the model has no logits, so scores are softmax({_SCALE:g} * cosine), as in "
+                "CLIP: logit_scale and logit_bias in the text encoder's metadata change this"
             )
     spec = WordsSpec(
         length,
@@ -156,7 +155,7 @@ def _make_halves(
     set_model_props(image, metadata_of(image) | {WORDS: spec.text})
     onnx.save(image, folder / "image.onnx")
     kind, usual = ("CLIP", _CLIP) if logits.bias is None else ("SigLIP", _SIGLIP)
-    origin = f"that of {kind}, as it is trained on images and texts"
+    origin = f"{kind}'s, because the model has a text encoder"
     return replace(
         plan,
         source=folder / "image.onnx",

@@ -189,7 +189,7 @@ def _origin(card: EngineCard, plan: BuildPlan) -> str:
     if (calibration := card.calibration_text) is not None:
         text, *remarks = calibration.splitlines()
         rows += [("calibration", text), *(("its images", remark) for remark in remarks)]
-    return "## What was built from what\n\n" + table(("", ""), rows)
+    return "## Source and build\n\n" + table(("", ""), rows)
 
 
 def _candidates(card: EngineCard) -> str:
@@ -258,9 +258,8 @@ def _sensitivity(card: EngineCard, ranking: Sequence[Sensitivity]) -> str:
         for one in ranking
     ]
     return (
-        "## Blocks by what they cost\n\n"
-        "Gain of agreement when this block alone stays in float, and what it was left in.\n\n"
-        + table(("block", "gain", "left in"), rows)
+        "## Blocks by accuracy cost\n\nGain of agreement if only this block stays float, and its "
+        "final precision.\n\n" + table(("block", "gain", "left in"), rows)
     )
 
 
@@ -269,14 +268,14 @@ def _worst(worst: Sequence[WorstImage], image: str | None) -> str:
         return ""
     header, explanation = (
         ["image", "lost"],
-        "Sorted by what is lost: 1 less the quality of each image.",
+        "Sorted by loss: 1 minus the quality of each image.",
     )
     rows = [[one.name, f"{one.lost:.3f}"] for one in worst]
     if worst[0].missed is not None:
         header += ["missed", "extra", "quality"]
         explanation = (
-            "Sorted by what is lost: half a detection for each that is missed or extra, and what "
-            "those that both find lack in overlap."
+            "Sorted by loss: half a detection for each missed or extra one, and 1 minus the "
+            "overlap for each shared one."
         )
         rows = [
             [*row, str(one.missed), str(one.extra), f"{one.quality:.3f}"]
@@ -286,9 +285,9 @@ def _worst(worst: Sequence[WorstImage], image: str | None) -> str:
     if image is None:
         return text
     return (
-        f"{text}\n\nThe first of them: on the left what the source model finds, on the right what "
-        "the engine finds. What both find is grey; what only one finds is in colour, framed in "
-        f"red.\n\n![The worst image with both sets of boxes]({image})"
+        f"{text}\n\nThe first image: on the left the source model's detections, on the right the "
+        "engine's. Shared detections are grey, the others coloured and framed in red.\n\n![The "
+        f"worst image with both sets of boxes]({image})"
     )
 
 

@@ -67,7 +67,7 @@ def _expect(model: onnx.ModelProto, name: str, known: Sequence[str]) -> None:
     node = next((node for node in model.graph.node if node.name == name), None)
     if node is not None and name not in known:
         made = " or ".join(node.output)
-        raise InvalidOption(f"{name!r} is a node and no tensor: say {made}, which it computes")
+        raise InvalidOption(f"{name!r} is a node, not a tensor: use its output {made}")
     expect(name, known, "tensor")
 
 
@@ -110,8 +110,8 @@ def _check_reach(part: onnx.ModelProto, own: Sequence[str]) -> None:
         name = next(name for name in own if name in missing)
         taker = next(node for node in part.graph.node if name in _list_inputs(node))
         raise InvalidOption(
-            f"what is kept depends on input {name!r} as well, by node {taker.name!r}: add --input "
-            f"{name}, or cut at a tensor through which everything goes"
+            f"the kept part also depends on input {name!r}, by node {taker.name!r}: add --input "
+            f"{name}, or cut at a tensor that all paths pass"
         )
     idle = given - read
     if idle and part.graph.node:  # without any node, the caller reports an empty cut

@@ -62,9 +62,11 @@ def set_batch(model: onnx.ModelProto, batch: int | None) -> Edited:
         result,
         f"batch: {names[0]} instead of {names[1]}",
         together=True,
-        advice="there the model joins what belongs to its rows, or has the batch as a constant "
-        "that cannot be changed safely; export it with the batch that you need, or cut before "
-        "that node with --output",
+        advice=(
+            "there the model mixes rows of the batch, or has the batch as a constant that cannot "
+            "be changed safely; export it with the batch size that you need, or cut before that "
+            "node with --output"
+        ),
     )
 
 

@@ -214,14 +214,15 @@ def _is_right(path: Path, column: str, word: str, found: Mapping[str, Judged]) -
         if word in own.names:
             return own.likely == {word}
         raise InvalidOption(
-            f"{path} has {word!r} in the column {column}, and the model has not, only "
-            f"{_join_names(own.names)}: call it as the model does, as --labels of a build can"
+            f"{path} has {word!r} in the column {column}, and the model only has "
+            f"{_join_names(own.names)}: use the model's names, or rename its classes with "
+            "--labels of a build"
         )
     if not any(column in each.names for each in found.values()):
         names = {name for each in found.values() for name in each.names}
         raise InvalidOption(
-            f"{path} has the column {column!r}, and the model has neither such an attribute, only "
-            f"{_join_names(found)}, nor such a class, only {_join_names(names)}"
+            f"{path} has the column {column!r}, which is neither an attribute of the model "
+            f"({_join_names(found)}) nor a class ({_join_names(names)})"
         )
     if word not in _PRESENT:
         raise InvalidOption(

@@ -123,8 +123,8 @@ def check_task(labelled: Labels, task: str) -> None:
     """
     if (wanted := _OF_TASK.get(task)) is None:
         raise InvalidOption(
-            f"the task of the model is {task}, and nothing measures its accuracy yet: there is "
-            f"something for {', '.join(_OF_TASK)}"
+            f"the task of the model is {task}, whose accuracy cannot be measured; the supported "
+            f"tasks are {', '.join(_OF_TASK)}"
         )
     if not isinstance(labelled, wanted):
         raise InvalidOption(

@@ -143,7 +143,7 @@ def choose_preprocess(
     if given is not None:
         spec = make_spec(given)
         left = [field for field in _DECISIVE if head.guessed and field not in given]
-        rest = f"; {', '.join(left)} of a guess: {head.guessed}" if left else ""
+        rest = f"; {', '.join(left)} guessed: {head.guessed}" if left else ""
         if not detects or spec == usual:
             return spec, f"{named_by}{rest}"
         has, more = count(spec), count(usual)
@@ -193,8 +193,7 @@ def _choose_preset(
         choices += f". It is none of the others: {less}"
     raise InvalidOption(
         f"preprocessing differs between models of the family {head.family} ({head.guessed}), and "
-        f"the images do not tell which this one was trained with: name {choices}. That of the "
-        f"family is: {usual.text}"
+        f"the sample images fit several: choose {choices}. The family's default is {usual.text}"
     )
 
 
@@ -258,8 +257,8 @@ def _find_swap(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> str | 
     if not what:
         return None
     return (
-        f"{share:.0%} of the area of the boxes lies in the padding around the images, and with "
-        f"{what} swapped next to nothing"
+        f"{share:.0%} of the box area lies in the padding around the images, and almost none with "
+        f"{what} swapped"
     )
 
 
@@ -305,8 +304,8 @@ def _find_order(
     if best <= max(_TOGETHER, read + _BETTER):
         return None
     return (
-        "on images that are mirrored and moved, the boxes are the mirrored and moved boxes by "
-        f"{read:.0%} of their area, and by {best:.0%} if their numbers are {what}"
+        "the boxes of mirrored and moved images overlap the mirrored and moved boxes by "
+        f"{read:.0%}, and by {best:.0%} if the columns are {what}"
     )
 
 
@@ -325,9 +324,9 @@ def _find_elsewhere(
     if follow >= _APART or sum(len(one) > 0 for one in found) < _IMAGES:
         return None
     return (
-        "on images that are mirrored and moved, the boxes are the mirrored and moved boxes by "
-        f"{follow:.0%} of their area, and those of trained detectors by over {_APART:.0%}: look "
-        "for a wrong scale, offset or anchor"
+        "the boxes of mirrored and moved images overlap the mirrored and moved boxes by "
+        f"{follow:.0%}; trained detectors reach over {_APART:.0%}: look for a wrong scale, offset "
+        "or anchor"
     )
 
 

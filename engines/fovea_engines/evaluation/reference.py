@@ -179,9 +179,9 @@ def read_samples(
         if (broken := unsound(want)) is not None:
             raise UnsupportedModel(
                 f"on {name} {broken} of the source model itself is NaN or infinite, with ONNX "
-                "Runtime and with OpenVINO, so that no engine can be compared with it: see that "
-                "--preprocess is as the model was trained, or export it again in float32; one "
-                "that means it so is served without a build, from a folder as Triton has it"
+                "Runtime and with OpenVINO, so no engine can be compared with it: check that "
+                "--preprocess matches the training, or export it again in float32; if NaN is "
+                "intended, serve the file without a build, as NAME/1/model.onnx"
             )
         yield Sample(name, row, want, ranked, replaced)
 

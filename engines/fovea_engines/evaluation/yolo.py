@@ -116,8 +116,8 @@ class DataYaml:
         """Pair the images of another directory with the labels of the directory in the file."""
         if len(entries) > 1 or entries[0].endswith(".txt"):
             raise InvalidOption(
-                f"{self.file} names more than a folder as `{split}`: leave --images out, or give "
-                "the folder of the labels as --data"
+                f"{self.file} lists more than one folder as `{split}`: leave --images out, or "
+                "give the folder of the labels as --data"
             )
         named = [labels_of(place) for place in self._places(entries[0])]
         labels = next(filter(Path.is_dir, named), named[0])

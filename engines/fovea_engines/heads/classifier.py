@@ -58,7 +58,7 @@ class Classifier(Head):
         if isinstance(count := signature.count_classes(output.shape[1]), str):
             return count
         if count == 1:
-            return "one number an image is no choice between classes"
+            return "one number per image is not a choice between classes"
         return Fit((output.name,), count, f"a number for each of {count} classes")
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
@@ -118,7 +118,7 @@ class ClassifierLogits(Classifier):
             return reason
         numbers = self._numbers(outputs, 0)
         if numbers.min() >= 0 and numbers.max() <= 1:
-            return f"they are no logits: all are from {numbers.min():.3g} to {numbers.max():.3g}"
+            return f"they are not logits: all are from {numbers.min():.3g} to {numbers.max():.3g}"
         return None
 
     @np.errstate(all="ignore")

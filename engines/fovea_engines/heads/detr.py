@@ -269,7 +269,7 @@ class RawUltralyticsRtDetr(UltralyticsRtDetr):
         if strength is not Strength.METADATA:
             if rows < _MIN_QUERIES:
                 few = "as many as it finds" if rows == -1 else rows
-                return f"it has {_MIN_QUERIES} queries at least, and the model {few}"
+                return f"it has at least {_MIN_QUERIES} queries, and the model has {few}"
             if (rows, columns) == signature.size:
                 return "the output has the size of the input, as a map has"
         why = f"queries of {counted(count, 'class')} as cx cy w h and probabilities"

@@ -51,8 +51,8 @@ class EmbeddingHead(Head):
         if signature.task is not None:
             return Fit(outputs, None, f"{why}, and the task is embed", Strength.METADATA)
         if named:
-            return Fit(outputs, None, f"{why}, and the name of a vector", Strength.NAMES)
-        unsure = "if its numbers are a vector to compare images by, say --head embedding"
+            return Fit(outputs, None, f"{why}, and the name of an embedding", Strength.NAMES)
+        unsure = "if it is an embedding, choose --head embedding"
         return Fit(outputs, None, why, Strength.RARE, unsure=unsure)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:

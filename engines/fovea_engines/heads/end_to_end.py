@@ -129,7 +129,9 @@ class ImageRows(Columns):
         """Return a reason if columns have another order or name images beyond the first."""
         images = outputs[self.outputs[0]][:, 0]
         if images.any():
-            return f"column 0 is no number of the only image: it is up to {images.max():.3g}"
+            return (
+                f"column 0 must be 0, the index of the only image: it is up to {images.max():.3g}"
+            )
         return super().contradiction(outputs)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
@@ -255,7 +257,7 @@ HEADS: tuple[type[Head], ...] = (
         box=3,
         order="image, class, score, x1 y1 x2 y2",
         by_name=True,
-        guessed="families differ that end in these rows, as YOLO and YOLOX do",
+        guessed="YOLO, YOLOX and other families with such rows differ",
         variants=("yolox",),
     ),
     AutoMlEfficientDet,

@@ -115,7 +115,7 @@ def no_logits(columns: Columns) -> str | None:
     values = np.asarray(columns, np.float32)
     values = values[np.isfinite(values)]
     if values.any() and values.min() >= 0 and values.max() <= 1:
-        return f"they are no logits: all are from {values.min():.3g} to {values.max():.3g}"
+        return f"they are not logits: all are from {values.min():.3g} to {values.max():.3g}"
     return None
 
 
@@ -124,7 +124,7 @@ def no_distances(columns: Columns) -> str | None:
     values = np.asarray(columns, np.float32)
     middle = np.median(values[np.isfinite(values)]) if np.isfinite(values).any() else 0
     if middle > _FAR:
-        return f"distances are in no strides: most are over {middle:.3g}"
+        return f"distances are not in strides: most are over {middle:.3g}"
     return None
 
 
@@ -133,7 +133,7 @@ def far_off(columns: Columns) -> str | None:
     values = np.asarray(columns, np.float32)
     values = np.abs(values[np.isfinite(values)])
     if len(values) and np.median(values) > 1:
-        return f"they are no places in cells: most are over {np.median(values):.3g}"
+        return f"they are not offsets in cells: most are over {np.median(values):.3g}"
     return None
 
 
@@ -180,7 +180,7 @@ def objectness_first(classes: Columns, first: int) -> str | None:
     """
     objectness, best = _medians(classes)
     if best > _SURE_OF_BACKGROUND and objectness < best / 100:
-        return f"column {first} is an objectness: most boxes are {best:.2g} sure of another column"
+        return f"column {first} is an objectness: most boxes have {best:.2g} in another column"
     return None
 
 
@@ -202,7 +202,7 @@ def unsure_beside_objectness(columns: Columns) -> str | None:
     """
     _, best = _medians(columns)
     if columns.shape[1] > 2 and best < _UNSURE_OF_BACKGROUND:
-        return f"classes are too unsure to stand beside an objectness: most are under {best:.2g}"
+        return f"class scores are too low for a model with objectness: most are under {best:.2g}"
     return None
 
 
@@ -221,7 +221,7 @@ def no_sizes(columns: Columns, first: int) -> str | None:
     wrong = (values < 0).any(axis=1)
     if wrong.sum() > _MAX_WRONG * len(values):
         low = f"{wrong.mean():.0%} of the boxes have one below 0"
-        return f"columns {first} and {first + 1} are no sizes: {low}"
+        return f"columns {first} and {first + 1} are not sizes: {low}"
     return None
 
 
@@ -232,7 +232,7 @@ def no_corners(boxes: Columns) -> str | None:
         ((values[:, 2] < values[:, 0]) | (values[:, 3] < values[:, 1])).mean() if len(values) else 0
     )
     if wrong > _MAX_WRONG:
-        return f"boxes are no corners: {wrong:.0%} have the second above or left of the first"
+        return f"boxes are not corners: {wrong:.0%} have x2 < x1 or y2 < y1"
     return None
 
 

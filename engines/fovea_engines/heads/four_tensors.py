@@ -43,7 +43,7 @@ class EfficientNms(Suppressed):
 
     family = "efficientnms"
     preprocess: ClassVar[Mapping[str, Any]] = {"unscale": "ratio"}
-    guessed = "families differ that end in these; most take RGB from 0 to 1, letterboxed"
+    guessed = "families with these outputs differ; most take letterboxed RGB from 0 to 1"
     variants = ("mean-std",)
 
     @classmethod

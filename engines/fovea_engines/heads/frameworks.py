@@ -94,7 +94,7 @@ class Torchvision(Suppressed):
         if len(signature.outputs) != 3:
             return OTHERS
         if signature.beside:
-            return f"torchvision's take no {signature.beside[0]} beside the image"
+            return f"torchvision's models have no input {signature.beside[0]}"
         by_kind = {(len(one.shape), one.dtype[:5]): one for one in signature.outputs}
         found = [by_kind.get(kind) for kind in ((2, "float"), (1, "float"), (1, "int64"))]
         boxes, scores, labels = found

@@ -61,7 +61,7 @@ def no_grid(boxes: int, size: tuple[int, int], per_cell: int) -> str | None:
     """Return a reason if no usual grid of (height, width) pixels has this number of boxes."""
     if any(per_cell * cells(size, strides) == boxes for strides in STRIDES):
         return None
-    return f"{boxes} boxes are those of no grid of {size[0]}x{size[1]}"
+    return f"no grid of {size[0]}x{size[1]} has {boxes} boxes"
 
 
 def off_cells(centres: Floats, size: tuple[int, int], per_cell: int) -> str | None:
@@ -86,9 +86,7 @@ def off_cells(centres: Floats, size: tuple[int, int], per_cell: int) -> str | No
     off = (np.abs(values - (places + 0.5) * steps) / steps).max(axis=1)
     middle = np.median(off[np.isfinite(off)]) if np.isfinite(off).any() else 0
     if middle > _FAR_FROM_CELL:
-        return (
-            f"boxes are far from the cells of the grid that find them: most by {middle:.2g} cells"
-        )
+        return f"most boxes are {middle:.2g} cells away from their grid cell"
     return None
 
 

@@ -42,7 +42,7 @@ def is_grey(image: TensorSpec) -> bool:
 
 def origin_of(image: TensorSpec, origin: str) -> str:
     """Return the origin of a model's preprocessing as text, with a note if the model takes grey."""
-    return f"{origin}; the network takes the grey of that RGB" if is_grey(image) else origin
+    return f"{origin}; the model takes the image in grey" if is_grey(image) else origin
 
 
 def factor_of(image: TensorSpec, other: TensorSpec) -> int | None:
@@ -102,10 +102,10 @@ def image_of(inputs: Sequence[TensorSpec]) -> TensorSpec:
         names = ", ".join(repr(spec.name) for spec in images) or "none"
         known = ", ".join(SIZE_INPUTS)
         raise UnsupportedModel(
-            f"{len(images)} inputs must be fed ({names}), and a build feeds one image (and fills "
-            f"in {known}, or the image enlarged): export the model with one input, name the "
-            "tokenizer.json of one that takes texts as well with --tokenizer, or serve the file "
-            "as it is, as NAME/1/model.onnx in a repository"
+            f"{len(images)} inputs need data ({names}), and a build supports one image input "
+            f"(besides {known}, and an enlarged image): export the model with one input, give "
+            "--tokenizer if the model takes texts, or serve its tensors: put the file into a "
+            "repository as NAME/1/model.onnx"
         )
     return images[0]
 

@@ -101,7 +101,11 @@ class Pictures(Head):
 
     def _check_brightness(self, outputs: Mapping[str, Array]) -> str | None:
         mean = float(outputs[self.outputs[0]].mean(dtype=np.float64))
-        return f"a photograph becomes black: its mean is {mean:.2g}" if mean < _DARK else None
+        return (
+            (f"a photograph becomes black: the output's mean is {mean:.2g}")
+            if mean < _DARK
+            else None
+        )
 
     def unsound(self, outputs: Mapping[str, Array], row: int) -> str | None:
         """Return the output if any number is NaN or infinite, as no pixel can be left out."""

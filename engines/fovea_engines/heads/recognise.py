@@ -111,7 +111,7 @@ def _choose_verdict(
         best = []
     if best and best[0].rank == Strength.ASKED:
         could = " or ".join(f"--head {one.family}" for one in best)
-        reason = f"{shown} can be of models of any kind: say {could} if it is of that"
+        reason = f"{shown} fits models of many kinds: choose {could} if that is right"
         if nearest := nearest_of(verdicts):
             reason += f"; the nearest others are {nearest}"
         return reject_all(reason, metadata, verdicts)

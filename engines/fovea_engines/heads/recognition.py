@@ -139,7 +139,7 @@ class Recognition:
     def guessed(self) -> str:
         """The reason why the preprocessing is a guess; "" if it is known."""
         if self.family is None:
-            guessed = "that of YOLO is taken, as no family is known"
+            guessed = "YOLO's, because the family is unknown"
         else:
             guessed = "" if self._known else FAMILIES[self.family].guessed
             guessed = guessed or (_RENAMED if self.renamed else "")
@@ -162,7 +162,7 @@ class Recognition:
     def preprocess_from(self) -> str:
         """The origin of the family's preprocessing, as text."""
         if self.guessed:
-            return f"a guess: {self.guessed}; --preprocess settles it"
+            return f"a guess: {self.guessed}; --preprocess replaces it"
         if self.own_fit is not None:
             return f"by the family {self.family}, and as its graph resizes images"
         return f"by the family {self.family}{', which the metadata names' if self._named else ''}"
@@ -209,7 +209,7 @@ def accept_family(
     rivals = [one for one in verdicts if one.fit is not None and one.fit.strength >= fit.strength]
     parts = [fit.why, *(f"not {one}" for one in _list_exclusions(rivals))]
     if verdict.unseen:
-        parts.append(f"{verdict.unseen}, so its numbers say nothing")
+        parts.append(f"{verdict.unseen}, so the outputs give no evidence")
     return Recognition(
         family=verdict.family,
         reason=f"{shown}: {'; '.join(parts)}",
@@ -232,7 +232,7 @@ def leave_open(
     families = tuple(one.family for one in best)
     unseen = next((one.unseen for one in best if one.unseen), "")
     why = f": {unseen}" if unseen else ""
-    reason = f"{shown} fits {join_names(families)}, and nothing tells which of them it is{why}"
+    reason = f"{shown} fits {join_names(families)}; the evidence does not decide between them{why}"
     return Recognition(
         None, reason, task_of(metadata), verdicts=verdicts, open=families, unseen=bool(unseen)
     )

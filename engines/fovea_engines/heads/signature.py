@@ -115,7 +115,7 @@ class Signature:
         if not boxes[0].dtype.startswith("float"):
             return f"{boxes[0].name} is of {boxes[0].dtype}, not float"
         if boxes[0].shape[1:] == self.size:
-            return f"{boxes[0].name} is as large as the input, as maps are"
+            return f"{boxes[0].name} has the size of the input, like a map"
         return boxes[0]
 
     def fit_grid(
@@ -156,7 +156,7 @@ class Signature:
             return "the number of classes is dynamic"
         count = columns - others
         if count < 1:
-            return f"{columns} numbers a box have room for no class"
+            return f"{columns} columns per box leave no column for a class"
         if self.num_labels not in (None, count):
             names = f"the metadata or --labels name {self.num_labels}"
             cure = f"--labels FILE with a line for each of {count} says them"

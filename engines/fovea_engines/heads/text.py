@@ -110,7 +110,7 @@ class Ctc(Head):
         "mean": (0.5, 0.5, 0.5),
         "std": (0.5, 0.5, 0.5),
     }
-    guessed = "PaddleOCR fits a line in at the left, in BGR, -1 to 1; others differ"
+    guessed = "PaddleOCR pads a line at the right, in BGR, -1 to 1; others differ"
     axis: ClassVar[int] = 2
     blank_last: ClassVar[bool] = False
     logits: ClassVar[bool] = False

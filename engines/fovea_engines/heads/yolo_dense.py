@@ -152,7 +152,7 @@ class DecodedYoloX(WithObjectness):
         if (rows[:, 4] == 1).all():
             return "column 4 is 1 for every box, as in YOLOv6"
         if (lowest := rows[:, 2:4].min(initial=0)) < 0:
-            return f"columns 2 and 3 are no sizes in pixels: the least is {lowest:.3g}"
+            return f"columns 2 and 3 are not sizes in pixels: the smallest is {lowest:.3g}"
         return super().contradiction(outputs)
 
 

@@ -126,7 +126,7 @@ class YoloFastestV2(Detector):
         why = f"{'; '.join(reasons)}; {counted(classes, 'class')}; COCO's anchors"
         unsure = None
         if classes != _COCO:
-            unsure = "a network of its own anchors, which the file does not tell"
+            unsure = "its anchors may differ, and the file does not have them"
         names = tuple(tensor.name for tensor in signature.outputs)
         # Many models have two such maps, so the fit is never stronger than SHAPE.
         return Fit(names, classes, why, min(*strengths, Strength.SHAPE), unsure=unsure)

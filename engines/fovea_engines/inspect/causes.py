@@ -130,7 +130,10 @@ def _sources(a: Network, b: Network, first: Comparison, names: Mapping[str, str]
     if set(want) == set(have):
         yield "its inputs come in another order"
     else:
-        yield f"it reads {', '.join(have)} in B, where A reads what is {', '.join(map(str, want))}"
+        yield (
+            f"it reads {', '.join(have)} in B; the counterparts of A's inputs are "
+            f"{', '.join(map(str, want))}"
+        )
 
 
 def _clipping(first: Comparison) -> list[str]:
@@ -147,10 +150,10 @@ def _clipping(first: Comparison) -> list[str]:
 
 def _unseen(first: Comparison) -> str:
     if first.a.op == INPUT:
-        return "it is what is fed, and one of them rounds it"
+        return "it is an input, and one model rounds it"
     return (
-        "how an engine computes it cannot be seen; where the other is the very ONNX file that it "
-        "was built from, its runtime computes it wrongly"
+        "the inside of an engine cannot be compared; if the other model is the ONNX file of its "
+        "build, the engine's runtime computes it wrongly"
     )
 
 
@@ -158,7 +161,7 @@ def _rounding(first: Comparison) -> str:
     same = "operator, attributes and constants are the same"
     if first.inputs_snr_db == inf:
         return f"{same}: it is computed in another precision, or its opset means another thing"
-    return f"{same}, so that it magnifies the error of its inputs"
+    return f"{same}, so it amplifies the error of its inputs"
 
 
 def _text(value: Any) -> str:

@@ -22,8 +22,8 @@ def verdict(diff: Diff) -> str:
     picks = next((one for one in diff.layers if one.state == "other picks"), None)
     if picks is not None:
         text += (
-            f" {title(picks.a)} picks other elements, as close scores do under rounding; what "
-            f"differs behind it ({counted(unjudged, 'tensor')}) was not judged."
+            f" {title(picks.a)} selects other elements, probably because rounding reorders close "
+            f"scores; {counted(unjudged, 'tensor')} after it were not compared."
         )
     return text
 
@@ -36,11 +36,11 @@ def _agreement(diff: Diff) -> str:
         nan = sum(one.figures.unknown for one in diff.layers if one.figures and one.a.is_output)
         values = f" ({counted(nan, 'value')} of outputs are NaN in both)" if nan else ""
         why += (
-            [f"{', '.join(unjudged)}, which A puts out, was not judged{values}"] if unjudged else []
+            [f"{', '.join(unjudged)}, an output of A, was not compared{values}"] if unjudged else []
         )
         return (
-            f"No tensor that was matched diverges, but {' and '.join(why)}: whether the models "
-            "agree is not known."
+            f"No tensor that was matched diverges, but {' and '.join(why)}: it is unknown whether "
+            "the models agree."
         )
     worst = min(diff.layers, key=lambda one: one.snr_db if one.state == "agrees" else inf)
     if not isfinite(worst.snr_db):

@@ -212,8 +212,8 @@ def diff(
         pairs = match(a.layers, b.layers)
     if all(a.layers[pair.a].op == INPUT for pair in pairs):
         raise InvalidOption(
-            f"no layer of {path_a} is like one of {path_b}, by name or by operator and shape: "
-            "give two models of the same network"
+            f"no layer of {path_a} matches a layer of {path_b}, by name or by operator and shape: "
+            "give two exports of the same model"
         )
     if threshold_db is None:
         threshold_db = default_threshold(a.precision, b.precision)

@@ -189,7 +189,7 @@ def _pair_inputs(a: DiffModel, b: DiffModel) -> list[tuple[TensorSpec, TensorSpe
     if len(a.inputs) != len(b.inputs):
         raise InvalidOption(
             f"{a.path} takes {counted(len(a.inputs), 'input')} and {b.path} {len(b.inputs)}: give "
-            "two files of the same network"
+            "two exports of the same model"
         )
     named = {spec.name: spec for spec in b.inputs}
     if all(spec.name in named for spec in a.inputs):

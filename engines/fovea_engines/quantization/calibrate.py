@@ -101,8 +101,8 @@ class Variety:
             )
         if len(self._scenes) < half:
             found.append(
-                f"only {len(self._scenes)} of {images} differ, and the others are copies or nearly "
-                "so: give more scenes, and of a video frames that are farther apart"
+                f"only {len(self._scenes)} of {images} are different, and the others are "
+                "near-duplicates: give more scenes, and frames of a video that are farther apart"
             )
         if self._enlarged > half and self._smallest is not None:
             width, height = self._smallest
@@ -113,8 +113,8 @@ class Variety:
             )
         if self._plain > half:
             found.append(
-                f"{self._plain} of {images} are mostly of one colour, as pages of text are: unless "
-                "the camera sees such, give what it sees"
+                f"{self._plain} of {images} are mostly of one colour, like pages of text: use "
+                "images from your camera"
             )
         return tuple(found)
 

@@ -227,7 +227,7 @@ def _unknown_number(number: object, place: tuple[int | str, ...]) -> str:
         if message.GetOptions().map_entry:
             message = message.fields_by_name["value"].message_type
     known = ", ".join(message.fields_by_name[enum].enum_type.values_by_name)
-    return f"{number} is no {enum} of {'.'.join(names)}: known are {known}"
+    return f"{number} is not a {enum} of {'.'.join(names)}: use one of {known}"
 
 
 def _json(value: Any, source: Any) -> Any:

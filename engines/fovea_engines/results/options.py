@@ -284,11 +284,11 @@ def choose_task(options: PredictOptions, task: str) -> str:
 
 def _suggest_instead(option: str, task: str) -> str:
     if task in _RANKED and option in ("conf", "max_det"):
-        return "; top_k says how many classes are answered"
+        return "; top_k limits the number of classes"
     if task == "embed" and option in ("classes", "top_k"):
-        return "; a model of images and words classifies by labels=a cat,a dog (--texts)"
+        return "; a model such as CLIP classifies by labels=a cat,a dog (--texts)"
     if option == "labels":
-        return "; models of images and words, such as CLIP, take it"
+        return "; only models such as CLIP take it"
     return ""
 
 

@@ -90,7 +90,7 @@ class TaskResult(ABC):
         try:
             return type(self)(*arrays)
         except TypeError as error:
-            raise ValueError(f"{len(arrays)} arrays make no {type(self).__name__}") from error
+            raise ValueError(f"{len(arrays)} arrays do not fit {type(self).__name__}") from error
 
     def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
         """Return the lines of text that a drawing lists, each with the index of its colour."""

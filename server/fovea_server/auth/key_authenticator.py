@@ -156,11 +156,11 @@ class KeyAuthenticator:
             except Exception as error:  # noqa: BLE001
                 if reported != str(error):
                     reported = str(error)
-                    log.error("the keys from before hold on, as %s is wrong: %s", file, error)
+                    log.error("%s is invalid, and the previous keys stay valid: %s", file, error)
                 continue
             self._share()
             self._stamp, reported = stamp, ""
-            log.info("%s of %s hold from now on", counted(len(self._principals), "key"), file)
+            log.info("loaded %s of %s", counted(len(self._principals), "key"), file)
 
 
 def _stamp_of(file: Path) -> tuple[int, ...]:

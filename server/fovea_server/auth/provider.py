@@ -95,7 +95,7 @@ class Provider:
             found = self._principal(claims)
         # Signed claims may have any type.
         except (jwt.PyJWTError, TypeError, ValueError, OverflowError) as error:
-            raise Unauthenticated(f"this token does not hold: {error}") from None
+            raise Unauthenticated(f"invalid token: {error}") from None
         if len(self._principals) >= _MAX_TOKENS:
             self._principals.clear()
         self._principals[digest] = found

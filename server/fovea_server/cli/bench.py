@@ -114,7 +114,7 @@ def bench(
         _load_option(
             metavar="SECONDS",
             min=0.1,
-            help="Length of each level; a p99 takes 100 answers, a steady one 1000.",
+            help="Length of each level; a p99 needs 100 responses, a stable p99 1000.",
         ),
     ] = 10.0,
     warmup: Annotated[

@@ -384,10 +384,12 @@ def _refer(
             undo = ", ".join(
                 f"`{each.undo}{where}`" for each in stages if each.undo and not each.same
             )
+            mending = "check pipeline.toml and the models of the stages that differ"
+            if undo:
+                mending = f"{undo} restores the earlier version"
             now += (
-                f"; the answers have changed since. If they should, make it again: `{again}`. If "
-                f"not, {undo or 'look at pipeline.toml and the models of the stages that differ'}"
-                f"{undo and ' lets the version of then answer again'}."
+                "; the results have changed since. If that is intended, record them again: "
+                f"`{again}`. If not, {mending}."
             )
         typer.echo(now)
     if not same:

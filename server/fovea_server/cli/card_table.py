@@ -49,7 +49,7 @@ def agreement_table(stages: Iterable[StageAgreement]) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
-        caption="objects: of the reference; of a later stage, those that it saw then and now",
+        caption="objects: in the reference; later stages count objects seen in both runs",
         caption_justify="left",
     )
     for column in ("stage", "engine", "objects", "agreement", "differs most"):

@@ -53,7 +53,7 @@ def diff(
         str,
         typer.Argument(
             metavar="B",
-            help="The model to compare with it, likewise.",
+            help="The model to compare with A, in the same forms.",
             autocompletion=model_names,
         ),
     ],

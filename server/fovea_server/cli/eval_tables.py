@@ -103,8 +103,8 @@ def show(report: EvalReport) -> None:
     console.print(Text(title, style="bold"))
     if report.split == "train":
         console.print(
-            "The labels name no split but train: a model that was trained on these images finds "
-            "them better than others",
+            "The labels only have the split train: if the model was trained on these images, its "
+            "accuracy on new images is lower",
             soft_wrap=True,
         )
     if report.chosen.note:

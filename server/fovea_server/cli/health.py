@@ -227,8 +227,8 @@ def _make_unverified_context() -> ssl.SSLContext:
 def _failure(error: Exception) -> str:
     if isinstance(error, http.client.BadStatusLine):
         return (
-            f"what came back is not HTTP ({str(error)[:16]!r}); if it speaks TLS, give "
-            "--http-server-cert and --http-server-key, as to `fovea serve`, or --url https://..."
+            f"the response is not HTTP ({str(error)[:16]!r}); if the server uses TLS, give --url "
+            "https://..., or the --http-server-cert and --http-server-key of `fovea serve`"
         )
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 

@@ -191,9 +191,11 @@ PreprocessOption = Annotated[
     str | None,
     model_option(
         metavar="NAME|FILE.json",
-        help=f"How images were prepared in training: {', '.join(PRESETS)}; family, as its family "
-        f"has it; a change of that: {', '.join(list(VARIANTS)[1:])}; or a file with fields of the "
-        "card's preprocess (with scale, mean and std are 0 and 1 unless it has them).",
+        help=(
+            f"How images were prepared in training: {', '.join(PRESETS)}; a variant of the "
+            f"family's: {', '.join(list(VARIANTS)[1:])}; or a JSON file with fields of the card's "
+            "preprocess."
+        ),
         show_default="family",
         autocompletion=lambda: list(NAMES),
     ),

@@ -54,7 +54,8 @@ class ServedModelClient(Closing):
             return kind.model_validate_json(content)
         except ValidationError:
             raise Unavailable(
-                f"{self._url} does not answer as a server of this Fovea does: {content[:200]!r}"
+                f"{self._url} returned an unexpected response (is its version of Fovea "
+                f"different?): {content[:200]!r}"
             ) from None
 
     def fetch(self, path: str, method: str = "GET", body: Any = None) -> bytes:
@@ -76,7 +77,7 @@ class ServedModelClient(Closing):
         try:
             message = str(answer.json()["error"]["message"])
         except (ValueError, LookupError, TypeError):
-            raise Unavailable(f"{self._url} answers {status}: is it of Fovea?") from None
+            raise Unavailable(f"{self._url} returned {status}: is it a Fovea server?") from None
         kinds: dict[int, type[FoveaError]] = {404: NotFound, 422: InvalidOption}
         usual = InvalidRequest if status < httpx.codes.INTERNAL_SERVER_ERROR else Unavailable
         raise kinds.get(status, usual)(message)

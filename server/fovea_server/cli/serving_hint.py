@@ -41,7 +41,9 @@ def serving_notes(
             yield f"Version {current} was promoted and stays current, for requests that name none."
             yield f"To change that: fovea promote {name} {version}"
         yield _RUNNING
-        there = "" if card.judge is None else ", where such a GPU is: here it will not be ready"
+        there = (
+            "" if card.judge is None else " on a machine with this GPU; here it will not be ready"
+        )
         yield f"Serve it: {command}{there}"
         return
     if not served:
@@ -49,12 +51,15 @@ def serving_notes(
         return
     other = _engine(repository, name, served[-1])
     if read_config(config).version_policy is None:
-        yield f"Version {version} is not served. {other} is, as the newest."
+        yield f"Version {version} is not served. {other} is newer."
         yield f"To serve version {version}: fovea promote {name} {version}"
     else:
         policy = f"version_policy {{ specific {{ versions: [ {version} ] }} }}"
         yield f"Version {version} is not served. {other} is, by the version_policy in {config}."
-        yield f"To serve version {version}, write there: {policy}. Without one the newest is."
+        yield (
+            f"To serve version {version}, write there: {policy}. Without a version_policy, the "
+            "newest version is served."
+        )
 
 
 def _compare_accuracy(repository: ModelRepository, card: EngineCard, version: int) -> str:

@@ -38,7 +38,11 @@ def shadow(
     model: NameArgument,
     version: Annotated[
         int | None,
-        typer.Argument(metavar="[VERSION]", min=1, help="The candidate; without: the one there."),
+        typer.Argument(
+            metavar="[VERSION]",
+            min=1,
+            help=("Candidate version; default: the running shadow test."),
+        ),
     ] = None,
     url: ServerOption = SERVER,
     share: Annotated[
@@ -49,7 +53,10 @@ def shadow(
         str | None,
         typer.Option(
             metavar="PERCENT",
-            help="It ends once the disagreement is surely less, or more: 2%. More: exit status 1.",
+            help=(
+                "Stop when the disagreement is clearly below or above this: 2%. Above: exit "
+                "status 1."
+            ),
         ),
     ] = None,
     out: Annotated[

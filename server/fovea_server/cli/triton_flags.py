@@ -10,9 +10,9 @@ import typer
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.settings import flag
 
-_BUILT_IN = "what runs models is built in"
-_MEMORY = "memory is taken as it is needed"
-_MEASURED = "what the machine has is measured"
+_BUILT_IN = "backends are built in"
+_MEMORY = "memory is allocated on demand"
+_MEASURED = "hardware metrics are always on"
 _KEEPALIVE = "gRPC's own limits hold"
 _CLOUD = "there is no such endpoint"
 
@@ -35,9 +35,9 @@ WITHOUT_EFFECT = {
     "host_policy": "use --threads, or numactl",
     "http_thread_count": "one event loop serves HTTP",
     "metrics_config": "the metrics are always the same",
-    "min_supported_compute_capability": "engines say themselves what they run on",
+    "min_supported_compute_capability": "engines record the GPUs that they run on",
     "model_load_gpu_limit": "a model that does not fit fails to load",
-    "model_load_retry_count": "a model that fails is loaded again when it is asked for",
+    "model_load_retry_count": "request the load again",
     "pinned_memory_pool_byte_size": _MEMORY,
     "rate_limit_resource": "there is no rate limiter",
     "repoagent_directory": _BUILT_IN,

@@ -39,9 +39,9 @@ def notes(
         return
     if not best.within(search.limit_ms):
         yield (
-            f"No setting surely answers 99 of 100 within {search.limit_ms:g} ms, so nothing "
-            "changes. Allow more time or fewer --clients, build the model with --precision auto, "
-            "or use a smaller model or a faster machine."
+            f"No setting kept the p99 within {search.limit_ms:g} ms, so nothing changes. Allow "
+            "more time or fewer --clients, build the model with --precision auto, or use a "
+            "smaller model or a faster machine."
         )
         return
     if now.rate and best.setting != now.setting:

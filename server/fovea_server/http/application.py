@@ -89,13 +89,12 @@ def create_api(app: App) -> FastAPI:
         summary="Image in, boxes out.",
         description=(
             "Send an image as the body: `curl --data-binary @bus.jpg "
-            "http://127.0.0.1:8000/v1/models/yolov8n/predict`. This address also takes forms and "
-            "JSON, and draws, as Content-Type and Accept say. Clients are generated from "
-            "`/openapi.json`, where each of these is an operation of its own.\n\n"
-            "The [v2 protocol](https://github.com/kserve/open-inference-protocol) with "
-            "[Triton's extensions]"
-            "(https://github.com/triton-inference-server/server/tree/main/docs/protocol) is served "
-            "beside it, at `/v2`."
+            "http://127.0.0.1:8000/v1/models/yolov8n/predict`. The route also accepts forms and "
+            "JSON (Content-Type), and returns drawn images (Accept). In `/openapi.json`, from "
+            "which clients are generated, each of these is a separate operation.\n\nThe [v2 "
+            "protocol](https://github.com/kserve/open-inference-protocol) with [Triton's "
+            "extensions](https://github.com/triton-inference-server/server/tree/main/docs/protocol)"
+            " is served at `/v2`."
         ),
         version=version("fovea-serve"),
         openapi_tags=[

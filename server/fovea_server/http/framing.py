@@ -206,8 +206,8 @@ class Framing:
         head = Head(data)
         if head.is_socket and self.waiting:
             raise InvalidRequest(
-                "bytes came right behind the request for a WebSocket: send them once it is "
-                "accepted (101)"
+                "data followed the WebSocket request before it was accepted: wait for the "
+                "response 101"
             )
         self._is_last = head.is_socket or not head.keeps
         self._left, self._tiny_chunks = head.size, 0

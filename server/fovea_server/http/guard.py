@@ -64,8 +64,8 @@ class Guard:
         host = headers.get(b"host", b"")
         if not self._is_ours(host):
             return ForeignRequest(
-                f"this server does not go by the name {_quote(host)}: ask it by its address, or "
-                "start it with --allowed-host NAME, which may be repeated"
+                f"unknown Host {_quote(host)}: use the server's IP address, or start it with "
+                "--allowed-host NAME, which may be repeated"
             )
         if method in _SAFE:
             return None

@@ -77,8 +77,8 @@ def check_task(model: ServedModel, tasks: tuple[str, ...]) -> None:
     """Raise InvalidRequest if a ready model has a task that the API cannot express."""
     if model.state is State.READY and model.task not in tasks:
         raise InvalidRequest(
-            f"the task of model '{model.name}' is {model.task}, and this API has answers for "
-            f"{', '.join(tasks)}: ask POST /v1/models/{model.name}/predict"
+            f"the task of model '{model.name}' is {model.task}, and this API supports "
+            f"{', '.join(tasks)}: use POST /v1/models/{model.name}/predict"
         )
 
 

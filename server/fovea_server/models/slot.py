@@ -175,8 +175,8 @@ class ModelSlot:
         if self.promoted is None or self.promoted in self.versions:
             return None
         return (
-            f"version {self.promoted} was promoted, and its folder is gone, so the newest answers: "
-            "put it back, or promote another"
+            f"version {self.promoted} was promoted, and its folder is gone, so the newest version "
+            "is current: restore the folder, or promote another version"
         )
 
     def load(self, source: Source) -> str:

@@ -114,8 +114,8 @@ class Repositories:
             if _is_model(root):
                 return f"{root.name} is a model's folder: serve its parent, or give --model-name"
             if file := min(root.glob("[!.]*.onnx"), default=None):
-                return f"{file.name} lies there: `fovea build` makes an engine of it"
-        return "make one with `fovea build`, then start again"
+                return f"{file.name} is an ONNX file: build an engine of it with `fovea build`"
+        return "create one with `fovea build`, then start again"
 
     def folder(self, name: str) -> Path:
         """Find the directory of a model, which need not exist; raise InvalidModel if two exist."""

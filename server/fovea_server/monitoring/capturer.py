@@ -197,7 +197,7 @@ class Capture(Feature):
         if isinstance(result, FoveaError):
             raise result
         if not isinstance(result.found, Detections):
-            raise InferenceFailed(f"blur = '{blur}' in fovea.toml is no model of objects")
+            raise InferenceFailed(f"blur = '{blur}' in fovea.toml does not detect objects")
         pixels = record.upright().copy()
         for box in result.found.boxes:
             _coarsen(pixels, box)

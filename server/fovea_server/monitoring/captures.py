@@ -267,7 +267,7 @@ class CaptureStore:
         """
         there = next(each for each in (self.folder, *self.folder.parents) if each.exists())
         if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-            raise OSError(f"{there} is no folder that this user may write to")
+            raise OSError(f"{there} is not a folder that this user may write to")
         self._kept = sorted(captures(self.folder), key=lambda each: each.folder.name)
         self.bytes = sum(each.size for each in self._kept)
         self._until_look = int(self._most * _LOOK_AGAIN)

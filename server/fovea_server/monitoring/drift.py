@@ -96,8 +96,10 @@ class DriftQuantity(BaseModel):
 
     quantity: str = Field(description="scores, classes, sizes, objects or brightness")
     distance: float | None = Field(
-        description="population stability index, less what chance explains: from .25 on the images "
-        "are others; null with fewer than 20 images"
+        description=(
+            "population stability index minus the part explained by chance; .25 or more means "
+            "drift; null with fewer than 20 images"
+        )
     )
     images: int = Field(description="live images that have it")
     bins: list[DriftBin]
@@ -110,8 +112,8 @@ class DriftReport(BaseModel):
 
     model: str
     version: str
-    window: int = Field(description="most live images that are compared, the last ones")
-    left_out: int = Field(description="images with options by which less, or other, is found")
+    window: int = Field(description="largest number of live images that are compared, the newest")
+    left_out: int = Field(description="images whose request options change the results")
     images: int = Field(description="number of the images of the build")
     images_from: str = Field(description="name of their folder")
     quantities: list[DriftQuantity]

@@ -269,7 +269,7 @@ def _ask_first(labelled: Labels, ask: Ask) -> tuple[str, Ask]:
 def _get_found(kind: type[Found], result: Result) -> Found:
     """Return what was found; raise InvalidResult if the response does not fit its task."""
     if not isinstance(result.found, kind):
-        raise InvalidResult(f"an answer lacks {kind.field}, which its task has: ask a Fovea server")
+        raise InvalidResult(f"the response has no {kind.field}: is it from a Fovea server?")
     return result.found
 
 
@@ -306,8 +306,8 @@ def _check_known(labelled: Labels, measured: MeasuredAnswers, heard: set[str]) -
     numbered = isinstance(labelled, ClassMaps) and labelled.names is None
     if not numbered and heard.isdisjoint(measured.accuracy.per_class):
         raise InvalidOption(
-            f"{labelled.path}: none of its classes is among those of the answers, which are "
-            f"{', '.join(sorted(heard)[:_SHOWN])}: name the classes as the model does"
+            f"{labelled.path}: the model returns none of its classes, but "
+            f"{', '.join(sorted(heard)[:_SHOWN])}: use the model's class names"
         )
     return measured
 

@@ -54,8 +54,8 @@ def choose_codec(wanted: CodecName) -> str:
         return there[0]
     if wanted not in there:
         raise InvalidOption(
-            f"--codec {wanted} takes PyAV with an encoder of it ({install_extra('streams')}); "
-            f"without it there are {' and '.join(there)}"
+            f"--codec {wanted} needs PyAV with this encoder ({install_extra('streams')}); "
+            f"available are {' and '.join(there)}"
         )
     return wanted
 

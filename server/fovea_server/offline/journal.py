@@ -103,8 +103,8 @@ class Journal(Closing):
             if before.get(name) != value:
                 raise InvalidOption(
                     f"--resume cannot go on in {self._run.parent}: {name} was "
-                    f"{_text(before.get(name))}, and now is {_text(value)}: give what was, or "
-                    "begin anew in another --out"
+                    f"{_text(before.get(name))}, and now is {_text(value)}: use the former value, "
+                    "or start again in another --out"
                 )
 
     def _write_run(self, *, complete: bool) -> None:
@@ -160,7 +160,7 @@ class Journal(Closing):
                     raise InvalidOption(
                         f"--resume cannot go on: image {number} was {file}, and now "
                         f"{'there is none' if source is None else f'it is {source.file}'}; give "
-                        "the same images, or begin anew in another --out"
+                        "the same images, or start again in another --out"
                     )
                 yield Entry(source, value.get("frame"), result, stamp)
 

@@ -294,7 +294,10 @@ class Pipeline(BaseModel):
                     f"{min(extra)}, or from"
                 )
             if stage.turn and not chained:
-                return f"turn of stage {stage.title!r} needs from: the stage whose class says so"
+                return (
+                    f"turn of stage {stage.title!r} needs `from`: the stage that classifies the "
+                    "rotation"
+                )
             seen.append(stage.title)
         return None
 

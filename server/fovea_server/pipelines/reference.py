@@ -37,7 +37,7 @@ def reference_path(folder: Path) -> Path:
     path = folder / REFERENCE_FILE
     # Reading a named pipe could block forever.
     if path.exists() and not path.is_file():
-        raise InvalidModel(f"{path} is no file: move it away")
+        raise InvalidModel(f"{path} is not a file: move it away")
     return path
 
 

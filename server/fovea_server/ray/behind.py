@@ -17,7 +17,7 @@ TOKEN = "fovea-token"
 CLIENT = "fovea-client"
 """Header with the IP address of the front's client."""
 
-_STRANGER = "only the fronts of this cluster may ask a replica: ask one of them"
+_STRANGER = "replicas accept requests of this cluster's fronts only: send the request to a front"
 
 
 class BehindFront:

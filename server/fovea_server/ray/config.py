@@ -40,7 +40,7 @@ _REFUSED = {
     "model_control_mode": "replicas follow the repository, as in poll mode",
     "load_model": _OF_REPLICAS,
     "exit_on_error": "a replica whose model cannot be loaded never starts",
-    "threads": "`cpus` of the model says how many cores its replicas use",
+    "threads": "set `cpus` of the model instead",
     "allow_http": "the fronts of the nodes serve HTTP",
     "api": "requests of these APIs name their model in too many ways to be routed",
     "label_studio": "requests of these APIs name their model in too many ways to be routed",

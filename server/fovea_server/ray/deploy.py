@@ -21,7 +21,7 @@ from fovea_server.ray.faults import lasting_failures
 from fovea_server.ray.policy import alive_nodes
 from fovea_server.settings import Settings
 
-_TOKEN = "A cluster with tokens takes RAY_AUTH_MODE=token and its token here, too"
+_TOKEN = "If the cluster uses tokens, set RAY_AUTH_MODE=token and the token here, too"
 _CONNECT_S = 5.0
 _LOOK_S = 0.5
 # Number of checks without progress after which a hint is shown, and after which the wait ends.

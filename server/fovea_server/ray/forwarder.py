@@ -138,8 +138,8 @@ class Forwarder:
             while (link := self._nearest()) is None:
                 if self.fault:
                     raise ModelNotReady(
-                        f"model '{self.name}': its replicas do not start: {self.fault}; once that "
-                        "is mended, `fovea ray deploy` starts them"
+                        f"model '{self.name}': its replicas do not start: {self.fault}; fix this, "
+                        "then run `fovea ray deploy`"
                     )
                 if self._waking is None or self._waking.done():
                     self._waking = asyncio.create_task(self._wake())

@@ -76,7 +76,7 @@ class Promotion(Rollback):
         None, description="of a canary: its p99 may be longer by this part of the current version's"
     )
     max_disagreement: float | Absent = Field(
-        None, description="of a canary: part of the images that may have other results"
+        None, description="largest share of images with other results (canary)"
     )
 
     def plan(self) -> CanaryPlan | None:
@@ -119,7 +119,7 @@ class CanaryFigures(BaseModel):
         description="when it becomes current, or goes back if it fails or still waits for something"
     )
     waits_for: str | Absent = Field(
-        None, description="what it must see until then; absent once it has seen enough"
+        None, description="responses that the canary still needs to pass; absent if it has enough"
     )
     answered: int
     failed: int

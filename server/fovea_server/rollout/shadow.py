@@ -231,7 +231,7 @@ class Shadow:
         if code < 0:
             with_what = signal.Signals(-code).name
             if -code == signal.SIGKILL:
-                with_what += ", as where memory runs out"
+                with_what += " (out of memory?)"
         return f"the process of version {self.request.version} ended with {with_what}: see the log"
 
     def _end(self, state: State, reason: str) -> None:

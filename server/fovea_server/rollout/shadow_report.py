@@ -174,18 +174,20 @@ class ShadowRequest(BaseModel):
         None,
         gt=0,
         lt=1,
-        description="it ends sooner, once the disagreement is surely less than this, or more",
+        description="stop early when the disagreement is clearly below or above this",
     )
 
 
 class ShadowFigures(BaseModel):
     """The comparison of a group of objects; for a classifier, of images."""
 
-    objects: int = Field(description="that the live version finds")
-    missed: int = Field(description="of them, those that the candidate does not find")
-    extra: int = Field(description="that the candidate alone finds")
-    overlap: float | None = Field(description="mean of those that both find; null: none")
-    score_drift: float | None = Field(description="mean change of their scores; null: none")
+    objects: int = Field(description="objects that the live version finds")
+    missed: int = Field(description="live objects that the candidate misses")
+    extra: int = Field(description="objects that only the candidate finds")
+    overlap: float | None = Field(description="mean overlap of objects that both find; null: none")
+    score_drift: float | None = Field(
+        description=("mean change of the scores of these objects; null: none")
+    )
 
 
 class ClassChange(BaseModel):
@@ -209,12 +211,14 @@ class ShadowWorst(BaseModel):
 class ShadowReport(BaseModel):
     """The comparison of both versions so far."""
 
-    images: int = Field(description="that both versions have answered")
+    images: int = Field(description="images that both versions have answered")
     disagreement: float | None = Field(
-        description="share of objects, or of images of a classifier, that differ; of other tasks "
-        "how far results differ, 0 to 1; null where there was nothing to compare"
+        description=(
+            "share of objects, or of images of a classifier, that differ; for other tasks the "
+            "difference of results, 0 to 1; null if there was nothing to compare"
+        )
     )
-    interval: list[float] | None = Field(description="its ends, of 95 % confidence")
+    interval: list[float] | None = Field(description="limits of the 95 % confidence interval")
     overlap_of: str = Field(description='"IoU", "mask IoU", "OKS", ...; empty: no objects')
     shared: float | None = Field(
         None, description="mean likeness, of tasks without objects and classes"

@@ -191,7 +191,7 @@ class Shadows(Feature):
                 "diff` compares two models layer by layer"
             )
         if version == model.version:
-            raise InvalidOption(f"version {version} of '{name}' answers already: name another one")
+            raise InvalidOption(f"version {version} of '{name}' is current already: choose another")
         folder = model.folder.parent
         there = ModelRepository(folder.parent).versions(folder.name)
         if version not in there:

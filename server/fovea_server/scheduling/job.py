@@ -121,7 +121,7 @@ class Job:
             return InvalidRequest(f"the request has {counted(count, 'image')} and {text}; split it")
         if request.options.tile is None:
             return InvalidRequest(
-                f"a row of the picture is {counted(count, 'tile')}, and {text}: send a smaller one"
+                f"a row of the image has {counted(count, 'tile')}, and {text}: send a smaller image"
             )
         return InvalidOption(
             f"tile={request.options.tile} cuts the image into {counted(count, 'tile')}, and "

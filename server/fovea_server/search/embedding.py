@@ -123,7 +123,7 @@ class Texts(Feature):
     def families(self) -> Iterable[Family]:
         """Return how many text embeddings came from the cache, and how many were computed."""
         family = Family(
-            "fovea_texts_total", "counter", "texts of requests, by where their vector was"
+            "fovea_texts_total", "counter", "texts of requests, by cache hit or computation"
         )
         for model in self._models:
             engine = model.engine

@@ -102,7 +102,7 @@ _PARAMETERS = [
         "in": "query",
         "required": False,
         "schema": {"type": "boolean"},
-        "description": "answer the pictures of matches, too, where the index has them",
+        "description": "include the thumbnails of matches, if the index has them",
     },
 ]
 _TEXT = {

@@ -93,9 +93,9 @@ class Thumbnails:
         lengths = np.diff(made.ends, prepend=0)
         last = made.ends[-1] if len(ends) else 0
         if files.dtype != np.uint8 or len(ends) != number or last != len(files):
-            raise ValueError(f"its thumbnails are not those of {number} images")
+            raise ValueError(f"its thumbnails do not fit {number} images")
         if (lengths < 0).any():
-            raise ValueError("its thumbnails have no order")
+            raise ValueError("the offsets of its thumbnails decrease")
         return made
 
     def __getitem__(self, at: int) -> bytes:

@@ -98,9 +98,9 @@ class MirrorFollower:
         """Log a failure once, and serve the models of an earlier pull."""
         kept = self.mirror.has_models
         if not self.fault:
-            again = f"; it is tried again every {self._every_s:g} s"
+            again = f"; the server tries again every {self._every_s:g} s"
             log.warning(
-                "%s: what was pulled before is served%s" if kept else "%s%s",
+                "%s: serving the models of the last pull%s" if kept else "%s%s",
                 error,
                 again if self._polls or not kept else "; --model-control-mode=poll tries again",
             )

@@ -82,11 +82,11 @@ class Sending(BaseModel):
     """The state of a receiver of events."""
 
     sent: int = Field(description="events that it has taken since the stream began")
-    waiting: int = Field(description="events that it has not taken yet")
-    missed: int = Field(description="events that were forgotten before it was back")
-    refused: int = Field(description="events that it refused again and again, and were given up")
-    refusal: str = Field(description="the last of these, and why; empty if there are none")
-    reason: str = Field(description="why they wait; empty where all is well")
+    waiting: int = Field(description="events that are not delivered yet")
+    missed: int = Field(description="events that were dropped while the receiver was down")
+    refused: int = Field(description="events that were dropped after repeated rejections")
+    refusal: str = Field(description="the last dropped event, and the reason; empty without one")
+    reason: str = Field(description="the reason for the wait; empty without one")
 
 
 class StreamStatus(StreamSettings):
@@ -96,15 +96,17 @@ class StreamStatus(StreamSettings):
 
     webhook: str | Absent = Field(None, description="host and port of the receiver")
     mqtt: str | Absent = Field(None, description="host and port of the broker")
-    of_file: bool = Field(description="it is of streams.toml, and is changed there")
+    of_file: bool = Field(description="true if streams.toml defines the stream: change it there")
     state: Literal["connecting", "live", "waiting", "refused", "stopped", "ended", "failed"]
-    reason: str = Field(description="why it does not run as it is set; empty where all is well")
-    rate: float = Field(description="answers a second")
+    reason: str = Field(description="the reason for a problem; empty without one")
+    rate: float = Field(description="responses a second")
     age_ms: float | None = Field(
         description="from capture to answer, of the newest frame; null after the end of a file"
     )
     objects: int = Field(description="on the newest frame")
-    tracked: int | Absent = Field(None, description="with track: objects of these with an id")
+    tracked: int | Absent = Field(
+        None, description=("with track: number of these objects with a track id")
+    )
     frames: FrameCounts
     reconnects: int
     counts: dict[str, dict[str, int]] | Absent = Field(

@@ -217,7 +217,7 @@ def _event_routes(logs: EventLogs) -> APIRouter:
         "",
         **described_bytes(
             "stream_events",
-            "events, each with its number; as lines of JSON where Accept says so",
+            "events, each with its number; JSON lines if Accept is application/x-ndjson",
             "text/event-stream",
             "application/x-ndjson",
             after="number of the last event that you have, as Last-Event-ID, or -50 for the last "

@@ -35,7 +35,7 @@ class ImageSides:
     step: int
 
     def __str__(self) -> str:
-        return f"multiples of {self.step}, from {self.step} to those of {shape_text(self.largest)}"
+        return f"multiples of {self.step}, up to {shape_text(self.largest)}"
 
     def hold(self, image: tuple[int, ...]) -> bool:
         """Return True if the engine accepts an image of this shape."""

@@ -465,18 +465,18 @@ export interface StreamStatus {
   webhook?: string;
   /** host and port of the broker */
   mqtt?: string;
-  /** it is of streams.toml, and is changed there */
+  /** true if streams.toml defines the stream: change it there */
   of_file: boolean;
   state: "connecting" | "live" | "waiting" | "refused" | "stopped" | "ended" | "failed";
-  /** why it does not run as it is set; empty where all is well */
+  /** the reason for a problem; empty without one */
   reason: string;
-  /** answers a second */
+  /** responses a second */
   rate: number;
   /** from capture to answer, of the newest frame; null after the end of a file */
   age_ms: number | null;
   /** on the newest frame */
   objects: number;
-  /** with track: objects of these with an id */
+  /** with track: number of these objects with a track id */
   tracked?: number;
   frames: FrameCounts;
   reconnects: number;
@@ -657,15 +657,15 @@ export interface FrameCounts {
 export interface Sending {
   /** events that it has taken since the stream began */
   sent: number;
-  /** events that it has not taken yet */
+  /** events that are not delivered yet */
   waiting: number;
-  /** events that were forgotten before it was back */
+  /** events that were dropped while the receiver was down */
   missed: number;
-  /** events that it refused again and again, and were given up */
+  /** events that were dropped after repeated rejections */
   refused: number;
-  /** the last of these, and why; empty if there are none */
+  /** the last dropped event, and the reason; empty without one */
   refusal: string;
-  /** why they wait; empty where all is well */
+  /** the reason for the wait; empty without one */
   reason: string;
 }
 
@@ -685,7 +685,7 @@ export interface Detection {
   corners?: [Corner, Corner, Corner, Corner];
   /** with track: null until the tracker is sure */
   track_id?: number | null;
-  /** of a pipeline, like the three below: what other models say of a crop */
+  /** pipelines only, like the next three fields: attributes of the crop from other models */
   attributes?: Attribute[];
   /** best first */
   classes?: ScoredClass[];
@@ -705,7 +705,7 @@ export interface ScoredClass {
 /** The classes of an image, the largest first. */
 export interface Semantic {
   classes: ClassArea[];
-  /** with mask=png: an indexed PNG file in base64, its index the class, and 255 a class that the request leaves out; of 16 bits and 65535 with classes of 255 and over */
+  /** with mask=png: a PNG of class ids in base64, 8 bits, with 255 for excluded classes; 16 bits and 65535 if there are class ids from 255 up */
   png?: string;
 }
 
@@ -735,7 +735,7 @@ export interface Depth {
 
 /** An embedding of an image, for the comparison of images. */
 export interface Embedding {
-  /** the length that the network gave the vector */
+  /** norm of the embedding before normalization */
   norm: number;
   /** the vector was divided by its length, as the option normalize says */
   normalised: boolean;
@@ -768,7 +768,7 @@ export interface NewPicture {
 export interface Attribute {
   /** of the classifier */
   name: string;
-  /** one of the classes holds, so that all scores add up to 1; else any number of them holds */
+  /** true: exactly one class applies, and the scores add up to 1; false: any number of classes may apply */
   exclusive: boolean;
   /** best first; ids count through all classifiers of the model */
   classes: ScoredClass[];

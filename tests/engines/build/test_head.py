@@ -179,8 +179,8 @@ def test_a_head_against_the_numbers_is_refused_or_forced(shared, tmp_path):
     card = build(plan(source, tmp_path, family="yolox-decoded", force_head=True), progress)
     assert card.family == "yolox-decoded"
     assert "forced by --force-head" in card.reason
-    assert "no sizes in pixels" in card.head_doubt
-    assert any("no sizes in pixels" in note for note in progress.notes)
+    assert "not sizes in pixels" in card.head_doubt
+    assert any("not sizes in pixels" in note for note in progress.notes)
 
 
 @pytest.mark.real
@@ -207,7 +207,7 @@ def test_the_command_shows_what_was_forced(shared, tmp_path, fovea):
     assert code == 0, err
     assert "DOUBTED" in out
     shown = json.loads(fovea("inspect", "m", "--repository", models, "--json")[1])
-    assert "no sizes in pixels" in shown[0]["card"]["head_doubt"]
+    assert "not sizes in pixels" in shown[0]["card"]["head_doubt"]
     code, _, err = fovea("build", source, "--force-head", *options)
     assert (code, "--head" in err) == (2, True)
 

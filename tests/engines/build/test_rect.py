@@ -50,7 +50,7 @@ def test_the_card_has_the_agreement_at_each_size(folder):
     assert rejection(card, 0.01) is None
     worse = {"96x320": replace(card.sizes["96x320"], quality=0.1)}
     reason = rejection(replace(card, precision="int8", sizes=worse), 0.01)
-    assert reason.startswith("INT8 at 96x320 agrees 0.100")
+    assert reason.startswith("INT8 at 96x320 has an agreement of 0.100")
     # So is a loss of accuracy to one size.
     figures = Accuracy(9, 0.4, 0.5, {}, {})
     accuracy = {"fp32": figures, "fp32 at one size": replace(figures, map50_95=0.9)}

@@ -222,7 +222,7 @@ def test_what_is_no_number_never_passes(card, value, precision, head):
     judged = replace(card, precision=precision, agreement=figures)
     for accuracy in ({}, {"fp32": perfect, precision: perfect}):
         reason = rejection(replace(judged, accuracy=accuracy), 1.0)
-        assert f"of the {precision.upper()} engine is no finite number" in reason
+        assert f"of the {precision.upper()} engine is NaN" in reason
     # The card is JSON to the letter, and can be read again.
     document = judged.to_json()
     json.dumps(document, allow_nan=False)
@@ -240,7 +240,7 @@ def test_an_output_of_another_shape_never_passes(card):
     have = {"out": np.zeros((1, 7, 6), np.float32)}
     figures = agreement((want, have))
     judged = replace(card, precision="int8", agreement=figures)
-    assert "of another shape" in rejection(judged, 1.0)
+    assert "has another shape" in rejection(judged, 1.0)
     json.dumps(asdict(figures), allow_nan=False)
 
 
@@ -251,9 +251,9 @@ def test_the_gate(card):
         judged = replace(card, precision=precision, agreement=replace(figures, quality=least))
         assert rejection(judged, 0.01) is None
         judged = replace(judged, agreement=replace(figures, quality=least - 0.001))
-        assert "of 20 detections it misses 3, and adds 2" in rejection(judged, 0.01)
+        assert "of 20 detections, 3 are missed; 2 are extra" in rejection(judged, 0.01)
     blind = replace(card, precision="int8", agreement=replace(figures, detections=0, quality=1.0))
-    assert "the source model itself finds nothing on the 3 images" in rejection(blind, 0.01)
+    assert "the source model detects nothing on the 3 images" in rejection(blind, 0.01)
     assert rejection(replace(blind, family=None), 0.01) is None
     assert rejection(replace(blind, precision="fp16"), 0.01) is None
 
@@ -318,7 +318,7 @@ def test_int8_is_refused_by_what_the_maps_share(card):
     have[0, :2] = 3
     bad, good = (map_agreement(CLASS_MAP, (want, each)) for each in (have, want))
     engine = replace(card, family="class-map", precision="int8", accuracy={})
-    assert "agrees 0.750 with the source model" in rejection(
+    assert "has an agreement of 0.750 with the source model" in rejection(
         replace(engine, agreement=bad), max_drop=0.02
     )
     assert rejection(replace(engine, agreement=good), max_drop=0.02) is None

@@ -73,7 +73,7 @@ def test_numbers_may_be_features_and_need_a_name_or_to_be_seen():
     assert told(network([], 128), "classifier-logits").num_classes == 128
     unseen = told(network([], 1000), observed=False)
     assert unseen.open == ("classifier", "classifier-logits")
-    with pytest.raises(UnsupportedModel, match="no logits"):
+    with pytest.raises(UnsupportedModel, match="not logits"):
         told(network(["Softmax"], 7), "classifier-logits")
     with pytest.raises(UnsupportedModel, match="add up to"):
         told(network(["Sigmoid"], 7, SEVEN), "classifier")

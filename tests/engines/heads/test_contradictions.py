@@ -132,7 +132,7 @@ CASES = {
         "yolov5n", lambda s: s("Transpose", **TRANSPOSED), "yolov8", "25200 boxes, where"
     ),
     "X, decoded head on a raw grid": (
-        "yolox_nano", lambda s: s("Identity"), "yolox-decoded", "no sizes in pixels"
+        "yolox_nano", lambda s: s("Identity"), "yolox-decoded", "not sizes in pixels"
     ),
     "X, without sigmoid": (
         "yolox_nano", lambda s: logits(s, 4, 85, 2), "yolox", "no probability"
@@ -331,7 +331,7 @@ def test_anchors_are_asked_for_or_told_by_the_metadata(shared):
     after = {name.replace("Transpose", "Sigmoid"): side for name, side in LEVELS.items()}
     found = recognised(cut(shared, names=after))
     assert found.family is None
-    assert "no logits" in found.reason
+    assert "not logits" in found.reason
 
 
 SMALLER = [[[3, 4], [4, 9], [9, 6]], [[7, 16], [17, 9], [15, 19]], [[33, 17], [26, 37], [61, 50]]]

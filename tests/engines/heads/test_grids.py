@@ -392,7 +392,7 @@ def test_anchors_of_ones_own_are_asked_for():
     outputs, size = softmax_levels("yolo-fastestv2", 5)
     found = told(outputs, size=size)
     assert found.family is None
-    assert "yolo-fastestv2 (a network of its own anchors" in found.reason
+    assert "yolo-fastestv2 (its anchors may differ" in found.reason
     assert told(outputs, family="yolo-fastestv2", size=size).family == "yolo-fastestv2"
 
 
@@ -423,10 +423,10 @@ def test_centernet_finds_peaks(centres, family):
             assert objects.boxes.tolist() == [[0, -2, 4, 6], [0, 0, 12, 4], [73, 31, 89, 55]]
             assert objects.class_ids.tolist() == [0, 1, 1]
             assert objects.scores == pytest.approx([0.9, 0.8, 0.7], abs=1e-6)
-    says = "no probability" if family == "centernet" else "no logits"
+    says = "no probability" if family == "centernet" else "not logits"
     assert says in head.contradiction(others)
     far = dict(zip("abc", (mine["hm"], mine["reg"], mine["wh"] + 9), strict=True))
-    assert "no places in cells" in opened(
+    assert "not offsets in cells" in opened(
         replace(found, outputs=tuple("abc")), (64, 96)
     ).contradiction(far)
 

@@ -69,7 +69,12 @@ def test_rows_of_seven_are_centre_size_score_class_angle():
 
 @pytest.mark.parametrize(
     ("column", "value", "reason"),
-    [(4, 7, "no probability"), (5, 0.5, "no class ids"), (3, -20, "no sizes"), (6, 90, "no angle")],
+    [
+        (4, 7, "no probability"),
+        (5, 0.5, "no class ids"),
+        (3, -20, "not sizes"),
+        (6, 90, "no angle"),
+    ],
 )
 def test_other_rows_of_seven_are_not_read_so(column, value, reason):
     rows = np.array(ROWS)

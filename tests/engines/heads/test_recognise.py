@@ -65,9 +65,9 @@ def test_shapes_and_metadata_tell_detectors(name):
 OTHERS = {
     "transposed v8, named": (image(), output(8400, 84), COCO, "fits rtmdet and picodet"),
     "odd count": (image(), output(84, 8401), {}, "8401"),
-    "v5 or yolox": (FREE, output(-1, 85), {}, "nothing tells"),
+    "v5 or yolox": (FREE, output(-1, 85), {}, "does not decide"),
     "all dynamic": (FREE, output(-1, -1), COCO, "classes is dynamic"),
-    "boxes only": (image(), output(4, 8400), {}, "room for no class"),
+    "boxes only": (image(), output(4, 8400), {}, "no column for a class"),
     "integers": (image(), output(84, 8400, dtype="int8"), {}, "int8"),
     "task": (image(), output(84, 8400), {"task": "gaze"}, "task 'gaze'"),
     "two inputs": (image() + image(), output(84, 8400), {}, "not one batch"),
@@ -149,7 +149,7 @@ def test_one_row_decides(row, family):
 def test_metadata_or_the_user_decides_without_a_row():
     found = told(EMPTY, {"head": "RTDETRDecoder", "names": "['a', 'b', 'c']"})
     assert (found.family, found.unseen) == ("ultralytics-rtdetr", True)
-    assert "its numbers say nothing" in found.reason
+    assert "the outputs give no evidence" in found.reason
     assert told(EMPTY, family="yolov10").family == "yolov10"
 
 
@@ -188,7 +188,7 @@ def test_names_and_metadata_decide_for_a_model_that_cannot_be_run():
     dets = TensorSpec("dets", "float32", (-1, 100, 5)), TensorSpec("labels", "int64", (-1, 100))
     found = not_run(*dets)
     assert (found.family, found.unseen) == ("mmdeploy", True)
-    assert "could not be run, so its numbers say nothing" in found.reason
+    assert "could not be run, so the outputs give no evidence" in found.reason
     rows = TensorSpec("output0", "float32", (-1, 300, 6))
     named = {"head": "RTDETRDecoder", "names": "['a', 'b', 'c']"}
     assert not_run(rows, metadata=named).family == "ultralytics-rtdetr"

@@ -32,7 +32,7 @@ MASK = TensorSpec("pixel_mask", "int64", (-1, 64, 64))
 WHOLE = TensorSpec("input", "int32", (1, 640, 640, 3))
 MEDIAPIPE = TensorSpec("input", "float32", (1, 128, 128, 3))
 
-ANYTHING = "can be of models of any kind"
+ANYTHING = "fits models of many kinds"
 PERSON = {"kpt_shape": "[17, 3]"}
 CALLED = {"task": "detect", "names": names(80)["names"]}
 TABLE = {
@@ -265,7 +265,7 @@ def assert_broken_numbers_give_no_boxes(head, outputs):
 EXCLUDED = [
     ("YOLOv8, stripped", "output0", lambda a: a[:, [1, 0, 3, 2, *range(4, 84)]], "1 is no y"),
     ("PP-YOLOE raw", "boxes", lambda a: a / 640, "boxes are no pixels"),
-    ("PP-YOLOE raw", "boxes", lambda a: a[..., [2, 3, 0, 1]], "boxes are no corners"),
+    ("PP-YOLOE raw", "boxes", lambda a: a[..., [2, 3, 0, 1]], "boxes are not corners"),
     ("PP-YOLOE raw", "boxes", lambda a: a[..., [1, 0, 3, 2]], "column 1 is no y"),
     (
         "PP-YOLOE raw", "boxes",
@@ -274,11 +274,11 @@ EXCLUDED = [
     ("PP-YOLOE raw", "scores", lambda a: a * 100, "no probability"),
     (
         "NanoDet-Plus", "output",
-        lambda a: np.concatenate([a[..., :80], np.exp(a[..., 80:])], axis=2), "no logits",
+        lambda a: np.concatenate([a[..., :80], np.exp(a[..., 80:])], axis=2), "not logits",
     ),
     ("NanoDet-Plus", "output", lambda a: a * 100, "no probability"),
     ("YuNet 2023", "obj_8", lambda a: np.log(a), "no probability"),
-    ("SCRFD", "bbox_8", lambda a: a * 8, "in no strides"),
+    ("SCRFD", "bbox_8", lambda a: a * 8, "not in strides"),
     ("SCRFD", "score_8", lambda a: np.log(a), "no probability"),
     ("RetinaFace", "conf", lambda a: a * 0.5, "do not add up to 1"),
     ("RetinaFace", "conf", lambda a: np.log(a), "no probability"),
@@ -289,13 +289,13 @@ EXCLUDED = [
         "no offset in a cell",
     ),
     ("UltraFace", "boxes", lambda a: a * 320, "no fractions of the image"),
-    ("UltraFace", "boxes", lambda a: a[..., [2, 3, 0, 1]], "no corners"),
+    ("UltraFace", "boxes", lambda a: a[..., [2, 3, 0, 1]], "not corners"),
     ("UltraFace", "scores", lambda a: a**2, "do not add up to 1"),
     ("CenterFace", "538", lambda a: np.exp(a) * 40, "no logarithms"),
-    ("CenterFace", "539", lambda a: a * 100, "no places in cells"),
+    ("CenterFace", "539", lambda a: a * 100, "not offsets in cells"),
     ("CenterFace", "537", lambda a: a * 100, "no probability"),
     ("YOLOv5-face", "output0", lambda a: a.clip(0, 1), "landmarks, boxes are no"),
-    ("BlazeFace", "classificators", lambda a: 1 / (1 + np.exp(-a.clip(-50))), "no logits"),
+    ("BlazeFace", "classificators", lambda a: 1 / (1 + np.exp(-a.clip(-50))), "not logits"),
     ("MoveNet", "output_0", lambda a: a * [192, 192, 1], "keypoints are no fractions"),
     ("MoveNet", "output_0", lambda a: a - [0, 0, 3], "no probability"),
     ("MoveNet", "output_0", lambda a: a * [1, 1, 9], "no probability"),

@@ -207,7 +207,7 @@ WRONG = {
     "scores under 0": ({"scores": WHOLE["scores"] - 3}, "no probability"),
     "ids under 0": ({"ids": WHOLE["ids"] - 5}, "no class ids"),
     "ids between": ({"ids": WHOLE["ids"] + 0.5}, "no class ids"),
-    "corners swapped": ({"boxes": WHOLE["boxes"][:, [2, 3, 0, 1]]}, "no corners"),
+    "corners swapped": ({"boxes": WHOLE["boxes"][:, [2, 3, 0, 1]]}, "not corners"),
     "y first": ({"boxes": y_first(WHOLE["boxes"])}, "with x and y swapped none is"),
     "fractions": ({"boxes": WHOLE["boxes"] / SIDES}, "boxes are no pixels"),
     "pixels": ({"boxes": WHOLE["boxes"] * SIDES}, "no fractions of the image"),
@@ -322,7 +322,7 @@ def test_of_seven_columns_whole_numbers_are_the_classes():
         one_class = numbered(**WHOLE | {"ids": np.zeros(2)}, score_first=score_first)
         assert told(one_class).family == family
     moved = numbered(**WHOLE)["output"] + np.float32([20, *[0] * 6])
-    assert "column 0 is no number of the only image" in told({"output": moved}).reason
+    assert "column 0 must be 0" in told({"output": moved}).reason
 
 
 def test_what_ranks_the_rows_is_no_side_of_a_box():

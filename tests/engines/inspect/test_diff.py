@@ -381,7 +381,7 @@ def test_nan_is_no_agreement(tmp_path):
     found = diff(source, source, images)
     assert found.first is None
     assert not found.agrees
-    assert "out, which A puts out, was not judged" in verdict(found)
+    assert "out, an output of A, was not compared" in verdict(found)
     assert "NaN in both" in verdict(found)
     (images / "b.png").unlink()
     assert diff(source, source, images).agrees

@@ -107,10 +107,10 @@ def test_picks_that_rounding_swaps_are_no_divergence(tmp_path):
     states = {one.a.name: one.state for one in found.layers}
     assert found.first is None
     assert (states["which"], states["out"]) == ("other picks", "not judged")
-    assert "which (TopK) picks other elements" in verdict(found)
+    assert "which (TopK) selects other elements" in verdict(found)
     # The output is one of those that were not judged.
     assert not found.agrees
-    assert "out, which A puts out, was not judged: whether the models agree is not known" in (
+    assert "out, an output of A, was not compared: it is unknown whether the models agree" in (
         verdict(found)
     )
 

@@ -175,9 +175,9 @@ def test_every_pixel_counts(tmp_path):
 @pytest.mark.parametrize(
     ("name", "shape", "kind", "says"),
     [
-        ("image_size", [1, 2], TensorProto.INT64, "2 inputs must be fed"),
-        ("im_shape", [2], TensorProto.FLOAT, "2 inputs must be fed"),
-        ("im_shape", [1, 2], TensorProto.BOOL, "2 inputs must be fed"),
+        ("image_size", [1, 2], TensorProto.INT64, "2 inputs need data"),
+        ("im_shape", [2], TensorProto.FLOAT, "2 inputs need data"),
+        ("im_shape", [1, 2], TensorProto.BOOL, "2 inputs need data"),
         ("im_shape", [1, 3], TensorProto.FLOAT, r"'im_shape' of shape \[1, 3\] is not for"),
         ("pixel_mask", [1, 64, 64], TensorProto.INT64, "image of 32x64: build with another --size"),
     ],

@@ -362,9 +362,9 @@ def page(seed):
     return pixels
 
 
-COPIES = "only 1 of 16 images differ, and the others are copies or nearly so: give more scenes"
+COPIES = "only 1 of 16 images are different, and the others are near-duplicates: give more scenes"
 SMALL = "16 of 16 images are enlarged more than 4 times to 128x128 (one has 16x12 pixels): give"
-PAGES = "16 of 16 images are mostly of one colour, as pages of text are: unless the camera sees"
+PAGES = "16 of 16 images are mostly of one colour, like pages of text"
 FEW = "only 16 images to calibrate on: a hundred or more cover"
 
 
@@ -418,4 +418,6 @@ def test_images_of_one_scene_that_moves_are_not_copies():
         variety.add(various(seed // 2))
     assert variety.remarks() == ()
     variety.add(various(0))
-    assert [remark.split(" differ")[0] for remark in variety.remarks()] == ["only 32 of 65 images"]
+    assert [remark.split(" are different")[0] for remark in variety.remarks()] == [
+        "only 32 of 65 images"
+    ]

@@ -112,21 +112,21 @@ def test_floats_of_any_size_are_in_the_message(tmp_path, value):
     [
         (
             "instance_group { } instance_group { kind: 77 }",
-            "77 is no kind of instance_group: known are KIND_AUTO, KIND_GPU",
+            "77 is not a kind of instance_group: use one of KIND_AUTO, KIND_GPU",
         ),
         (
             "dynamic_batching { default_queue_policy { timeout_action: 9 } }",
-            "9 is no timeout_action of dynamic_batching.default_queue_policy: known are REJECT, ",
+            "9 is not a timeout_action of dynamic_batching.default_queue_policy",
         ),
         (
             "dynamic_batching { priority_queue_policy { key: 1 value { timeout_action: 9 } } }",
-            "9 is no timeout_action of dynamic_batching.priority_queue_policy: known are REJECT",
+            "9 is not a timeout_action of dynamic_batching.priority_queue_policy",
         ),
         (
             'model_warmup { inputs { key: "value" value { data_type: 99 } } }',
-            "99 is no data_type of model_warmup.inputs: known are TYPE_INVALID, TYPE_BOOL",
+            "99 is not a data_type of model_warmup.inputs: use one of TYPE_INVALID, TYPE_BOOL",
         ),
-        ("sequence_batching { control_input { control { kind: -1 } } }", "-1 is no kind of"),
+        ("sequence_batching { control_input { control { kind: -1 } } }", "-1 is not a kind of"),
     ],
 )
 def test_a_number_that_an_enum_of_the_schema_does_not_have_is_refused(tmp_path, text, refusal):

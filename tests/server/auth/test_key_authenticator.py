@@ -151,7 +151,7 @@ def test_the_file_is_followed_and_what_is_wrong_changes_nothing(open_door, file,
     write(file, entry("a", first), entry("b", second))
     until(lambda: admitted(door, second))
     file.write_text("{")
-    until(lambda: "hold on" in caplog.text)
+    until(lambda: "stay valid" in caplog.text)
     assert admitted(door, first)
     assert admitted(door, second)
     file.unlink()

@@ -73,7 +73,7 @@ def test_which_version_is_served(fovea, tiny_model, tmp_path):
     ]
     assert marks() == [False, True]
     older, to_do = said("openvino")
-    assert older.startswith("Version 1 is not served. Version 2 (onnxruntime fp32) is")
+    assert older.startswith("Version 1 is not served. Version 2 (onnxruntime fp32) is newer")
     # As it is told.
     _, told, command = to_do.partition("To serve version 1: fovea ")
     assert told

@@ -70,7 +70,7 @@ def test_an_engine_is_compared_with_its_source(fovea, tiny_model, wrong_model, b
     code, out, _ = fovea("diff", wrong_model, built_repository / "tiny")
     assert code == 1
     assert "First divergent tensor: c16 (Conv): SNR" in out
-    assert "cannot be seen" in out
+    assert "cannot be compared" in out
 
 
 def test_what_cannot_be_compared_is_refused(fovea, tiny_model, built_repository):

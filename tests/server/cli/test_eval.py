@@ -92,7 +92,7 @@ def test_the_split_is_named(fovea, place, tmp_path, split):
     code, out, err = fovea("digits", "--data", tmp_path / "data.yaml")
     assert code == 0, err
     assert f"2 images of {split}" in out
-    assert ("no split but train" in out) == (split == "train")
+    assert ("only have the split train" in out) == (split == "train")
     assert json.loads(fovea("digits", "--data", tmp_path, "--json")[1])["split"] == split
 
 

@@ -199,12 +199,10 @@ def test_an_ensemble_that_cannot_work_says_why(tmp_path, models, told):
 def test_an_empty_repository_is_not_ready_and_says_what_to_do(tmp_path):
     with serving(tmp_path) as registry:
         assert not registry.ready
-        assert "make one with `fovea build`" in registry.reason
+        assert "create one with `fovea build`" in registry.reason
     (tmp_path / "loose.onnx").write_bytes(b"")
     with serving(tmp_path) as registry:
-        assert registry.reason.endswith(
-            "loose.onnx lies there: `fovea build` makes an engine of it"
-        )
+        assert "loose.onnx is an ONNX file" in registry.reason
     with pytest.raises(NotFound, match=r"loose\.onnx"):
         Registry(Settings(model_repository=tmp_path / "loose.onnx"))
     (tmp_path / "plus" / "1").mkdir(parents=True)

@@ -69,7 +69,7 @@ def test_what_is_damaged_or_no_capture_stops_nothing(tmp_path, fovea):
     assert (code, "no captures of a model '..'" in err) == (2, True), err
     code, out, err = fovea("capture", "purge", tmp_path, "--yes", "--json")
     assert (code, json.loads(out)["deleted"]) == (0, 1), err
-    with pytest.raises(OSError, match="no folder that this user may write to"):
+    with pytest.raises(OSError, match="not a folder that this user may write to"):
         CaptureStore(tmp_path / "stray" / "below", 1_000_000, 30).look()
 
 

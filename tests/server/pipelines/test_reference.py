@@ -79,8 +79,10 @@ def test_a_stage_that_answers_otherwise_is_named(repository, tmp_path, fovea, co
     assert all(each["agreement"] > 0.999 for each in others)
     code, out, _ = command("--check")
     assert code == 1
-    assert "the answers have changed since" in out
-    assert f"`fovea promote embedding 1 --repository {repository}` lets" in out.replace("\n", " ")
+    assert "the results have changed since" in out
+    assert f"`fovea promote embedding 1 --repository {repository}` restores" in out.replace(
+        "\n", " "
+    )
     _, out, err = fovea("promote", "embedding", "1", "--repository", repository)
     assert "Version 1 of embedding is current" in out, err
     assert command("--check")[0] == 0
@@ -163,7 +165,7 @@ def test_names_that_change_are_told_as_that(repository, fovea, command):
 def test_objects_are_those_of_the_reference(repository, command):
     """Of a stage that sees none of them any more, nothing agrees."""
     _, out, err = command()
-    assert "objects: of the reference" in out, err
+    assert "objects: in the reference" in out, err
     blind = PIPELINE.replace("if = 0.5", 'classes = ["9"]\nif = 0.99')
     write_pipeline(repository, "plates", blind)
     code, out, _ = command("--check", "--json")
@@ -174,7 +176,7 @@ def test_objects_are_those_of_the_reference(repository, command):
     assert stages["attributes"]["objects"] == stages["embedding"]["objects"] == count
     assert (stages["reading"]["objects"], stages["reading"]["agreement"]) == (0, 0)
     code, out, _ = command("--check")
-    assert "look at pipeline.toml" in out.replace("\n", " ")
+    assert "check pipeline.toml" in out.replace("\n", " ")
     assert command()[0] == 0
     assert re.search(r"reading +reading version 1 +0 +- ", command()[1])
 
@@ -220,7 +222,7 @@ def test_a_reference_that_is_edited_badly(repository, fovea, command):
         make()
         for asked, code in ((command("--check"), 2), (command(), 1)):
             assert asked[0] == code
-            assert asked[2] == f"error: {path} is no file: move it away\n"
+            assert asked[2] == f"error: {path} is not a file: move it away\n"
         with serving(repository) as registry:
             assert not registry.find("plates").reason
         path.rmdir() if path.is_dir() else path.unlink()

@@ -168,7 +168,7 @@ def parse_network(runtime: Runtime, builder: Any, model: bytes) -> Any:
 
 def _refusal(errors: list[Any]) -> str:
     if not errors:
-        return f"TensorRT does not take the model, and does not say why: {_OTHERWISE}"
+        return f"TensorRT rejected the model without a reason: {_OTHERWISE}"
     first, *others = errors
     operator, text = first.node_operator(), strip_noise(first.desc())
     node = first.node_name() or f"number {first.node()}"

@@ -44,7 +44,9 @@ def engine_layers(runtime: Runtime, plan: bytes, progress: Progress) -> PlanLaye
             return _engine_layers(runtime, plan)
     # TensorRT 8.6 wrote invalid JSON, and text that is not UTF-8 (NVIDIA/TensorRT#2779).
     except (BackendUnavailable, ValueError, TypeError, AttributeError, RuntimeError) as error:
-        progress.note(f"the layers are those of the network, as the engine lists none: {error}")
+        progress.note(
+            f"the list has the layers of the ONNX file, because the engine lists none: {error}"
+        )
         return None
 
 

@@ -152,8 +152,8 @@ def migrate(root: Path) -> Migration:
     used = {part.name for ensemble in ensembles for part in ensemble.parts}
     used |= {model.inside for model in models.values()}
     problems += [
-        f"{_part(model)} is in no ensemble, and does not go on: what it does around networks that "
-        "it asks for becomes --preprocess of their build (docs/reference/supported-models.md), or "
+        f"{_part(model)} is in no ensemble and is not migrated: move its preprocessing to "
+        "--preprocess of the model's build (docs/reference/supported-models.md), or its logic to "
         "pipeline.toml (docs/how-to/pipelines.md)"
         for name, model in models.items()
         if model.kind in STEPS and name not in used

@@ -33,7 +33,7 @@ _SCHEMES = {
 }
 BodyKind = Literal["application/octet-stream", "multipart/form-data", "application/json"]
 _BODIES: dict[BodyKind, tuple[str, dict[str, Any]]] = {
-    "application/octet-stream": ("one encoded image as it is, e.g. a JPEG file", _BINARY),
+    "application/octet-stream": ("one encoded image file, e.g. a JPEG", _BINARY),
     "multipart/form-data": (
         "a form with an image in each file part",
         {"$ref": "#/components/schemas/PredictForm"},
@@ -86,12 +86,12 @@ MODEL_EXAMPLE = "yolov8n"
 """Placeholder that is replaced by a model that the client may see."""
 _ERRORS = {
     400: "the request, or its only image, cannot be understood, or the body arrives too slowly",
-    401: "the server asks for a key, and there is none, or one that does not hold",
-    403: "a header that the operator asks for is missing or wrong, or the key does not allow this",
+    401: "the API key is missing or invalid",
+    403: "the secret of a restricted API is missing or wrong, or the key does not allow this",
     404: "no such model or version",
     409: "a frame came before this one; or a stream has this name already",
     413: "the body or the image is over the limit",
-    422: "an option or a class is not known, out of its range, or not for the model's task",
+    422: "an option or a class is unknown, out of range, or not for the model's task",
     429: "too much is accepted and not yet answered; send again after `Retry-After` seconds",
     503: "the server or the model is not ready, the server is stopping, or its memory is full",
     504: "no answer within X-Request-Timeout-Ms",
@@ -164,7 +164,10 @@ def describe_drawing(operation_id: str) -> dict[str, Any]:
     """Return FastAPI arguments of a route that draws on an image."""
     route = describe_prediction(operation_id, "application/octet-stream")
     images = {kind: {"schema": _BINARY} for kind in get_args(MediaType)}
-    route["responses"][200] = {"description": "the image, as Accept says", "content": images}
+    route["responses"][200] = {
+        "description": ("the image, in the format of the Accept header"),
+        "content": images,
+    }
     return route | {"response_model": None, "response_class": Response}
 
 

@@ -66,10 +66,10 @@ def _add(path: str, operation: str, describe: Callable[[str], dict[str, Any]], d
 _image = partial(describe_prediction, kind="application/octet-stream")
 _form = partial(describe_prediction, kind="multipart/form-data")
 _json = partial(describe_prediction, kind="application/json")
-_add("predict", "predict", _image, "Find what is on an image.")
-_add("predict/form", "predict_form", _form, "Find what is on the images of a form.")
-_add("predict/json", "predict_json", _json, "Find what is on images that are inside of JSON.")
-_add("annotate", "annotate", describe_drawing, "Draw what is on an image into it.")
+_add("predict", "predict", _image, "Run a model on an image.")
+_add("predict/form", "predict_form", _form, "Run a model on the images of a form.")
+_add("predict/json", "predict_json", _json, "Run a model on images in JSON.")
+_add("annotate", "annotate", describe_drawing, "Draw a model's results on an image.")
 
 
 @lru_cache(maxsize=256)

@@ -17,7 +17,7 @@ from fovea_engines.results.registry import RESULT_OF
 
 
 def _refuse_null(value: None) -> None:
-    raise ValueError("it is left out, and never null")
+    raise ValueError("it may be absent, but not null")
 
 
 Absent = Annotated[SkipJsonSchema[None], AfterValidator(_refuse_null)]
@@ -118,8 +118,10 @@ class Attribute(Part):
 
     name: str = Field(description="of the classifier")
     exclusive: bool = Field(
-        description="one of the classes holds, so that all scores add up to 1; else any number of "
-        "them holds"
+        description=(
+            "true: exactly one class applies, and the scores add up to 1; false: any number of "
+            "classes may apply"
+        )
     )
     classes: list[ScoredClass] = Field(
         description="best first; ids count through all classifiers of the model"
@@ -144,7 +146,7 @@ class Reading(Part):
 class Embedding(Part):
     """An embedding of an image, for the comparison of images."""
 
-    norm: float = Field(description="the length that the network gave the vector")
+    norm: float = Field(description="norm of the embedding before normalization")
     normalised: bool = Field(
         description="the vector was divided by its length, as the option normalize says"
     )
@@ -187,7 +189,10 @@ class Detection(Part):
     )
     track_id: int | None = Field(None, description="with track: null until the tracker is sure")
     attributes: list[Attribute] | Absent = Field(
-        None, description="of a pipeline, like the three below: what other models say of a crop"
+        None,
+        description=(
+            "pipelines only, like the next three fields: attributes of the crop from other models"
+        ),
     )
     classes: list[ScoredClass] | Absent = Field(None, description="best first")
     text: Reading | Absent = None
@@ -213,8 +218,10 @@ class Semantic(Part):
     classes: list[ClassArea]
     png: str | Absent = Field(
         None,
-        description="with mask=png: an indexed PNG file in base64, its index the class, and 255 a "
-        "class that the request leaves out; of 16 bits and 65535 with classes of 255 and over",
+        description=(
+            "with mask=png: a PNG of class ids in base64, 8 bits, with 255 for excluded classes; "
+            "16 bits and 65535 if there are class ids from 255 up"
+        ),
     )
 
 

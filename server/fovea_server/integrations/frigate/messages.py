@@ -50,7 +50,7 @@ def header_of(parts: list[memoryview]) -> dict[str, Any]:
         raise InvalidRequest("the header must be a JSON object, as Frigate's is")
     if "model_request" in header and len(parts) > 1:
         # The request may wait for its model, and would keep these bytes in memory meanwhile.
-        raise InvalidRequest("a request about a model has no second part: send its header alone")
+        raise InvalidRequest("a model request must have one part: send the header only")
     return header
 
 

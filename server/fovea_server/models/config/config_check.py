@@ -158,7 +158,7 @@ def _interface_faults(config: ModelConfig) -> Iterator[str]:
     for tensors in (config.input, config.output):
         names = [tensor.name for tensor in tensors]
         if twice := {tensor for tensor in names if names.count(tensor) > 1}:
-            yield f"'{min(twice)}' is described more than once for {name}: once will do"
+            yield f"'{min(twice)}' is described more than once for {name}: describe it once"
 
 
 def _backend_faults(config: ModelConfig) -> Iterator[str]:
@@ -218,8 +218,8 @@ def _unserved(config: ModelConfig) -> Iterator[str]:
     for field in ("batch_input", "batch_output"):
         if field in given:
             yield (
-                f"{config.name} asks for {field}, which is not served: remove it, and what the "
-                "model needs it for"
+                f"{config.name} asks for {field}, which is not served: remove it, and change the "
+                "model so that it does not need it"
             )
     for tensor in (*config.input, *config.output):
         if tensor.is_shape_tensor and config.max_batch_size:

@@ -99,7 +99,7 @@ def check_engine_files(config: ModelConfig) -> None:
     """Raise InvalidModel if a file would be loaded as a TensorRT engine."""
     unsafe = [backend for backend in BACKENDS.values() if backend.runs_code]
     if any(config.backend == one.name or config.platform == one.platform for one in unsafe):
-        raise InvalidModel(f"what is for {config.backend or config.platform} {_UNSAFE}")
+        raise InvalidModel(f"a model for {config.backend or config.platform} {_UNSAFE}")
     for name in (config.default_model_filename, *config.cc_model_filenames.values()):
         if name and Path(name).suffix not in _SAFE_ENGINES:
             raise InvalidModel(f"engine file '{name}' {_UNSAFE}")

@@ -248,8 +248,8 @@ class CameraStream:
         if names:
             verb = "leaves" if len(names) == 1 else "leave"
             self._outside = (
-                f"{' and '.join(names)} {verb} the picture, which has {width} x {height} pixels: "
-                "draw it again, or write shares of the picture, as 0.5"
+                f"{' and '.join(names)} {verb} the image of {width} x {height} pixels: use other "
+                "points, or fractions such as 0.5"
             )
             log.warning("stream %s: %s", self.config.id, self._outside)
 

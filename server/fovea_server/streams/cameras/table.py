@@ -267,7 +267,7 @@ class StreamTable:
         if config.events is None:
             return None
         if self._events is None:
-            raise InvalidOption("events are kept in a repository that is a folder: serve one")
+            raise InvalidOption("events need a local model repository: serve a folder")
         try:
             return EventFeed(config.id, config.events, self._events / config.id)
         except OSError as error:
@@ -378,10 +378,12 @@ class StreamTable:
         now["failed"] += len(self._failed.keys() - self._running.keys())
         for state, count in now.items():
             states.add({"state": state}, count)
-        frames = Family("fovea_stream_frames_total", "counter", "Frames of streams by what became")
+        frames = Family("fovea_stream_frames_total", "counter", "Frames of streams by outcome")
         age = Family("fovea_stream_frame_age_seconds", "gauge", "Age of the newest answer")
-        events = Family("fovea_stream_events_total", "counter", "Events by what became of them")
-        waiting = Family("fovea_stream_events_waiting", "gauge", "Events that a receiver lacks")
+        events = Family("fovea_stream_events_total", "counter", "Events by outcome")
+        waiting = Family(
+            "fovea_stream_events_waiting", "gauge", "Events not yet delivered to a receiver"
+        )
         up = Family("fovea_stream_sink_up", "gauge", "Receivers that take events")
         for name, (stream, _) in self._running.items():
             for what, count in stream.document["frames"].items():

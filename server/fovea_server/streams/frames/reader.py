@@ -38,9 +38,9 @@ _WORDS = {
     errno.ENODEV: "there is no such device",
     errno.EBUSY: "another program uses the device",
     errno.EIO: "it sends no video, breaks off, or redirects too often",
-    errno.EHOSTUNREACH: "there is no way to that host",
+    errno.EHOSTUNREACH: "the host is unreachable",
     errno.ETIMEDOUT: "it does not answer",
-    errno.EINVAL: "it is a playlist, or in a format that is not read",
+    errno.EINVAL: "it is a playlist, or has an unsupported format",
 }
 _CLASSES = {
     "HTTPUnauthorizedError": "user or password are wrong",

@@ -104,7 +104,7 @@ def test_without_a_gpu_it_does_not_open(fovea, tiny_model, tmp_path):
     ("options", "reason"),
     [
         (("--backend", "tensorrt-rtx"), "no GPU"),
-        ((*RTX[:3], "90"), "does not build for compute capability"),
+        ((*RTX[:3], "90"), "does not support compute capability"),
         ((*RTX[:3], "75,89", "--precision", "int8"), "in FP16 for compute capability 75"),
         (("--backend", "openvino", "--profile", "1,2,4"), "--profile has no .* --backend tensorr"),
         ((*RTX, "--profile", "4,2,1"), "must ascend"),
@@ -158,7 +158,7 @@ def test_where_it_runs_the_figures_are_its_own(fovea, deep_detector, images, tmp
     off = 8
     code, _, err = fovea(*build, "--images", images, "--builder-level", "2")
     assert code == 1
-    assert "FP16 agrees" in err
+    assert "FP16 has an agreement" in err
 
 
 def test_a_plan_that_does_not_run_where_it_should_is_no_engine(

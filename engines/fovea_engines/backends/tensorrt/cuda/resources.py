@@ -266,7 +266,7 @@ def let_go(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-_FAULTED = "a GPU that has faulted refuses everything from then on: if it does, restart the process"
+_FAULTED = "after a fault the GPU rejects all work: restart the process"
 
 
 def driver_call(name: str, *arguments: Any) -> Any:
