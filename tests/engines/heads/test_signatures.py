@@ -37,7 +37,7 @@ PERSON = {"kpt_shape": "[17, 3]"}
 CALLED = {"task": "detect", "names": names(80)["names"]}
 TABLE = {
     "RF-DETR of COCO": ((image(name="input"),), lambda: made.rfdetr(91), {}, "rfdetr"),
-    "RF-DETR fine-tuned": ((image(),), lambda: made.rfdetr(81), {}, "nothing tells which"),
+    "RF-DETR fine-tuned": ((image(),), lambda: made.rfdetr(81), {}, "does not decide"),
     "RF-DETR fine-tuned, named": (
         (image(),), lambda: made.rfdetr(81), names(80), "rfdetr-background-last"
     ),
@@ -149,7 +149,7 @@ TABLE = {
     "PP-OCR det": ((image(name="x"),), made.text_map, {}, ANYTHING),
     "PP-OCR det, told": ((image(name="x"),), made.text_map, {"task": "text"}, "ppocr-det"),
     "PP-OCR rec": (
-        (image(48, 320),), lambda: one(made.shares(40, 97)[None]), {}, "100 queries at least"
+        (image(48, 320),), lambda: one(made.shares(40, 97)[None]), {}, "at least 100 queries"
     ),
     "PP-OCR rec of wide lines": (
         (image(48, 960),), lambda: one(made.shares(120, 97)[None]), {}, "all columns add up to 1"

@@ -168,7 +168,7 @@ def test_nothing_in_the_file_ends_the_one_who_follows_it(open_door, file, caplog
     door = open_door(entry("a", first))
     for wrong in ({"quota": "1e999/day"}, {"rate": "1e999/s"}):
         write(file, entry("a", first, **wrong))
-        until(lambda: "is wrong" in caplog.text)
+        until(lambda: "is invalid" in caplog.text)
         caplog.clear()
         assert admitted(door, first)
     write(file)
