@@ -60,6 +60,10 @@ def hosts() -> Hosts:
     return Hosts(Settings(label_studio_url=STUDIO, label_studio_token="secret"))
 
 
+def test_an_address_that_cannot_be_joined_is_an_error(hosts):
+    assert isinstance(hosts.source("1", 7, "//\t//[evil.example"), InvalidImage)
+
+
 def test_no_address_takes_the_token_elsewhere(hosts):
     """The fetcher connects to where its own parser finds the host."""
     named, others = 0, 0

@@ -62,7 +62,7 @@ class Hosts:
         try:
             scheme = urlsplit(address).scheme.lower()
         except ValueError:
-            return InvalidImage(f"'{address[:60]}' is no address")
+            return _invalid(address)
         if scheme == "data":
             return _inline(address)
         if scheme in _CLOUDS and host is not None:
@@ -77,7 +77,11 @@ class Hosts:
                 "project's Model page there, which connects again, or start the server with "
                 "--label-studio-url and --label-studio-token"
             )
-        return _url(urljoin(f"{host.url.rstrip('/')}/", address.lstrip("/")), host)
+        try:
+            joined = urljoin(f"{host.url.rstrip('/')}/", address.lstrip("/"))
+        except ValueError:
+            return _invalid(address)
+        return _url(joined, host)
 
 
 def _url(address: str, host: Host | None) -> Source:
@@ -85,8 +89,12 @@ def _url(address: str, host: Host | None) -> Source:
     try:
         own = host is not None and _origin(host.url) == _origin(address)
     except ValueError:
-        return InvalidImage(f"'{address[:60]}' is no address")
+        return _invalid(address)
     return Url(address, host.authorization if host is not None and own else None)
+
+
+def _invalid(address: str) -> InvalidImage:
+    return InvalidImage(f"'{address[:60]}' is not a URL")
 
 
 def _origin(url: str) -> tuple[str, str]:
