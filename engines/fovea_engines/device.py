@@ -7,6 +7,7 @@ import math
 import os
 import platform
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Literal
 
@@ -19,8 +20,6 @@ BFLOAT16_SETS = ("avx512_bf16", "amx_bf16")
 # Values of CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR in cuda.h.
 _MAJOR, _MINOR = 75, 76
 _LONGEST_NAME = 256
-CGROUPS = Path("/sys/fs/cgroup")
-OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,27 +114,32 @@ def _cpuinfo(key: str, root: Path) -> list[str]:
     return [value.strip() for name, _, value in pairs if name.strip() == key]
 
 
-def usable_cores() -> int:
+def usable_cores(root: Path = Path("/")) -> int:
     """Return the number of cores that the affinity mask and the CPU quota allow, at least 1.
 
     `os.cpu_count()` is not suitable: in a container with a quota of 2 on 64 cores, 64 threads would
     be throttled most of the time.
     """
     cores = len(os.sched_getaffinity(0))
-    quotas = [_quota(folder) for folder in _own_cgroups()]
+    quotas = [_quota(folder) for folder in _own_cgroups(root, "cpu")]
     return max(1, min([cores, *(math.ceil(quota) for quota in quotas if quota)]))
 
 
-def _own_cgroups() -> list[Path]:
-    """Return the cgroup directories of this process, with the root: v2, then v1's cpu."""
-    folders = [CGROUPS, CGROUPS / "cpu"]
-    if OWN_CGROUP.is_file():
-        for line in OWN_CGROUP.read_text().splitlines():
-            _, controllers, own = line.split(":", 2)
-            if controllers in ("", "cpu", "cpu,cpuacct"):
-                base = CGROUPS / "cpu" if controllers else CGROUPS
-                path = base / own.lstrip("/")
-                folders += [path, *(up for up in path.parents if up.is_relative_to(base))]
+def _own_cgroups(root: Path, controller: str) -> list[Path]:
+    """Return the cgroup directories of this process with their parents, of v2 and v1's controller.
+
+    A directory may be absent: a container often sees its own limits at the top, and the paths of
+    its host in /proc.
+    """
+    v2 = root / "sys/fs/cgroup"
+    folders = [v2, v2 / controller]
+    own = root / "proc/self/cgroup"
+    for line in own.read_text().splitlines() if own.is_file() else ():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            top = v2 / controller if controllers else v2
+            folder = top / path.lstrip("/")
+            folders += [folder, *(up for up in folder.parents if up.is_relative_to(top))]
     return folders
 
 
@@ -167,20 +171,18 @@ class Memory:
 
 
 def memory(root: Path) -> Memory:
-    """Return the memory of the machine, reduced to the cgroup's limit, and the size of /dev/shm."""
+    """Return the memory of the machine, reduced to the cgroups' limits, and the size of /dev/shm."""
     # Imported here, because every command would pay for the import.
     import psutil
 
     machine = psutil.virtual_memory()
     total, available = machine.total, machine.available
     # A container sees the memory of the host in /proc, and its own limit in /sys/fs/cgroup.
-    for limit_file, used_file in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
+    names = ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    for folder, (limit_file, used_file) in product(_own_cgroups(root, "memory"), names):
         try:
-            limit = int((root / "sys/fs/cgroup" / limit_file).read_text())
-            used = int((root / "sys/fs/cgroup" / used_file).read_text())
+            limit = int((folder / limit_file).read_text())
+            used = int((folder / used_file).read_text())
         except (OSError, ValueError):  # ValueError: the limit is "max"
             continue
         total, available = min(total, limit), min(available, max(0, limit - used))

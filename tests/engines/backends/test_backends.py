@@ -278,20 +278,21 @@ def test_numbers_strings_and_defaults_pass_through_onnxruntime(shared: Path) -> 
 
 
 def test_a_cpu_quota_is_a_number_of_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "CGROUPS", tmp_path)
-    monkeypatch.setattr(device, "OWN_CGROUP", tmp_path / "self")
     monkeypatch.setattr(device.os, "sched_getaffinity", lambda _: set(range(64)))
-    assert device.usable_cores() == 64
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert device.usable_cores() == 64
-    (tmp_path / "self").write_text("0::/pod/app\n")
-    (tmp_path / "pod" / "app").mkdir(parents=True)
-    (tmp_path / "pod" / "cpu.max").write_text("250000 100000\n")
-    assert device.usable_cores() == 3
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("50000\n")
-    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
-    assert device.usable_cores() == 1
+    groups, own = tmp_path / "sys" / "fs" / "cgroup", tmp_path / "proc" / "self"
+    groups.mkdir(parents=True)
+    own.mkdir(parents=True)
+    assert device.usable_cores(tmp_path) == 64
+    (groups / "cpu.max").write_text("max 100000\n")
+    assert device.usable_cores(tmp_path) == 64
+    (own / "cgroup").write_text("0::/pod/app\n")
+    (groups / "pod" / "app").mkdir(parents=True)
+    (groups / "pod" / "cpu.max").write_text("250000 100000\n")
+    assert device.usable_cores(tmp_path) == 3
+    (groups / "cpu").mkdir()
+    (groups / "cpu" / "cpu.cfs_quota_us").write_text("50000\n")
+    (groups / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    assert device.usable_cores(tmp_path) == 1
 
 
 def test_the_command_offers_every_backend():

@@ -90,6 +90,22 @@ def test_memory_is_cut_to_the_containers_limit(tmp_path: Path, limit: str, used:
     assert memory(tmp_path) == Memory(MIB, MIB - MIB // 4, 0)
 
 
+@pytest.mark.parametrize(
+    ("line", "folder", "limit", "used"),
+    [
+        ("0::/fovea.service", "fovea.service", "memory.max", "memory.current"),
+        ("4:memory:/a/b", "memory/a", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ],
+)
+def test_memory_is_cut_to_the_limit_of_a_service(
+    tmp_path: Path, line: str, folder: str, limit: str, used: str
+) -> None:
+    file(tmp_path, "proc/self/cgroup", f"3:cpuset:/\n{line}\n")
+    file(tmp_path, f"sys/fs/cgroup/{folder}/{limit}", f"{MIB}\n")
+    file(tmp_path, f"sys/fs/cgroup/{folder}/{used}", f"{MIB // 4}\n")
+    assert memory(tmp_path) == Memory(MIB, MIB - MIB // 4, 0)
+
+
 def test_a_container_without_a_limit_has_all_memory(tmp_path: Path) -> None:
     file(tmp_path, "sys/fs/cgroup/memory.max", "max\n")
     assert memory(tmp_path).total == psutil.virtual_memory().total
