@@ -171,7 +171,7 @@ class Memory:
 
 
 def memory(root: Path) -> Memory:
-    """Return the memory of the machine, reduced to the cgroups' limits, and the size of /dev/shm."""
+    """Return the machine's memory, reduced to the cgroups' limits, and the size of /dev/shm."""
     # Imported here, because every command would pay for the import.
     import psutil
 

@@ -41,9 +41,7 @@ def serving_notes(
             yield f"Version {current} was promoted and stays current, for requests that name none."
             yield f"To change that: fovea promote {name} {version}"
         yield _RUNNING
-        there = (
-            "" if card.judge is None else " on a machine with this GPU; here it will not be ready"
-        )
+        there = "" if card.judge is None else " on a machine with this GPU: not ready here"
         yield f"Serve it: {command}{there}"
         return
     if not served:
