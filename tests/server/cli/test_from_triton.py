@@ -101,6 +101,14 @@ def read(fovea, triton):
     [
         pytest.param({}, [], {}, [], BUILD, id="a network alone"),
         pytest.param(
+            {"digits": {**NETWORK, "config.pbtxt": "max_batch_size: 8"}},
+            [],
+            {},
+            [],
+            f"{BUILD} --max-batch 8",
+            id="a network with batches",
+        ),
+        pytest.param(
             {"pre": python(), "post": python(), "all": {"config.pbtxt": ensemble(*STEPS)}},
             [("pre", "python", "pre/1/model.py"), ("post", "python", "post/1/model.py")],
             {"all": list(STEPS)},

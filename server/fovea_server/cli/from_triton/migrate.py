@@ -244,7 +244,7 @@ def _use_onnx(network: Network, model: TritonModel, file: Path, root: Path) -> N
     is_split = any(each.data_location == each.EXTERNAL for each in stored)
     network.takes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in inputs)
     if not inputs or image_layout(inputs[0]) is None:
-        network.takes += "; it takes tensors, and goes on without a build"
+        network.takes += "; it takes tensors, so it is copied, not built"
         if is_split:
             network.left.append(
                 f"{file} has weights in other files: copy {model.folder} to repository/ yourself"
@@ -285,6 +285,8 @@ def _build(network: Network, model: TritonModel, source: str, root: Path) -> Non
         words += ["--labels", f"models/{name}.txt"]
     if Path(source).stem != name:
         words += ["--name", name]
+    if model.config.max_batch_size > 1:
+        words += ["--max-batch", str(model.config.max_batch_size)]
     network.build = shlex.join(["fovea", "build", source, *words])
     _keep_config(network, model.config)
 
