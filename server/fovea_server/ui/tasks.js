@@ -2,19 +2,19 @@
 
 /** Tasks in the order of the list of models: its name there, and the kind of its results. */
 export const TASKS = {
-  detect: { label: "Objects", kind: "detections" },
-  segment: { label: "Objects with masks", kind: "detections" },
-  pose: { label: "Poses", kind: "detections" },
-  obb: { label: "Turned objects", kind: "detections" },
-  text: { label: "Text", kind: "detections" },
-  classify: { label: "Class of the image", kind: "classes" },
-  semantic: { label: "Class of each pixel", kind: "semantic" },
-  saliency: { label: "Foreground", kind: "saliency", anything: true },
-  depth: { label: "Depth", kind: "depth", anything: true },
-  image: { label: "Picture", kind: "picture", anything: true },
-  read: { label: "Text of a line", kind: "reading" },
+  detect: { label: "Object detection", kind: "detections" },
+  segment: { label: "Instance segmentation", kind: "detections" },
+  pose: { label: "Pose estimation", kind: "detections" },
+  obb: { label: "Oriented boxes", kind: "detections" },
+  text: { label: "Text detection", kind: "detections" },
+  classify: { label: "Classification", kind: "classes" },
+  semantic: { label: "Semantic segmentation", kind: "semantic" },
+  saliency: { label: "Background removal", kind: "saliency", anything: true },
+  depth: { label: "Depth estimation", kind: "depth", anything: true },
+  image: { label: "Image-to-image", kind: "picture", anything: true },
+  read: { label: "Text recognition", kind: "reading" },
   attributes: { label: "Attributes", kind: "attributes" },
-  embed: { label: "Vector", kind: "embedding", anything: true },
+  embed: { label: "Embedding", kind: "embedding", anything: true },
 };
 
 /**
