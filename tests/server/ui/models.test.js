@@ -29,10 +29,10 @@ const MODELS = [
 test("models are grouped by task, and those that cannot be picked come last with the reason", () => {
   const choices = choicesOf(MODELS);
   assert.deepEqual(choices.map(({ group, id, reason }) => [group, id, reason]), [
-    ["Objects", "c", null],
-    ["Objects", "c, version 1", null],
-    ["Objects", "f", null],
-    ["Objects with masks", "d", null],
+    ["Object detection", "c", null],
+    ["Object detection", "c, version 1", null],
+    ["Object detection", "f", null],
+    ["Instance segmentation", "d", null],
     ["Depth", "a", null],
     ["Not available", "b", "takes tensors"],
     ["Not available", "e", "not ready"],
