@@ -33,7 +33,7 @@ test("models are grouped by task, and those that cannot be picked come last with
     ["Object detection", "c, version 1", null],
     ["Object detection", "f", null],
     ["Instance segmentation", "d", null],
-    ["Depth", "a", null],
+    ["Depth estimation", "a", null],
     ["Not available", "b", "takes tensors"],
     ["Not available", "e", "not ready"],
   ]);
