@@ -248,8 +248,10 @@ class Settings(Listening):
         0.0,
         ge=0,
         allow_inf_nan=False,
-        description="seconds after SIGTERM in which the server accepts requests but reports not "
-        "ready, so that load balancers drain it",
+        description=(
+            "seconds after SIGTERM during which the server still accepts requests, but reports "
+            "that it is not ready, so that load balancers send no more"
+        ),
     )
     exit_timeout_secs: float = Field(
         30.0, ge=0, description="seconds to finish accepted requests after that"
@@ -267,8 +269,10 @@ class Settings(Listening):
 
     keys_file: Path | None = Field(
         None,
-        description="key file of `fovea key`; all requests except health and the page need a key; "
-        "the server follows changes",
+        description=(
+            "key file of `fovea key`. All requests except health and the page then need a key. "
+            "The server rereads the file after changes"
+        ),
     )
     quota_file: Path | None = Field(
         None,
@@ -285,7 +289,8 @@ class Settings(Listening):
     )
     jwt_audience: str | None = Field(None, description="required audience of the tokens")
     jwt_scope_claim: str = Field(
-        "scope", description="claim with the scopes; dots lead into objects"
+        "scope",
+        description=("claim that has the scopes; dots for nested claims, e.g. realm_access.roles"),
     )
 
     allow_metrics: bool = Field(True, description="serve metrics for Prometheus")
@@ -387,8 +392,10 @@ class Settings(Listening):
 
     capture: Path | None = Field(
         None,
-        description="folder to capture images and results in, by rules; without it nothing is "
-        "captured",
+        description=(
+            "folder for captured images and results; rules choose the images, and without this "
+            "option nothing is captured"
+        ),
     )
     capture_rule: Texts = Field(
         ("score 0.3..0.5",),

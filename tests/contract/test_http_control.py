@@ -53,7 +53,7 @@ def test_a_model_that_travels_in_the_request(port, recordings):
         (
             {"config": '{"instance_group": [{"kind": 9}]}'},
             500,
-            "failed to load 'simple', failed to poll from model repository: 9 is no kind of "
+            "failed to load 'simple', failed to poll from model repository: 9 is not a kind of "
             "instance_group: use one of KIND_AUTO, KIND_GPU, KIND_CPU, KIND_MODEL",
         ),
         ({"other": "x"}, 500, "unexpected error on creating Triton parameter"),

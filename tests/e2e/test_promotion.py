@@ -403,7 +403,7 @@ def test_a_request_that_a_canary_fails_is_charged_once(adders, tmp_path):
         headers = {"authorization": f"Bearer {asking}"}
         with httpx.Client(base_url=server.url, timeout=60, headers=headers) as client:
             assert {ask(client) for _ in range(8)} == {"1"}
-            with pytest.raises(AssertionError, match="0 of its 8 images"):
+            with pytest.raises(AssertionError, match="0 of 8 images"):
                 ask(client)
         until(lambda: history_of(server, asking)["events"][-1]["action"] == "canary_failed")
     finally:

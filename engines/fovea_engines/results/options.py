@@ -96,7 +96,7 @@ class PredictOptions:
     )
     agnostic: bool = field(
         default=False,
-        metadata={"description": "suppress overlapping boxes of different classes, too"},
+        metadata={"description": "also suppress overlapping boxes of different classes"},
     )
     mask: MaskFormat = field(
         default="rle",

@@ -58,7 +58,7 @@ def bench(
         model_option(
             metavar="N",
             min=1,
-            help="Version of the model; without --url it need not be served.",
+            help="Version of the model. Without --url it need not be a served version.",
             show_default="the one that is served",
         ),
     ] = None,
@@ -66,7 +66,7 @@ def bench(
         Path | None,
         _request_option(
             metavar="DIR",
-            help=f"Send the images of this folder in turn, {MAX_IMAGES} at most.",
+            help=f"Send the images of this folder in turn; at most {MAX_IMAGES} are used.",
             exists=True,
             file_okay=False,
         ),
@@ -75,15 +75,18 @@ def bench(
         Path | None,
         _request_option(
             metavar="LABELS",
-            help="Labels of the --images, as for `fovea eval`: each level ends with all images "
-            "once more, to measure the accuracy under its load.",
+            help=(
+                "Labels of the --images, as for `fovea eval`. Each level then ends with all "
+                "images once more, to measure the accuracy under load."
+            ),
             exists=True,
         ),
     ] = None,
     tensors: Annotated[
         bool,
         _request_option(
-            "--tensors", help="Send random tensors instead, in binary over the v2 protocol."
+            "--tensors",
+            help=("Send random tensors in place of images, as binary data over the v2 protocol."),
         ),
     ] = False,
     shape: Annotated[
@@ -97,15 +100,20 @@ def bench(
         str,
         _load_option(
             metavar="N,N,...",
-            help="Closed loop: numbers of clients. Each sends one request after the other.",
+            help=(
+                "Closed loop: numbers of clients to measure. Each client sends one request after "
+                "the other."
+            ),
         ),
     ] = "1,4,16",
     rate: Annotated[
         str | None,
         _load_option(
             metavar="R,R,...",
-            help="Open loop: requests/s at random times (Poisson), independent of the responses. "
-            "Latency counts from the due time, so it shows stalls.",
+            help=(
+                "Open loop: requests/s to measure, sent at random times (Poisson) whether or not "
+                "responses arrive. Latency counts from the due time, so stalls show."
+            ),
             show_default="none",
         ),
     ] = None,

@@ -103,7 +103,10 @@ def build(
         Goal,
         model_option(
             *("--hint", "--for"),
-            help="Optimize images/s under load, or the time of a single image (with auto).",
+            help=(
+                "With auto: optimise images/s under load (throughput), or the time of a single "
+                "image (latency)."
+            ),
         ),
     ] = "throughput",
     size: SizeOption = None,
@@ -111,8 +114,11 @@ def build(
         bool,
         model_option(
             "--rect",
-            help="Take every multiple of the stride up to --size, and letterbox each image to the "
-            "smallest that holds it: a 16:9 frame is then computed without grey. For ONNX Runtime.",
+            help=(
+                "Accept every input size that is a multiple of the stride, up to --size, and use "
+                "the smallest that fits each image: wide images need no grey padding. ONNX "
+                "Runtime only."
+            ),
         ),
     ] = False,
     max_batch: Annotated[
@@ -121,8 +127,10 @@ def build(
             metavar="N",
             min=1,
             max=MAX_BATCH,
-            help="Most images in one call. A CPU is fastest with 1, as each core then has an "
-            "image of its own. On a GPU try 8 or 16.",
+            help=(
+                "Largest number of images in one call. A CPU is fastest with 1, because each core "
+                "then processes its own image. On a GPU try 8 or 16."
+            ),
             show_default="1, or that of --profile",
         ),
     ] = None,
@@ -150,8 +158,10 @@ def build(
     precision: Annotated[
         Literal["auto", Precision],
         precision_option(
-            help="Arithmetic of the engine. auto tries fp32, bf16 if the CPU has it, and int8 "
-            "with --calibration, and keeps the fastest that passes the check."
+            help=(
+                "Precision of the engine. auto builds fp32, bf16 if the CPU supports it, and int8 "
+                "with --calibration, and keeps the fastest engine that passes its check."
+            )
         ),
     ] = "fp32",
     calibration: CalibrationOption = None,
@@ -161,8 +171,11 @@ def build(
         precision_option(
             *("--exclude-nodes", "--keep-float"),
             metavar="auto|none|PATTERN",
-            help="Blocks or layers to keep in float with INT8: names with wildcards, or auto to "
-            "search for them if the agreement is poor. May be repeated.",
+            help=(
+                "Blocks or layers to keep in float in an INT8 build: names with wildcards, none, "
+                "or auto. auto searches for them if the INT8 results differ too much from the "
+                "source model's. May be repeated."
+            ),
             show_default="auto",
         ),
     ] = None,
@@ -191,23 +204,27 @@ def build(
             metavar="DROP",
             min=0,
             max=1,
-            help="Largest loss of the labels' figure that passes, as mAP50-95. Needs --data.",
+            help="Largest accepted loss of accuracy (such as mAP50-95) on the labels of --data.",
         ),
     ] = 0.01,
     pipeline: Annotated[
         str | None,
         check_option(
             metavar="NAME",
-            help="In place of MODEL.onnx: run this pipeline on the --images, and keep what it "
-            "finds as its reference.",
+            help=(
+                "In place of MODEL.onnx: run this pipeline on the --images, and store the results "
+                "as its reference."
+            ),
         ),
     ] = None,
     check: Annotated[
         bool,
         check_option(
             "--check",
-            help="Compare the results of the --pipeline with its reference: which stage has "
-            "another engine, and how much its results have changed.",
+            help=(
+                "Compare the results of the --pipeline with its reference, and show each stage "
+                "whose engine or results have changed."
+            ),
         ),
     ] = False,
     preprocess: PreprocessOption = None,
@@ -215,15 +232,14 @@ def build(
         Path | None,
         _graph_option(
             metavar="FILE.onnx",
-            help="Also write and check the graph in the form for TensorRT: signed INT8, and the "
-            "rest in FP16.",
+            help="Also write and check an ONNX file for TensorRT, with signed INT8 and FP16.",
         ),
     ] = None,
     image_front: Annotated[
         bool | None,
         _graph_option(
             "--image-front/--no-image-front",
-            help="The graph takes uint8 images and normalises them.",
+            help="Let the graph take uint8 images and normalise them.",
             show_default="for TensorRT",
         ),
     ] = None,
@@ -231,7 +247,9 @@ def build(
         bool | None,
         _graph_option(
             "--nms-tail/--no-nms-tail",
-            help="The graph suppresses duplicates; --iou of requests then has no effect.",
+            help=(
+                "Let the graph suppress duplicate boxes. The request option iou then has no effect."
+            ),
             show_default="for TensorRT",
         ),
     ] = None,

@@ -28,17 +28,27 @@ program = typer.Typer(
 _Folder = Annotated[
     Path,
     typer.Argument(
-        metavar="DIR", exists=True, file_okay=False, help="Folder of `fovea serve --capture`."
+        metavar="DIR",
+        exists=True,
+        file_okay=False,
+        help=("Folder that was given to `fovea serve --capture`."),
     ),
 ]
-_Model = Annotated[str | None, typer.Option(metavar="NAME", help="Only of this model.")]
+_Model = Annotated[str | None, typer.Option(metavar="NAME", help="Only captures of this model.")]
 _Rule = Annotated[
-    str | None, typer.Option(metavar="WORD", help="Only of rules that begin so: score, empty.")
+    str | None,
+    typer.Option(
+        metavar="WORD", help=("Only captures of rules that begin with this word: score, empty.")
+    ),
 ]
 _DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M"]
 _Since = Annotated[
     datetime | None,
-    typer.Option(metavar="DATE", formats=_DATES, help="Only from then on: 2026-11-27, of UTC."),
+    typer.Option(
+        metavar="DATE",
+        formats=_DATES,
+        help=("Only captures from this date on, in UTC: 2026-11-27."),
+    ),
 ]
 
 
@@ -89,10 +99,13 @@ def export_(
     context: typer.Context,
     folder: _Folder,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", file_okay=False, help="Folder to write into.")
+        Path, typer.Option(metavar="DIR", file_okay=False, help="Folder for the output.")
     ],
     form: Annotated[
-        str, typer.Option("--format", metavar="|".join(FORMATS), help="Tool to export for.")
+        str,
+        typer.Option(
+            "--format", metavar="|".join(FORMATS), help=("Tool that will read the export.")
+        ),
     ] = "coco",
     model: _Model = None,
     rule: _Rule = None,
@@ -100,7 +113,11 @@ def export_(
     images_at: Annotated[
         str,
         typer.Option(
-            metavar="URL", help="Of label-studio: the address where it finds the images' folder."
+            metavar="URL",
+            help=(
+                "For --format label-studio: URL at which Label Studio finds the folder of the "
+                "images."
+            ),
         ),
     ] = "/data/local-files/?d=images",
     as_json: AsJson = False,
@@ -139,11 +156,18 @@ def purge(
     rule: _Rule = None,
     request_id: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Only of this request: x-request-id, as in the log."),
+        typer.Option(
+            metavar="ID",
+            help=(
+                "Only captures of this request: the x-request-id of its response and of the log."
+            ),
+        ),
     ] = None,
     before: Annotated[
         datetime | None,
-        typer.Option(metavar="DATE", formats=_DATES, help="Only what was kept before, in UTC."),
+        typer.Option(
+            metavar="DATE", formats=_DATES, help=("Only captures before this date, in UTC.")
+        ),
     ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Delete without a confirmation.")

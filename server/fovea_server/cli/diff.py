@@ -61,7 +61,8 @@ def diff(
     images: Annotated[
         Path | None,
         folder_option(
-            help="Images to run, at most 4 of them.", show_default="3 that ship with Fovea"
+            help=("Images to run the models on; at most 4 are used."),
+            show_default="3 that ship with Fovea",
         ),
     ] = None,
     head: HeadOption = None,
@@ -69,7 +70,7 @@ def diff(
         float | None,
         typer.Option(
             metavar="DB",
-            help="A tensor under this SNR diverges.",
+            help="Signal-to-noise ratio in dB below which a tensor counts as different.",
             show_default="by precision: 60 in FP32, 15 to 20 in FP16, 10 to 18 in INT8",
         ),
     ] = None,

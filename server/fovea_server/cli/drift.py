@@ -28,7 +28,9 @@ def drift(
     max_distance: Annotated[
         float | None,
         typer.Option(
-            metavar="NUMBER", min=0.0, help="Exit with status 1 if a distance is larger: 0.25."
+            metavar="NUMBER",
+            min=0.0,
+            help=("Exit with status 1 if a distance exceeds this, for example 0.25."),
         ),
     ] = None,
     as_json: AsJson = False,

@@ -195,14 +195,14 @@ def edit(
     context: typer.Context,
     model: ModelArgument,
     out: Annotated[
-        Path, typer.Option(metavar="FILE.onnx", help="The edited model.", dir_okay=False)
+        Path, typer.Option(metavar="FILE.onnx", help="File for the edited model.", dir_okay=False)
     ],
     inputs: Annotated[
         list[str] | None,
         _cut_option(
             "--input",
             metavar="TENSOR",
-            help="Make this tensor an input, and drop what leads to it. May be repeated.",
+            help="Make this tensor an input, and drop the nodes before it. May be repeated.",
         ),
     ] = None,
     outputs: Annotated[
@@ -210,7 +210,7 @@ def edit(
         _cut_option(
             "--output",
             metavar="TENSOR",
-            help="Make this tensor an output, and drop what follows. May be repeated.",
+            help="Make this tensor an output, and drop the nodes after it. May be repeated.",
         ),
     ] = None,
     drop_normalize: Annotated[
@@ -224,14 +224,17 @@ def edit(
         str | None,
         _input_option(
             metavar="HxW|dynamic",
-            help="Input size in pixels, or any; the constants of a grid are computed for it.",
+            help=(
+                "Input size in pixels, or dynamic. Constants of the model's grid are computed for "
+                "the new size."
+            ),
         ),
     ] = None,
     batch: Annotated[
         str | None,
         _input_option(
             metavar="N|dynamic",
-            help="Batch size; changes the constants of Reshape, too.",
+            help="Batch size. Constants of Reshape nodes are adapted.",
         ),
     ] = None,
     normalize: Annotated[
@@ -239,17 +242,21 @@ def edit(
         _input_option(
             *("--normalize", "--normalise"),
             metavar="SCALE[,MEAN[,STD]]",
-            help="Take 0 to 255, and begin with (v * SCALE - MEAN) / STD: 1/255, or one number a "
-            "channel as in 1/255,0.485:0.456:0.406,0.229:0.224:0.225.",
+            help=(
+                "Let the input take values v from 0 to 255, and begin the model with (v * SCALE - "
+                "MEAN) / STD. Give 1/255, or one number per channel: "
+                "1/255,0.485:0.456:0.406,0.229:0.224:0.225."
+            ),
         ),
     ] = None,
-    uint8: Annotated[bool, _input_option("--uint8", help="With --normalize: take bytes.")] = False,
+    uint8: Annotated[
+        bool, _input_option("--uint8", help=("With --normalize: let the input take bytes (uint8)."))
+    ] = False,
     replace_op: Annotated[
         list[str] | None,
         _names_option(
             metavar="OLD=NEW",
-            help="Let an operator take the place of another, with its inputs and attributes. May "
-            "be repeated.",
+            help="Replace operator OLD with NEW; inputs and attributes stay. May be repeated.",
         ),
     ] = None,
     rename: Annotated[

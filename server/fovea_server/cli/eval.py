@@ -76,7 +76,10 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="NAME,NAME,...",
-            help="Measure only these classes, even if the model lacks others of the labels.",
+            help=(
+                "Measure only these classes. The model need not have the other classes of the "
+                "labels."
+            ),
             show_default="all of the labels",
         ),
     ] = None,
@@ -85,7 +88,10 @@ def evaluate(
         typer.Option(
             min=0.001,
             max=1,
-            help="Lowest score of objects that count for precision, recall and confusions.",
+            help=(
+                "Lowest score of the objects that count for precision, recall and the confusion "
+                "matrix."
+            ),
             show_default="where the mean F1 is highest",
         ),
     ] = None,

@@ -91,11 +91,11 @@ def health(
         ),
     ] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="Check that the server is running, not that it is ready.")
+        bool, typer.Option("--live", help="Only check that the server runs, not that it is ready.")
     ] = False,
     timeout: Annotated[
         float,
-        typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Time to wait for the answer."),
+        typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Timeout of the check in seconds."),
     ] = 3.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     **given: object,

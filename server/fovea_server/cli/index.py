@@ -47,7 +47,7 @@ def index(
     model: ServedModelArgument,
     sources: Annotated[
         list[str],
-        typer.Argument(metavar="SOURCE", help="Image files, folders, globs in quotes, videos."),
+        typer.Argument(metavar="SOURCE", help="Image files, folders, quoted globs, videos."),
     ],
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     version: VersionOption = None,
@@ -56,7 +56,7 @@ def index(
     every: EveryOption = 1,
     thumbnails: Annotated[
         bool,
-        typer.Option("--thumbnails", help="Keep a thumbnail of each image, to show matches."),
+        typer.Option("--thumbnails", help="Store a thumbnail of each image, to show with matches."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

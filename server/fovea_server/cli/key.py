@@ -38,7 +38,7 @@ _File = Annotated[
     ),
 ]
 _Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of the key's owner; it is no secret.")
+    str, typer.Argument(metavar="NAME", help="Name of the key's owner; it is not secret.")
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 _Scope = Annotated[
@@ -54,28 +54,27 @@ _Model = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATTERN",
-        help="Models that the key is for: names or patterns such as cam-*, several with commas.",
+        help="Models that the key may use: names or patterns such as cam-*, separated by commas.",
     ),
 ]
 _Rate = Annotated[
     str | None,
     typer.Option(
         metavar="N/s|N/m|N/h",
-        help="Most images in a time: 20/s. The server refuses more (429), and says when to try "
-        "again.",
+        help="Largest rate of images: 20/s. The server rejects more with 429 and Retry-After.",
     ),
 ]
 _Quota = Annotated[
     str | None,
     typer.Option(
         metavar="N/hour|N/day|N/month",
-        help="Most images in an hour, day or month of UTC: 1e6/day.",
+        help="Largest number of images in an hour, a day or a month of UTC: 1e6/day.",
     ),
 ]
 _Expires = Annotated[
     str | None,
     typer.Option(
-        metavar="TIME", help="Time from now until the key ends: 90d, 12h, 30m. Default never."
+        metavar="TIME", help="Time from now until the key expires: 90d, 12h, 30m. Default never."
     ),
 ]
 _FILE = Path("keys.json")
@@ -154,7 +153,8 @@ def rotate(
     name: _Name,
     file: _File = _FILE,
     grace: Annotated[
-        str, typer.Option(metavar="TIME", help="Time for which the old key stays valid, from 0s.")
+        str,
+        typer.Option(metavar="TIME", help=("Time for which the old key stays valid: 0s, 1h, 7d.")),
     ] = "1d",
     expires: _Expires = None,
     as_json: _Json = False,

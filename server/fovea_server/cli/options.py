@@ -24,7 +24,7 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 ServeFlags: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="-- FLAGS", help="Flags of `fovea serve` for the server that this command starts."
+        metavar="-- FLAGS", help="Flags of `fovea serve`, for the server that this command starts."
     ),
 ]
 
@@ -125,7 +125,7 @@ UrlOption = Annotated[
         metavar="URL",
         envvar="FOVEA_URL",
         show_envvar=True,
-        help="Use this server, e.g. http://127.0.0.1:8000. FOVEA_API_KEY can have its key.",
+        help="Use this server, for example http://127.0.0.1:8000. FOVEA_API_KEY is its key.",
         show_default="none",
         callback=_drop_url_if_local,
     ),
@@ -167,8 +167,10 @@ ForceHeadOption = Annotated[
     bool,
     model_option(
         "--force-head",
-        help="Build with --head although metadata or numbers contradict it. The card records the "
-        "contradiction.",
+        help=(
+            "Build with --head even if the metadata or the output values contradict it. The card "
+            "records the contradiction."
+        ),
     ),
 ]
 CalibrationOption = Annotated[
@@ -183,8 +185,10 @@ CalibrationOption = Annotated[
 CalibratorOption = Annotated[
     Method,
     precision_option(
-        help="How to choose INT8 ranges: without outliers, the full range, least loss of "
-        "information, or least mean squared error."
+        help=(
+            "How to choose the INT8 range of each tensor: percentile drops outliers, minmax keeps "
+            "all values, entropy minimises the loss of information, mse the mean squared error."
+        )
     ),
 ]
 PreprocessOption = Annotated[
@@ -192,9 +196,9 @@ PreprocessOption = Annotated[
     model_option(
         metavar="NAME|FILE.json",
         help=(
-            f"How images were prepared in training: {', '.join(PRESETS)}; a variant of the "
-            f"family's: {', '.join(list(VARIANTS)[1:])}; or a JSON file with fields of the card's "
-            "preprocess."
+            f"Preprocessing of the images in training: {', '.join(PRESETS)}; a change to the "
+            f"default of the model's family: {', '.join(list(VARIANTS)[1:])}; or a JSON file with "
+            "fields of the card's preprocess."
         ),
         show_default="family",
         autocompletion=lambda: list(NAMES),
@@ -204,8 +208,7 @@ ProfileOption = Annotated[
     list[str] | None,
     _tensorrt_option(
         metavar="MIN,OPT,MAX",
-        help="Smallest and largest batch, and between them the one that is optimised. May be "
-        "repeated.",
+        help="Smallest batch size, the size to optimise for, and the largest. May be repeated.",
         show_default="1,1,1 and 2,N,N of --max-batch",
     ),
 ]
@@ -214,7 +217,7 @@ WorkspaceOption = Annotated[
     _tensorrt_option(
         metavar="MIB",
         min=1,
-        help="GPU memory that a layer may use beside its tensors.",
+        help="GPU memory that a layer may use in addition to its tensors, MiB.",
         show_default="all",
     ),
 ]
@@ -235,7 +238,10 @@ LevelOption = Annotated[
         metavar="0-5",
         min=0,
         max=5,
-        help="Effort in the search for kernels: a higher level builds slower and runs faster.",
+        help=(
+            "Effort of the search for kernels; a higher level builds longer, and can make the "
+            "engine faster."
+        ),
     ),
 ]
 CapabilityOption = Annotated[
@@ -243,8 +249,10 @@ CapabilityOption = Annotated[
     _tensorrt_option(
         "--compute-capability",
         metavar="80,89,...",
-        help="GPUs to build for, also absent ones (--backend tensorrt-rtx): 80 A100, 86 A10 and "
-        "RTX 30, 89 L4 and RTX 40, 120 RTX 50.",
+        help=(
+            "GPUs to build for with --backend tensorrt-rtx; this machine need not have them. 80: "
+            "A100; 86: A10, RTX 30; 89: L4, RTX 40; 120: RTX 50."
+        ),
         show_default="the GPU that is here",
     ),
 ]

@@ -123,7 +123,7 @@ def predict(
         _results_option("--resume", help="Continue an interrupted run into --out."),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document, as the server returns.")
+        bool, typer.Option("--json", help="Print the server's response as one JSON document.")
     ] = False,
     **given: Any,
 ) -> None:

@@ -44,11 +44,19 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 _Why = Annotated[
     str,
-    typer.Option(metavar="TEXT", help="For the history.", rich_help_panel="Model and repository"),
+    typer.Option(
+        metavar="TEXT", help=("Reason, for the history."), rich_help_panel="Model and repository"
+    ),
 ]
 
 LimitOption = Annotated[
-    int, typer.Option(metavar="N", min=1, max=MAX_EVENTS, help="Events that --history lists.")
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        max=MAX_EVENTS,
+        help=("Largest number of events that --history lists, the newest."),
+    ),
 ]
 
 
@@ -62,7 +70,8 @@ def promote(
     canary: Annotated[
         str | None,
         typer.Option(
-            metavar="SHARE", help="Start as a canary with this share of the requests: 5%."
+            metavar="SHARE",
+            help=("Start as a canary that gets this share of the requests, for example 5%."),
         ),
     ] = None,
     span: Annotated[
@@ -72,14 +81,22 @@ def promote(
         str | None,
         typer.Option(
             metavar="PART",
-            help="The p99 of a canary may be longer by this: +10%.",
+            help=(
+                "Largest accepted increase of the canary's p99 latency over the current "
+                "version's, for example +10%."
+            ),
             show_default="any",
         ),
     ] = None,
     max_disagreement: Annotated[
         str | None,
         typer.Option(
-            metavar="PART", help="Part of the images with other results: 2%.", show_default="any"
+            metavar="PART",
+            help=(
+                "Largest share of images whose results differ from the current version's, for "
+                "example 2%."
+            ),
+            show_default="any",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -34,8 +34,10 @@ def deploy(
         typer.Option(
             metavar="PATH|ADDRESS",
             envvar="FOVEA_MODEL_REPOSITORY",
-            help="Folder of models that exists on every node, or a URL (s3://bucket/prefix); or "
-            "`repository` in the file.",
+            help=(
+                "Folder of models that exists on every node, or the URL of a store "
+                "(s3://bucket/prefix). Default: `repository` in the file of --config."
+            ),
         ),
     ] = None,
     config: Annotated[
@@ -44,12 +46,18 @@ def deploy(
             metavar="FILE",
             exists=True,
             dir_okay=False,
-            help="Settings, and replicas by model: fovea-ray.yaml of docs/how-to/cluster.md.",
+            help=(
+                "File with the settings, and the replicas of each model: fovea-ray.yaml of "
+                "docs/how-to/cluster.md."
+            ),
         ),
     ] = None,
     address: Annotated[
         str,
-        typer.Option(envvar="RAY_ADDRESS", help="Address of the cluster; auto for this node's."),
+        typer.Option(
+            envvar="RAY_ADDRESS",
+            help=("Address of the Ray cluster; auto: the cluster of this node."),
+        ),
     ] = "auto",
 ) -> None:
     """Deploy a repository to a running cluster, or change the deployment there.

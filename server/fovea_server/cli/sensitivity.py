@@ -47,7 +47,7 @@ def sensitivity(
     images: Annotated[
         Path | None,
         folder_option(
-            help="Images to measure on, at most 24.", show_default="those of --calibration"
+            help="Images to measure on; at most 24 are used.", show_default="those of --calibration"
         ),
     ] = None,
     calibrator: CalibratorOption = "percentile",

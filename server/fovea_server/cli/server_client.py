@@ -24,7 +24,7 @@ ServerOption = Annotated[
         "--url",
         metavar="URL",
         envvar="FOVEA_URL",
-        help="Address of the server; FOVEA_API_KEY may have its key.",
+        help="URL of the server. FOVEA_API_KEY is its key.",
     ),
 ]
 SERVER = "http://127.0.0.1:8000"

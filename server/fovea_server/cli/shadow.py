@@ -46,7 +46,11 @@ def shadow(
     ] = None,
     url: ServerOption = SERVER,
     share: Annotated[
-        str, typer.Option(metavar="SHARE", help="Share of the live images that it sees: 10%.")
+        str,
+        typer.Option(
+            metavar="SHARE",
+            help=("Share of the live images that the candidate also gets, for example 10%."),
+        ),
     ] = "10%",
     images: Annotated[int, typer.Option(metavar="N", help="Stop after this many images.")] = 1000,
     max_disagreement: Annotated[
@@ -54,8 +58,8 @@ def shadow(
         typer.Option(
             metavar="PERCENT",
             help=(
-                "Stop when the disagreement is clearly below or above this: 2%. Above: exit "
-                "status 1."
+                "Stop when the share of different results is clearly below or above this limit, "
+                "for example 2%. Above it the exit status is 1."
             ),
         ),
     ] = None,
@@ -67,7 +71,9 @@ def shadow(
             help="Write shadow.json, shadow.md and the worst images at the end.",
         ),
     ] = None,
-    stop: Annotated[bool, typer.Option("--stop", help="Stop it, and show the report.")] = False,
+    stop: Annotated[
+        bool, typer.Option("--stop", help=("Stop the shadow test, and show the report."))
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Test a candidate version on live images.

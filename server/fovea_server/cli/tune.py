@@ -60,7 +60,7 @@ def tune(
     model: ServedModelArgument,
     images: Annotated[
         Path,
-        folder_option(help="Representative images to send to the server.", show_default=False),
+        folder_option(help="Representative images, which the clients send.", show_default=False),
     ],
     serve_flags: ServeFlags = None,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
@@ -77,7 +77,7 @@ def tune(
         str,
         _search_option(
             metavar="N,N,...",
-            help="Loads to measure: clients that each send one image after the other.",
+            help="Numbers of clients to measure. Each client sends one image after the other.",
         ),
     ] = "1,2,4,8,16,32",
     seconds: Annotated[
@@ -85,11 +85,11 @@ def tune(
         _search_option(
             metavar="SECONDS",
             min=0.2,
-            help="Length of a run; up to four times longer for slow models.",
+            help="Length of each run; slow models may take up to four times as long.",
         ),
     ] = 2.0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show the changes without making them.")
     ] = False,
     plot: PlotOption = None,
     as_json: AsJson = False,

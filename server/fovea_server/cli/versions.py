@@ -74,7 +74,10 @@ def versions(
         bool, typer.Option("--prune", help="Delete old versions, after a confirmation.")
     ] = False,
     keep: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How many of the newest versions --prune keeps.")
+        int,
+        typer.Option(
+            metavar="N", min=1, help=("Number of the newest versions that --prune keeps.")
+        ),
     ] = 2,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Delete without a confirmation.")

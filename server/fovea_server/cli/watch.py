@@ -82,8 +82,10 @@ def watch(
         list[str],
         typer.Argument(
             metavar="SOURCE",
-            help="Cameras and videos: rtsp://, rtsps://, http:// (MJPEG), a file, a device as "
-            "/dev/video0 or 0.",
+            help=(
+                "Cameras and videos: rtsp://, rtsps://, http:// (MJPEG), a file, or a device such "
+                "as /dev/video0 or 0."
+            ),
         ),
     ],
     repository: RepositoryOption = DEFAULT_REPOSITORY,
@@ -94,7 +96,7 @@ def watch(
     fps: Annotated[float | None, typer.Option(metavar="N", help="Frames per second.")] = None,
     *,
     transport: Annotated[
-        Literal["tcp", "udp"], typer.Option(help="Transport of RTSP's frames.")
+        Literal["tcp", "udp"], typer.Option(help="Transport protocol of RTSP.")
     ] = "tcp",
     line: Annotated[
         list[str] | None,
@@ -110,8 +112,10 @@ def watch(
         list[str] | None,
         typer.Option(
             metavar="NAME=X,Y,...",
-            help="Count objects in the zone of three or more points. Options as for --line; "
-            "':after=30s' counts objects that stay that long.",
+            help=(
+                "Count objects in the zone of three or more points. Append options as for --line, "
+                "or ':after=30s' to count only objects that stay that long."
+            ),
         ),
     ] = None,
     event: Annotated[
@@ -142,7 +146,7 @@ def watch(
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print a line of JSON per frame, or per event with lines or zones."
+            "--json", help="Print one line of JSON per frame; with lines or zones, one per event."
         ),
     ] = False,
     **given: Any,

@@ -11,8 +11,8 @@ from fovea_engines.results.options import MaskFormat, PredictOptions, VectorForm
 from fovea_preprocess.errors import InvalidOption
 
 CLASSES_AS_TEXT = (
-    "names or ids of the classes to keep, as person,2: a whole number is an id, and a name with a "
-    "comma, blanks around it or only digits goes in double quotes"
+    "names or ids of the classes to keep, for example person,2; put a name in double quotes if it "
+    "has a comma, consists of digits, or begins or ends with a blank"
 )
 """Description of the option `classes` where it is text. In JSON it is a list."""
 

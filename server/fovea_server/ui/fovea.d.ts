@@ -147,7 +147,7 @@ export interface PredictJson {
   max_det?: number;
   /** maximum number of classes of a classifier; default 5 */
   top_k?: number;
-  /** suppress overlapping boxes of different classes, too; default false */
+  /** also suppress overlapping boxes of different classes; default false */
   agnostic?: boolean;
   /** format of masks and class maps: rle (COCO), polygon, png or none; png or none for saliency, depth and output images; default "rle" */
   mask?: "rle" | "polygon" | "png" | "none";
@@ -291,7 +291,7 @@ export interface StreamSettings {
   max_det?: number;
   /** maximum number of classes of a classifier */
   top_k?: number;
-  /** suppress overlapping boxes of different classes, too */
+  /** also suppress overlapping boxes of different classes */
   agnostic?: boolean;
   /** format of masks and class maps: rle (COCO), polygon, png or none; png or none for saliency, depth and output images */
   mask?: "rle" | "polygon" | "png" | "none";
@@ -353,7 +353,7 @@ export interface StreamChange {
   max_det?: number;
   /** maximum number of classes of a classifier */
   top_k?: number;
-  /** suppress overlapping boxes of different classes, too */
+  /** also suppress overlapping boxes of different classes */
   agnostic?: boolean;
   /** format of masks and class maps: rle (COCO), polygon, png or none; png or none for saliency, depth and output images */
   mask?: "rle" | "polygon" | "png" | "none";
@@ -413,7 +413,7 @@ export interface StreamStatus {
   max_det?: number;
   /** maximum number of classes of a classifier */
   top_k?: number;
-  /** suppress overlapping boxes of different classes, too */
+  /** also suppress overlapping boxes of different classes */
   agnostic?: boolean;
   /** format of masks and class maps: rle (COCO), polygon, png or none; png or none for saliency, depth and output images */
   mask?: "rle" | "polygon" | "png" | "none";

@@ -55,7 +55,7 @@ FAULTS = {
     "model = 'attributes'\nmin_size = 1000000": "min_size is 1000000; it must be less than",
     "model = 'absent'": "a stage of 'bad' runs 'absent': there is no folder absent",
     "model = 'bad'": "a stage of 'bad' runs 'bad', which runs 'bad'",
-    "model = 'attributes'\nturn = {red = 0.5}": "turn of stage 'attributes' needs from",
+    "model = 'attributes'\nturn = {red = 0.5}": "turn of stage 'attributes' needs `from`",
     AFTER_READING: "finds no classes to go by",
     f"{AFTER_CLASSES}crop = 'box'": "leave out cr",
     f"{AFTER_CLASSES}classes = ['x']": "no class 'x'",

@@ -123,7 +123,7 @@ def test_tensors_of_other_sizes_than_an_engine_of_several_has_are_refused(
         with pytest.raises(InvalidRequest) as refused:
             asyncio.run(served.scheduler.infer(tensor_request(served, size)))
         assert str(refused.value).endswith(
-            "Its height and width must be multiples of 32, from 32 to those of [3,320,320], got "
+            "Its height and width must be multiples of 32, up to [3,320,320], got "
             f"[1,3,{size[0]},{size[1]}]"
         )
 
