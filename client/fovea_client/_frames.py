@@ -45,7 +45,7 @@ class Frames:
         if not 1 <= in_flight <= MAX_IN_FLIGHT:
             raise ValueError(f"in_flight is 1 to {MAX_IN_FLIGHT}, not {in_flight}")
         if options.get("frame") is not None:
-            raise ValueError("the frames of a stream are numbered by it: leave frame out")
+            raise ValueError("a stream numbers its frames itself: leave frame out")
         self._channels = options.get("channels", "RGB")
         check_channels(self._channels)
         import_package("websockets", "websockets")
@@ -113,7 +113,7 @@ class Frames:
             _responses.raise_for_status(response)
             raise UnexpectedAnswer(f"{url} does not accept WebSockets") from error
         except WebSocketException as error:
-            raise UnexpectedAnswer(f"{url} does not speak WebSocket ({error})") from error
+            raise UnexpectedAnswer(f"{url} is not a WebSocket server ({error})") from error
         except TimeoutError as error:
             raise ConnectionFailed(
                 f"{url} did not answer within {self.timeout_s:g} s", unanswered=True

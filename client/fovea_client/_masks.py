@@ -64,7 +64,7 @@ class MaskFile:
         window = pixels[max(0, self.top) :, max(0, self.left) :][:height, :width]
         # The server writes an empty mask as a file with one black pixel.
         if min(self.top, self.left) < 0 or (part.size > 1 and window.shape != part.shape):
-            raise ValueError("the file of a mask does not lie in its image")
+            raise ValueError("a mask reaches over the edge of its image")
         window[:] = part[: window.shape[0], : window.shape[1]]
         return pixels
 
@@ -126,5 +126,5 @@ def _empty(size: tuple[int, int]) -> NDArray[np.bool_]:
         ValueError: no image has this size.
     """
     if min(size) < 1 or size[0] * size[1] > MAX_PIXELS:
-        raise ValueError(f"no image has {size[0]} x {size[1]} pixels")
+        raise ValueError(f"{size[0]} x {size[1]} is not a valid image size")
     return np.zeros(size, np.bool_)

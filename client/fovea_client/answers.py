@@ -405,7 +405,7 @@ class Prediction:
         match self.images:
             case (ImageResult() as only,):
                 return only
-        raise ValueError(f"the answer is for {len(self.images)} images: go through `images`")
+        raise ValueError(f"the response has {len(self.images)} images: use `images`")
 
     @property
     def detections(self) -> tuple[Detection, ...]:

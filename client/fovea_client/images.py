@@ -144,7 +144,7 @@ def check_pixels(pixels: NDArray[np.uint8], channels: str) -> None:
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
         raise ValueError(
             f"pixels must be uint8 [height, width, 3], not {pixels.dtype} {list(pixels.shape)}; "
-            'they are RGB, or with channels="BGR" as OpenCV has them'
+            'the order is RGB, or BGR with channels="BGR"'
         )
 
 

@@ -25,7 +25,7 @@ def read_grey(data: bytes) -> NDArray[Any]:
     """
     found = read_levels(data)
     if found.ndim != 2:
-        raise ValueError("a PNG file of three channels is not read as a map")
+        raise ValueError("a PNG file with three channels is not a map")
     return found
 
 
@@ -41,9 +41,9 @@ def read_levels(data: bytes) -> NDArray[Any]:
     head, packed = _chunks(data)
     width, height, bits, colour, _, _, interlaced = struct.unpack(">IIBBBBB", head)
     if colour not in _CHANNELS or bits not in (1, 8, 16) or interlaced:
-        raise ValueError(f"a PNG file of colour type {colour} and {bits} bits is not read")
+        raise ValueError(f"a PNG file of colour type {colour} and {bits} bits is not supported")
     if not 0 < width * height <= MAX_PIXELS:
-        raise ValueError(f"a PNG file of {width} x {height} pixels is not read")
+        raise ValueError(f"a PNG file of {width} x {height} pixels is not supported")
     channels = _CHANNELS[colour]
     size, length = max(1, bits // 8) * channels, (width * bits * channels + 7) // 8
     whole = height * (1 + length)
@@ -53,7 +53,7 @@ def read_levels(data: bytes) -> NDArray[Any]:
     except zlib.error as error:
         raise ValueError(f"the PNG file is damaged: {error}") from error
     if len(unpacked) != whole:
-        raise ValueError("the PNG file is damaged: its rows do not have its size")
+        raise ValueError("the PNG file is damaged: its rows do not fit its size")
     rows = np.frombuffer(unpacked, np.uint8).reshape(height, 1 + length)
     pixels = rows[:, 1:].reshape(height, -1, size)
     found = np.empty_like(pixels)
@@ -66,7 +66,7 @@ def read_levels(data: bytes) -> NDArray[Any]:
         elif kind == 2:
             np.add(row, above, out=levels)
         else:
-            raise ValueError(f"a PNG file with filter {kind} is not read")
+            raise ValueError(f"a PNG file with filter {kind} is not supported")
         above = levels
     if bits == 1:
         return np.unpackbits(found[..., 0], axis=1, count=width)

@@ -208,8 +208,8 @@ class Engine(Closing):
         """
         if self.words is None:
             raise InvalidOption(
-                f"model '{self.card.name}' reads no texts: build it from a network of images and "
-                "texts with `fovea build --tokenizer`, or send images alone"
+                f"model '{self.card.name}' does not accept texts: build it from a model of images "
+                "and texts such as CLIP with `fovea build --tokenizer`, or send images alone"
             )
         return self.words
 

@@ -362,7 +362,7 @@ def _decode_webp(data: bytes | bytearray) -> NDArray[np.uint8]:
     flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if pixels is None:
-        raise ValueError("libwebp does not decode it")
+        raise ValueError("libwebp cannot decode it")
     return np.asarray(pixels, np.uint8)
 
 
@@ -370,7 +370,7 @@ def _load(image: ImageFile.ImageFile) -> NDArray[np.uint8]:
     """Decode with Pillow, and close the image, whose pixels take more memory than the result."""
     image.load()
     if image.mode in ("I", "F"):
-        raise InvalidImage("the image has 32 bits a sample: convert it to 8 or 16 bits")
+        raise InvalidImage("the image has 32 bits per sample: convert it to 8 or 16 bits")
     deep = image.mode.startswith("I;16")
     shift = 4 if deep and int(np.asarray(image).max()) < _TWELVE_BITS else 8
     rgb = np.empty((image.height, image.width, 3), np.uint8)

@@ -41,7 +41,9 @@ def check_png(data: bytes) -> None:
     for number, (kind, body) in enumerate(_chunks(memoryview(data))):
         if (kind == b"IHDR") != (number == 0):
             # The size of a second header was not checked against the memory.
-            raise InvalidImage("the PNG does not begin with its one header: save it again")
+            raise InvalidImage(
+                "the PNG must begin with an IHDR chunk, and have only one: save it again"
+            )
         if kind == b"IHDR":
             needed = _filtered_size(body)
         elif kind == b"IDAT":
@@ -53,7 +55,7 @@ def check_png(data: bytes) -> None:
             except zlib.error as error:
                 raise InvalidImage(f"the PNG is damaged: {error}") from error
     if found < needed or not needed:
-        raise InvalidImage(f"the PNG holds {found} of the {needed} bytes that its header promises")
+        raise InvalidImage(f"the PNG has {found} bytes of pixels, and its header requires {needed}")
 
 
 def is_deep(data: bytes | bytearray) -> bool:
@@ -82,7 +84,7 @@ def _filtered_size(header: memoryview) -> int:
         width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", header)
         bits = depth * _SAMPLES[colour]
     except (struct.error, KeyError) as error:
-        raise InvalidImage("the PNG's header makes no sense") from error
+        raise InvalidImage("the PNG's header is invalid") from error
     size = 0
     for left, top, step_x, step_y in _ADAM7 if interlaced else _PLAIN:
         columns, rows = -(-(width - left) // step_x), -(-(height - top) // step_y)

@@ -106,7 +106,7 @@ class _Writer:
                 dropped = self._dropped
                 self._changed.notify_all()
             if dropped:
-                log.warning("%d lines were dropped, as the log was not written in time", dropped)
+                log.warning("%d log lines were dropped, because the disk was too slow", dropped)
                 with self._changed:
                     self._dropped -= dropped
                     self._changed.notify_all()

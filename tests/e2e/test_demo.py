@@ -61,7 +61,7 @@ def test_an_answer_that_fails_ends_it_with_one_line(tmp_path):
     demo = start(tmp_path, "--task", "classify", "--host=0.0.0.0")
     told = demo.communicate(timeout=60)[1]
     assert demo.returncode == 1
-    assert "asking its server failed: " in told
+    assert "a request to its server failed: " in told
     assert "digits-classify-annotated.jpg" in told
     assert "Traceback" not in told
 

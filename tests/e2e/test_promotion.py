@@ -358,7 +358,7 @@ def test_the_commands_ask_a_server(adders, fovea):
     code, out, _ = fovea("versions", "plus", "--history", "--url", adders.url)
     assert (code, "canary 4: 0 requests answered" in out) == (0, True)
     code, out, _ = fovea("rollback", "plus", "--url", adders.url)
-    assert (code, out) == (0, "The canary is over: version 1 of plus stays current.\n")
+    assert (code, out) == (0, "The canary ended: version 1 of plus stays current.\n")
     code, out, _ = fovea("versions", "plus", "--history", "--url", adders.url, "--json")
     assert (code, "canary" in json.loads(out), json.loads(out)["current"]) == (0, False, "1")
     # In pages, from the newest back; and so without a server.

@@ -187,7 +187,7 @@ class Backend(ABC):
         Raises:
             BackendUnavailable: the backend does not support this.
         """
-        raise BackendUnavailable(f"{self.name} opens no memory of GPUs")
+        raise BackendUnavailable(f"{self.name} cannot open GPU memory")
 
     @property
     def info(self) -> BackendInfo:

@@ -84,7 +84,7 @@ def _check_array(spec: TensorSpec, array: Array) -> None:
 
 def _check_rows(rows: set[int], max_batch: int) -> None:
     if len(rows) > 1:
-        raise InferenceFailed(f"inputs differ in rows: {sorted(rows)}; one batch has one number")
+        raise InferenceFailed(f"inputs have different batch sizes: {sorted(rows)}")
     if rows and not 1 <= min(rows) <= max_batch:
         raise InferenceFailed(
             f"the batch has {min(rows)} rows; it must have from 1 to {max_batch}: split it"

@@ -133,7 +133,10 @@ class _Layout:
         tensors = (*self.inputs, *self.outputs, *self.optional_inputs)
         elements = {spec.dtype for spec in tensors}
         if elements >= {"object", "bfloat16"}:
-            raise UnsupportedModel("it has strings and bfloat16; only one of them is served")
+            raise UnsupportedModel(
+                "the model has strings and bfloat16, and only one of the two is supported in a "
+                "model"
+            )
         if "object" in elements:
             return partial(_run_strings, self._session, self._names)
         if "bfloat16" in elements:
@@ -153,7 +156,7 @@ class _Layout:
 
 def _spec(node: Any) -> TensorSpec:
     if not node.type.startswith("tensor("):
-        raise UnsupportedModel(f"{node.name!r} is a {node.type}; only tensors are served")
+        raise UnsupportedModel(f"{node.name!r} is a {node.type}; only tensors are supported")
     element = node.type.removeprefix("tensor(").removesuffix(")")
     shape = tuple(size if isinstance(size, int) and size >= 0 else -1 for size in node.shape)
     spec = TensorSpec(node.name, NUMPY_NAMES.get(element, element), shape)
@@ -191,7 +194,7 @@ def _run_encoded(
         ]
     except UnicodeEncodeError as error:
         raise InferenceFailed(
-            f"the model mixes text of its own with strings that are not UTF-8: {error}; send UTF-8"
+            f"the model combines its own text with strings that are not UTF-8 ({error}): send UTF-8"
         ) from error
 
 

@@ -149,7 +149,7 @@ def open_gpu_memory() -> GpuMemory:
         if backend.on_gpu:
             with suppress(BackendUnavailable):
                 return backend.open_gpu_memory()
-    raise BackendUnavailable("no backend opens memory of GPUs")
+    raise BackendUnavailable("no installed backend can open GPU memory")
 
 
 def available_backends() -> tuple[BackendInfo, ...]:

@@ -163,7 +163,7 @@ def _open(
         if not plan.runtime.on_gpu:
             raise
         if gpu is not None and gpu.capability in (_targets(plan) or (gpu.capability,)):
-            raise BuildError(f"the engine does not run on the {gpu} it is for: {error}") from error
+            raise BuildError(f"the engine does not run on its GPU, {gpu}: {error}") from error
         if prepared.unproven:
             raise BuildError(
                 f"the engine cannot run on this machine ({error}), and no other runtime has its "

@@ -262,7 +262,7 @@ def _record(
 def _load_accepted(repository: ModelRepository, plan: BuildPlan, version: int) -> EngineCard:
     card = EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
     if reason := rejection(card, plan.max_drop):
-        raise Disagreement(f"version {version} of {plan.name} would not be built again: {reason}")
+        raise Disagreement(f"version {version} of {plan.name} could not be built today: {reason}")
     return card
 
 

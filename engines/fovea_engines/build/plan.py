@@ -242,8 +242,8 @@ class BuildPlan:
             )
         if self.calibration is not None and self.calibration.is_file() and self.images is None:
             raise InvalidOption(
-                f"{self.calibration} is not a folder of images: give a folder; if the file holds "
-                "the ranges of another build, add --images to check the engine on"
+                f"{self.calibration} is not a folder of images: give a folder. If the file has "
+                "the ranges of another build, also give --images for the check"
             )
         # COCO files may refer to images in subdirectories.
         for folder in (self.calibration, self.images if self.data is None else None):

@@ -430,8 +430,8 @@ def check_float32(prepared: PreparedModel, precision: str) -> None:
     held = {weight.data_type for weight in graph.initializer}
     if any(spec.dtype == "float16" for spec in ends) or onnx.TensorProto.FLOAT16 in held:
         raise UnsupportedModel(
-            f"the model is float16, and {precision} needs float32: export it without half, or "
-            "build with --precision fp32, which leaves it unchanged"
+            f"the model is float16, and {precision} needs float32: export it in float32, or build "
+            "with --precision fp32, which keeps the model in float16"
         )
     if any(node.op_type == "DequantizeLinear" for node in graph.node):
         raise UnsupportedModel(

@@ -70,7 +70,7 @@ def _validate(before: onnx.ModelProto, edited: Edited) -> None:
         onnx.checker.check_model(edited.model)
     except onnx.checker.ValidationError as error:
         reason = str(error).strip().splitlines()[0]
-        raise InvalidModel(f"{edited.what}: the model is not valid then: {reason}") from error
+        raise InvalidModel(f"{edited.what}: the edited model is invalid: {reason}") from error
     if (wrong := _inference_error(edited.model)) and not _inference_error(before):
         raise UnsupportedModel(f"{edited.what}: shapes do not fit at {wrong}: {edited.advice}")
 

@@ -178,7 +178,7 @@ def read_samples(
         want, replaced = reference.run(row)
         if (broken := unsound(want)) is not None:
             raise UnsupportedModel(
-                f"on {name} {broken} of the source model itself is NaN or infinite, with ONNX "
+                f"the source model returns NaN or infinity in {broken} for {name}, with ONNX "
                 "Runtime and with OpenVINO, so no engine can be compared with it: check that "
                 "--preprocess matches the training, or export it again in float32; if NaN is "
                 "intended, serve the file without a build, as NAME/1/model.onnx"

@@ -200,7 +200,7 @@ class FileHead(Head):
         scores = self._array("scores", found.scores, count)
         if scores.size and not 0 <= scores.min() <= scores.max() <= _ONE:
             raise self._make_error(
-                f"scores are from {scores.min():g} to {scores.max():g}, and must be 0 to 1"
+                f"scores are from {scores.min():g} to {scores.max():g}; they must be from 0 to 1"
             )
         class_ids = self._array("class_ids", found.class_ids, count, np.int32)
         classes = self.num_classes or sys.maxsize
@@ -218,7 +218,7 @@ class FileHead(Head):
         turned = (boxes[:, 2:] < boxes[:, :2]).any(axis=1) & (scores >= options.conf)
         if turned.any():
             raise self._make_error(
-                f"a box of the result is {boxes[turned][0].round(1).tolist()}, and must be x1 y1 "
+                f"a box of the result is {boxes[turned][0].round(1).tolist()}; it must be x1 y1 "
                 "x2 y2: `corners` converts cx cy w h"
             )
         masks = keypoints = rotated = None
@@ -247,7 +247,7 @@ class FileHead(Head):
             actual = "None" if value is None else f"{array.dtype} {list(array.shape)}"
             raise self._make_error(f"{name} of the result are {actual}; they must be {wanted}")
         if not np.isfinite(array).all():
-            raise self._make_error(f"{name} of the result have NaN or infinity")
+            raise self._make_error(f"{name} of the result contain NaN or infinity")
         return array.astype(dtype)
 
     def _make_error(self, reason: str) -> InferenceFailed:

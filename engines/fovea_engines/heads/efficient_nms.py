@@ -41,8 +41,8 @@ def expand_efficient_nms(model: onnx.ModelProto) -> None:
         return
     if (opset := opset_of(model)) < _FIRST_OPSET:
         raise UnsupportedModel(
-            f"{PLUGIN} in a model of opset {opset} is not served: export it with {_FIRST_OPSET} or "
-            "newer"
+            f"{PLUGIN} in a model of opset {opset} is not supported: export it with "
+            f"{_FIRST_OPSET} or newer"
         )
     shapes = _shapes(model)
     nodes: list[onnx.NodeProto] = []
@@ -68,8 +68,8 @@ def _shapes(model: onnx.ModelProto) -> dict[str, list[int]]:
 def _expand(node: onnx.NodeProto, box_shape: Sequence[int], score_shape: Sequence[int]) -> Writer:
     if len([name for name in node.input if name]) > 2:
         raise UnsupportedModel(
-            f"{PLUGIN} with anchors as a third input is not served: export the model with decoded "
-            "boxes"
+            f"{PLUGIN} with anchors as a third input is not supported: export the model with "
+            "decoded boxes"
         )
     if len(box_shape) == 4 and box_shape[2] != 1:
         raise UnsupportedModel(

@@ -54,15 +54,15 @@ def load_head_of(folder: Path, card: EngineCard, *, allow_code: bool) -> None:
     shown = f"{folder.parent.name}/{folder.name}/{HEAD_FILE}"
     if not allow_code:
         raise InvalidOption(
-            f"the head of {card.name} is Python code, {shown}: --allow-code runs it, if you trust "
-            "who wrote it"
+            f"the head of {card.name} is Python code, {shown}: run it with --allow-code if you "
+            "trust its author"
         )
     content = _content(path)
     digest, name = _digest(content), card.family or ""
     if digest != card.files[HEAD_FILE] or not name.endswith(f"@{digest[:_DIGITS]}"):
         raise InvalidModel(
-            f"{shown} is not the file of the build (its sha256 differs from the card's), so it is "
-            "not run: build the engine again"
+            f"{shown} is not the file of the build (its sha256 differs from the card's), so the "
+            "server does not run it: build the engine again"
         )
     _load(name, content, path, shown)
 
@@ -111,7 +111,7 @@ def _class_of(module: ModuleType, shown: str) -> type[CustomHead]:
     if len(found) != 1:
         names = ", ".join(one.__name__ for one in found) or "none"
         raise InvalidModel(
-            f"{shown} must have one class that extends fovea_engines.api.CustomHead, and has "
+            f"{shown} must have one class that extends fovea_engines.api.CustomHead, but it has "
             f"{names}: `fovea init --head` writes an example"
         )
     [written] = found
@@ -119,12 +119,12 @@ def _class_of(module: ModuleType, shown: str) -> type[CustomHead]:
         raise InvalidModel(f"{shown}: {written.__name__} has no method decode(outputs, options)")
     if written.task not in RESULT_OF:
         raise InvalidModel(
-            f"{shown}: task is {written.task!r}, and must be one of {', '.join(RESULT_OF)}"
+            f"{shown}: task is {written.task!r}; it must be one of {', '.join(RESULT_OF)}"
         )
     for field in ("outputs", "labels"):
         value = getattr(written, field)
         if not isinstance(value, tuple | list) or not all(isinstance(one, str) for one in value):
-            raise InvalidModel(f'{shown}: {field} is {value!r}, and must be names: ("a", "b")')
+            raise InvalidModel(f'{shown}: {field} is {value!r}; it must be names: ("a", "b")')
     if not written.outputs:
         raise InvalidModel(f"{shown}: `outputs` must name the outputs of the model that it reads")
     if written.task == "pose" and written.skeleton is None:

@@ -207,7 +207,8 @@ def add_nms_tail(
     head = open_head(recognition, graph_inputs(model))
     if head is None:
         raise UnsupportedModel(
-            f"suppression in the graph is for detectors: build without it ({recognition.reason})"
+            "NMS in the graph is for detectors only: build without --nms-tail "
+            f"({recognition.reason})"
         )
     if head.task != "detect":
         raise UnsupportedModel(

@@ -146,7 +146,7 @@ def read_preprocess(name: str) -> Mapping[str, Any]:
         fields = _Trained.model_validate_json(text).model_dump(exclude_unset=True)
     except OSError as error:
         raise NotFound(
-            f"--preprocess {path} cannot be read ({error.strerror}): name a JSON file, or one of "
+            f"--preprocess {path} cannot be read ({error.strerror}): give a JSON file, or one of "
             f"{', '.join(NAMES)}"
         ) from error
     except ValidationError as error:

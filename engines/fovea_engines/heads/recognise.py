@@ -88,8 +88,8 @@ def recognise(
     if isinstance(signature, str):
         if family is not None:
             raise UnsupportedModel(
-                f"the model is not of family {family}: {signature}; leave --head out, and its "
-                "tensors are served"
+                f"the model is not of family {family}: {signature}; leave --head out to serve its "
+                "tensors"
             )
         return reject_all(signature, metadata)
     judge = _Judge(signature, observe)

@@ -131,7 +131,7 @@ def _inspect_folder(folder: Path) -> DiffModel:
     path = folder / next(iter(card.files))
     if path.name not in _NETWORKS:
         raise UnsupportedModel(
-            f"{path} shows no layers: compare the ONNX file that it was built from"
+            f"{path} does not list its layers: compare the ONNX file of its build"
         )
     return DiffModel(
         path=path,

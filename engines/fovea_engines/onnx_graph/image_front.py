@@ -27,8 +27,8 @@ def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessS
     """
     if spec.resample == "linear-float":
         raise UnsupportedModel(
-            "images of this family are resized without rounding, and in the graph they would come "
-            "as whole levels: build without --image-front, or name another resample in --preprocess"
+            "this family resizes images without rounding, but a graph with --image-front gets "
+            "uint8 images: build without --image-front, or set another resample in --preprocess"
         )
     name = graph_inputs(model)[0].name
     write = Writer(f"{name}/front")

@@ -126,7 +126,7 @@ def _read(path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
-        raise NotFound(f"{path} is not there") from error
+        raise NotFound(f"{path} does not exist") from error
     except IsADirectoryError as error:
         raise InvalidModel(
             _other(path) or f"{path} is a folder: give the .onnx file in it"

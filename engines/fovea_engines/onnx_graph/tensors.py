@@ -71,7 +71,7 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
     if not value.type.HasField("tensor_type"):
         kind = value.type.WhichOneof("value")
-        raise UnsupportedModel(f"{value.name!r} is a {kind}; only tensors are served")
+        raise UnsupportedModel(f"{value.name!r} is a {kind}; only tensors are supported")
     tensor = value.type.tensor_type
     # A dimension without value and name is also dynamic, and so is a dimension of 0.
     shape = tuple(dim.dim_value or -1 for dim in tensor.shape.dim)

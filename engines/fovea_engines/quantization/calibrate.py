@@ -259,9 +259,8 @@ def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: 
                 seen[name].add(values.get(name, row))
             except BuildError as error:
                 raise BuildError(
-                    f"calibration stopped at tensor {name!r}: {error}, as ONNX Runtime computes "
-                    "it; build with --precision fp32, or see that --preprocess is as the model "
-                    "was trained"
+                    f"calibration stopped at tensor {name!r}: {error} in ONNX Runtime; build with "
+                    "--precision fp32, or check that --preprocess matches the training"
                 ) from error
     variety.check()
     found = {name: one.range(origin.method) for name, one in seen.items()}

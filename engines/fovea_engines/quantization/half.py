@@ -73,8 +73,8 @@ def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | 
         for name, values in zip(names, reference.run(names, row), strict=True):
             if not np.isfinite(values).all():
                 raise Disagreement(
-                    f"on {image} the tensor {name!r} goes beyond 65504, where float16 ends: "
-                    "build with --precision fp32"
+                    f"on {image} the tensor {name!r} exceeds 65504, the maximum of float16: build "
+                    "with --precision fp32"
                 )
 
 

@@ -206,7 +206,7 @@ def plan_quantisation(
     if len(kept) == len(layers):
         raise UnsupportedModel(
             f"INT8 passes the check only if all {counted(len(layers), 'layer')} stay float: build "
-            "with --precision fp16 or fp32, or give --calibration more, and more varied, images"
+            "with --precision fp16 or fp32, or calibrate on more, and more varied, images"
         )
     return Quantisation(ranges, reused, layers, kept, ranking)
 

@@ -81,7 +81,7 @@ class Ranges:
         try:
             ranges: Self = _ADAPTER.validate_json(path.read_bytes(), strict=True)
         except FileNotFoundError as error:
-            raise NotFound(f"{path} is not there") from error
+            raise NotFound(f"{path} does not exist") from error
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"])

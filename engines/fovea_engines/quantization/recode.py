@@ -89,7 +89,8 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
         zero = wiring.constants.get(pair.input[2]) if len(pair.input) > 2 else None
         if zero is None:
             raise UnsupportedModel(
-                f"{pair.name} quantises without a constant zero point: export it with one"
+                f"{pair.name} has no constant zero point: export the model with constant zero "
+                "points"
             )
         old = to_array(zero)
         if old.dtype != other or (old != other_middle).any():

@@ -272,8 +272,8 @@ class EngineCard:
         """
         if isinstance(value, dict) and value.get("format", CARD_FORMAT) != CARD_FORMAT:
             raise InvalidModel(
-                f"the engine card has format {value['format']}, this Fovea reads {CARD_FORMAT}: "
-                "build the engine again with this version"
+                f"the engine card has format {value['format']}, and this version of Fovea reads "
+                f"format {CARD_FORMAT}: build the engine again with this version"
             )
         try:
             # Validated as text, because only JSON's own rules are strict and accept a list as a
@@ -298,7 +298,7 @@ class EngineCard:
         try:
             return cls.from_json(json.loads(path.read_bytes()))
         except FileNotFoundError as error:
-            raise NotFound(f"{path} is not there") from error
+            raise NotFound(f"{path} does not exist") from error
         except (ValueError, RecursionError) as error:
             raise InvalidModel(f"{path} is not JSON ({error}): build the engine again") from error
         except InvalidModel as error:

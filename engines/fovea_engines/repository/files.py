@@ -84,7 +84,7 @@ def file_sha256(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError as error:
-        raise NotFound(f"{path} is not there") from error
+        raise NotFound(f"{path} does not exist") from error
 
 
 def json_sha256(value: Any) -> str:

@@ -56,7 +56,7 @@ def read_labels(path: Path) -> tuple[str, ...]:
     try:
         text = text_of(path.read_bytes())
     except FileNotFoundError as error:
-        raise NotFound(f"{path} is not there") from error
+        raise NotFound(f"{path} does not exist") from error
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidOption(f"{path} is not a text file of labels, one a line") from error
     if not text.strip():

@@ -75,15 +75,14 @@ class Plugin:
             with path.open("rb") as file:
                 start = file.read(_TYPE_AT + 2)
         except FileNotFoundError as error:
-            raise NotFound(f"the plugin library {path} is not there") from error
+            raise NotFound(f"the plugin library {path} does not exist") from error
         except OSError as error:
             raise InvalidOption(
                 f"the plugin library {path} cannot be read: {error.strerror}"
             ) from error
         if start[:4] != _ELF or int.from_bytes(start[_TYPE_AT:], "little") != _SHARED:
             raise InvalidOption(
-                f"{path} is not a shared library (ELF): give the .so file that TensorRT's plugins "
-                "were linked into"
+                f"{path} is not a shared library (ELF): give the .so file with the TensorRT plugins"
             )
         return cls(path.resolve(), file_sha256(path))
 

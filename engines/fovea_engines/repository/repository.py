@@ -48,8 +48,8 @@ def check_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise InvalidOption(
-            f"{name!r} cannot name a model: use letters, digits, '_', '-' and '.', "
-            "not '.' first, at most 128 of them"
+            f"{name!r} is not a valid model name: use at most 128 letters, digits, '_', '-' and "
+            "'.', and do not begin with '.'"
         )
     return name
 

@@ -60,7 +60,7 @@ def _names(text: str) -> Iterator[tuple[str, bool]]:
     while end:
         word = _WORD.match(text, at)
         if word is None:
-            raise ValueError("the quotes do not match, or a name is empty")
+            raise ValueError("quotes are not balanced, or a name is empty")
         at, end = word.end(), word["end"]
         plain = (word["plain"] or "").strip()
         yield plain or word["name"].replace('""', '"'), bool(plain)

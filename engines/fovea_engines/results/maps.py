@@ -233,7 +233,7 @@ class SoftMask(TaskResult):
             return cls(_LEFT_OUT.astype(np.float32), share=share)
         levels = read_levels(given["png"], read_size(answer))
         if levels.dtype != np.uint8:
-            raise ValueError("a foreground is a file of 8 bits")
+            raise ValueError("a foreground must be an 8-bit image")
         return cls(np.divide(levels, 255, dtype=np.float32), share=share)
 
     @classmethod

@@ -136,7 +136,7 @@ def read_bitmap(mask: Mapping[str, Any], size: tuple[int, int]) -> Bitmap:
     """Read a mask in any format, in an image of (height, width) pixels; errors as `read_masks`."""
     height, width = size
     if tuple(mask["size"]) != size:
-        raise ValueError(f"a mask is not of {width}x{height} pixels, as its image is")
+        raise ValueError(f"a mask does not have the {width}x{height} pixels of its image")
     if "png" in mask:
         levels, left, top = read_levels(mask["png"]), int(mask["left"]), int(mask["top"])
         # A mask without pixels is written as a single pixel of 0, which may lie at the image's
@@ -160,7 +160,7 @@ def read_bitmap(mask: Mapping[str, Any], size: tuple[int, int]) -> Bitmap:
             (np.array(each, np.float64).reshape(-1, 2) - 0.5).round() for each in mask["polygons"]
         ]
         if not all((np.abs(outline) <= _FARTHEST).all() for outline in outlines):
-            raise ValueError("the outline of a mask does not lie in its image")
+            raise ValueError("the outline of a mask reaches over the edge of its image")
         cv2.fillPoly(whole, [outline.astype(np.int32) for outline in outlines], 1)
     left, top, width, height = cv2.boundingRect(whole)
     return Bitmap(left, top, np.ascontiguousarray(whole[top : top + height, left : left + width]))
@@ -177,7 +177,7 @@ def read_size(answer: Mapping[str, Any]) -> tuple[int, int]:
     """Return (height, width) of the image of a response; errors as in `read_masks`."""
     height, width = answer["height"], answer["width"]
     if min(height, width) < 1 or height * width > _MAX_PIXELS:
-        raise ValueError(f"no image is {width} x {height} pixels large")
+        raise ValueError(f"{width} x {height} is not a valid image size")
     return int(height), int(width)
 
 

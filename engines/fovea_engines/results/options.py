@@ -192,7 +192,7 @@ class PredictOptions:
             return
         if len(self.classes) > MAX_CLASSES:
             raise InvalidOption(
-                f"classes has {len(self.classes)} entries; at most {MAX_CLASSES} fit"
+                f"classes has {len(self.classes)} entries; the maximum is {MAX_CLASSES}"
             )
         if any(isinstance(each, int) and not 0 <= each < 100_000 for each in self.classes):
             raise InvalidOption("classes has an id outside of 0 to 99999")

@@ -93,7 +93,8 @@ def _lock_file(file: Path) -> Iterator[None]:
             lock = os.open(file.parent, os.O_RDONLY)
     except OSError as error:
         raise InvalidOption(
-            f"{file} cannot be written ({error.strerror}): name a file in a folder of yours"
+            f"{file} cannot be written ({error.strerror}): give a file in a folder that you may "
+            "write"
         ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -206,10 +207,10 @@ class Rate(NamedTuple):
         found = _RATE.fullmatch(text)
         count = float(found["count"]) if found and found["count"].count(".") < 2 else 0.0
         if found is None or not 0 < count < math.inf:
-            raise ValueError(f"a rate is written as 20/s, 600/m or 1e4/h, and not as {text!r}")
+            raise ValueError(f"{text!r} is not a rate: write it as 20/s, 600/m or 1e4/h")
         per_s = count / _UNITS[found["unit"]]
         if per_s < _MIN_PER_S:
-            raise ValueError(f"a rate is at least 1/h, and {text!r} is less")
+            raise ValueError(f"a rate must be at least 1/h, and {text!r} is less")
         return cls(per_s, max(count, 1.0), text)
 
 
@@ -221,14 +222,14 @@ def parse_span(text: str, *, least: int = 1) -> timedelta:
     """
     found = _SPAN.fullmatch(text)
     if found is None or not least <= int(found["count"]) <= _MAX_UNITS:
-        raise ValueError(f"a time is written as 90d, 12h, 30m or 10s, and not as {text!r}")
+        raise ValueError(f"{text!r} is not a time: write it as 90d, 12h, 30m or 10s")
     return timedelta(seconds=int(found["count"]) * _UNITS[found["unit"]])
 
 
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError(
-            f"a name has up to 64 letters, digits, dots, '-' and '_', and {text[:80]!r} does not"
+            f"{text[:80]!r} is not a name: use up to 64 letters, digits, dots, '-' and '_'"
         )
     return text
 

@@ -78,11 +78,11 @@ class KeyAuthenticator:
             raise InvalidOption(
                 f"{file} is not a keys file ({error}): correct it, or give another file"
             ) from None
-        log.info("%s of %s hold", counted(len(self._principals), "key"), file)
+        log.info("loaded %s from %s", counted(len(self._principals), "key"), file)
         self._usage = UsageFile(usage or usage_of(file))
         if not self._share() and usage is not None:
             raise InvalidOption(
-                f"--quota-file {usage} cannot be written: name a file that the server may write"
+                f"--quota-file {usage} cannot be written: give a file that the server may write"
             )
         self._thread = threading.Thread(target=self._follow, args=[file], name="keys", daemon=True)
         self._thread.start()
@@ -160,7 +160,7 @@ class KeyAuthenticator:
                 continue
             self._share()
             self._stamp, reported = stamp, ""
-            log.info("loaded %s of %s", counted(len(self._principals), "key"), file)
+            log.info("loaded %s from %s", counted(len(self._principals), "key"), file)
 
 
 def _stamp_of(file: Path) -> tuple[int, ...]:

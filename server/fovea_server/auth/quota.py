@@ -48,7 +48,7 @@ class Quota(NamedTuple):
         count = float(found["count"]) if found and found["count"].count(".") < 2 else 0.0
         if found is None or not 1 <= count < math.inf:
             raise ValueError(
-                f"a quota is written as 1e6/day, 5000/hour or 2e7/month, and not as {text!r}"
+                f"{text!r} is not a quota: write it as 1e6/day, 5000/hour or 2e7/month"
             )
         return cls(int(count), found["unit"])
 

@@ -171,7 +171,7 @@ def _read(names: str, file: Path) -> str:
             content = stream.read(_LONGEST_FILE + 1)
     except OSError as error:
         raise InvalidOption(
-            f"{advice} ({error.strerror}): name a file that the server may read"
+            f"{advice} ({error.strerror}): give a file that the server may read"
         ) from None
     secret = content.decode("latin-1").strip()
     if not secret or len(content) > _LONGEST_FILE:

@@ -68,7 +68,7 @@ class Generator(Closing):
                 if sample.ended:
                     return
         except (EOFError, OSError) as error:
-            raise Unavailable("the load generator has died: run the command again") from error
+            raise Unavailable("the load generator process ended: run the command again") from error
 
     def close(self) -> None:
         """End the process; further calls do nothing."""

@@ -244,7 +244,7 @@ def _check(context: typer.Context) -> None:
     given = context.params
     if given["serve_flags"] and given["url"] is not None:
         raise InvalidOption(
-            f"{given['serve_flags'][0]} is for a server that is started here: leave --url out"
+            f"{given['serve_flags'][0]} configures a server that bench starts: leave --url out"
         )
     if not (given["images"] or given["data"] or given["tensors"]):
         raise InvalidOption(

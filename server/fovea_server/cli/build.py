@@ -373,12 +373,12 @@ def _refer(
 
     if images is None:
         raise InvalidOption(
-            "--pipeline needs the folder of images that it is to run on: `fovea build "
-            f"--pipeline {name}{where} --images DIR{' --check' if check else ''}`"
+            f"--pipeline needs a folder of images: `fovea build --pipeline {name}{where} --images "
+            f"DIR{' --check' if check else ''}`"
         )
     folder = ModelRepository(repository).path_of(name).absolute()
     if not is_pipeline(folder):
-        raise InvalidOption(f"{name} is made of one model: build it from its MODEL.onnx")
+        raise InvalidOption(f"{name} is not a pipeline: build it from its MODEL.onnx")
     try:
         engines = dict(Pipeline.read(folder).engines())
         act = compare_reference if check else keep_reference

@@ -105,7 +105,7 @@ def demo(
     with closing(SERVER_LOG), closing(registry):
         server.run([listener])
     if failed:
-        raise Unavailable(f"the demo stopped, as asking its server failed: {failed[0]}")
+        raise Unavailable(f"the demo stopped because a request to its server failed: {failed[0]}")
 
 
 def _url(listener: socket.socket) -> str:

@@ -207,7 +207,7 @@ def diagnose(machine: Machine) -> tuple[Advice, ...]:
     if len(problems) < len(backends):
         return tuple(Advice(False, text) for text in (*problems, *minor))
     command = install(*(each.name for each in backends if each.name in CPU_BACKENDS))
-    none = Advice(True, f"No engine can run, as no backend is installed: {command}.")
+    none = Advice(True, f"No engine can run, because no backend is installed: {command}.")
     return (none, *(Advice(False, text) for text in minor))
 
 

@@ -120,7 +120,7 @@ def edit_model(source: Path, out: Path, edits: Sequence[Edit], batch: int | None
         BuildError: the source is not a model, an edit fails, or `out` cannot be written.
     """
     if out.resolve() == source.resolve():
-        raise InvalidOption(f"--out {out} is the model itself: name another file")
+        raise InvalidOption(f"--out {out} is the model itself: give another file")
     original = model = load(source).proto
     own = max(1, first_input(model).shape[0])
     feed: Feed = sample(model, own if batch is None else lcm(own, batch))
@@ -136,7 +136,8 @@ def edit_model(source: Path, out: Path, edits: Sequence[Edit], batch: int | None
         write_file(out, model.SerializeToString())
     except OSError as error:
         raise BuildError(
-            f"{out} cannot be written ({error.strerror}): name a file in a folder of yours"
+            f"{out} cannot be written ({error.strerror}): give a file in a folder that you may "
+            "write"
         ) from error
     return EditReport(source, out, Facts.of(original), Facts.of(model), tuple(steps))
 

@@ -143,7 +143,7 @@ def _health_at(url: str, settings: Listening, check: str, timeout_s: float) -> H
     except ValueError:
         host, port = None, None
     if not host or parts.scheme not in ("http", "https") or parts.path.strip("/"):
-        raise InvalidOption(f"--url is '{url}'; it must be as http://10.0.0.5:8000")
+        raise InvalidOption(f"--url is '{url}'; it must be like http://10.0.0.5:8000")
     tls = ssl.create_default_context() if parts.scheme == "https" else None
     port = port or (80 if tls is None else 443)
     ask = partial(_over_http, settings, host, port, tls)
@@ -157,7 +157,7 @@ def _health(settings: Listening, check: str, timeout_s: float) -> Health:
     name = "http" if settings.allow_http else "grpc"
     host, port = getattr(settings, f"{name}_address"), getattr(settings, f"{name}_port")
     if port == 0:
-        raise InvalidOption(f"port 0 means another port at every start: give --{name}-port")
+        raise InvalidOption(f"with port 0 the port changes at every start: give --{name}-port")
     host = _LOOPBACK.get(host, host)
     tls = "s" if settings.http_server_cert else ""
     url = f"{f'http{tls}' if name == 'http' else 'grpc'}://{_join_host_port(host, port)}"

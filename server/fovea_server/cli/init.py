@@ -174,7 +174,8 @@ def _write(folder: Path, content: Mapping[str, bytes | Path], within: str = "") 
                     shutil.copyfile(source, folder / name)
     except OSError as error:
         raise Unavailable(
-            f"{error.filename} cannot be written ({error.strerror}): give a folder of yours"
+            f"{error.filename} cannot be written ({error.strerror}): give a folder that you may "
+            "write"
         ) from error
 
 

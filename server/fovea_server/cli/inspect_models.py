@@ -123,7 +123,7 @@ def _card(root: Path, name: str, above: tuple[str, ...]) -> EngineCard:
     """Read the card of a model, or of a pipeline's first model, as the server finds it."""
     repository = ModelRepository(root)
     if name in above:
-        raise InvalidModel(f"{' -> '.join((*above, name))} is a circle: name another model")
+        raise InvalidModel(f"{' -> '.join((*above, name))} is a circle: use another model")
     if name in repository.folders() and is_pipeline(root / name):
         # Read the cards of all models, because any of them may lead to a circle.
         models = Pipeline.read(root / name).models

@@ -119,7 +119,8 @@ class NewHead:
         name = file.stem
         if file.suffix != ".py" or not name.isidentifier() or iskeyword(name) or find_spec(name):
             raise InvalidOption(
-                f"--head {file}: name it as a Python module that is not installed, as my_head.py"
+                f"--head {file}: the name must be a Python module name that is not installed, "
+                "such as my_head.py"
             )
         if model is None:
             return cls(file.stem, "model.onnx", *_USUAL, _SIZE)

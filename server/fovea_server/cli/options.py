@@ -311,9 +311,11 @@ def is_typed(context: typer.Context, name: str) -> bool:
 def check_plot(plot: Path | None) -> None:
     """Raise InvalidOption now if the plot could not be written after the measurement."""
     if plot is not None and plot.suffix.lower() != ".svg":
-        raise InvalidOption(f"--plot {plot} would be an SVG drawing: name a file that ends in .svg")
+        raise InvalidOption(f"--plot {plot} must be an SVG file: give a name that ends in .svg")
     if plot is not None and not os.access(plot.absolute().parent, os.W_OK):
-        raise InvalidOption(f"--plot {plot} cannot be written: give a file in a folder of yours")
+        raise InvalidOption(
+            f"--plot {plot} cannot be written: give a file in a folder that you may write"
+        )
 
 
 def runtime(backend: Backend) -> str:

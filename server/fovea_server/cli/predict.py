@@ -248,7 +248,7 @@ def _check_order(model: str, sources: list[str], repository: Path) -> None:
         name = names[0] if names else "MODEL"
         images = [model, *(text for text in sources if text != name)]
         raise InvalidOption(
-            f"the model comes before the images: {shlex.join(['fovea', 'predict', name, *images])}"
+            f"give the model before the images: {shlex.join(['fovea', 'predict', name, *images])}"
         )
 
 

@@ -155,7 +155,7 @@ def rollback(
     if as_json:
         _print(done)
     elif before.action == "canary":
-        typer.echo(f"The canary is over: version {last.version} of {model} stays current.")
+        typer.echo(f"The canary ended: version {last.version} of {model} stays current.")
     else:
         typer.echo(
             f"Version {last.version} of {model} is current again, in place of version "
@@ -211,7 +211,7 @@ def show_history(
             f"{_time(canary.until)}"
         )
         if canary.waits_for is not None:
-            typer.echo(f"It waits for {canary.waits_for}, and goes back if they do not come.")
+            typer.echo(f"It still needs {canary.waits_for}, and is rolled back without them.")
 
 
 def _user() -> str:

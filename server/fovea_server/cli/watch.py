@@ -215,7 +215,7 @@ def _check_free(port: int) -> None:
     except OSError as error:
         why = os.strerror(error.errno or 0)
         raise InvalidOption(
-            f"--show {port} cannot be listened at ({why}): choose another port"
+            f"--show {port} is not available ({why}): choose another port"
         ) from None
 
 

@@ -200,7 +200,7 @@ class DataPlane:
             except Exception as error:  # observers must not cause the request to fail
                 if self._fault != (fault := f"{observer}: {error!r}"):
                     self._fault = fault
-                    log.exception("an answer of model %s could not be looked at", model.name)
+                    log.exception("a response of model %s could not be observed", model.name)
 
     async def read_texts(
         self,

@@ -72,10 +72,10 @@ class Fetcher:
             async with asyncio.timeout(self._timeout_s):
                 return await self._follow(address, authorization, hold)
         except TimeoutError:
-            raise FetchRefused(f"the url did not answer within {self._timeout_s:g} s") from None
+            raise FetchRefused(f"the URL did not respond within {self._timeout_s:g} s") from None
         # ValueError: httpx accepts some names and lengths that idna, ssl or int reject later.
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            raise FetchRefused(f"the url could not be fetched: {type(error).__name__}") from None
+            raise FetchRefused(f"the URL could not be fetched: {type(error).__name__}") from None
 
     async def _follow(
         self, address: str, authorization: str | None, hold: Callable[[int], None]
@@ -109,7 +109,7 @@ class Fetcher:
                 return await self._read_body(response, hold)
             finally:
                 await response.aclose()
-        raise FetchRefused(f"the url redirects more than {MAX_REDIRECTS} times")
+        raise FetchRefused(f"the URL redirects more than {MAX_REDIRECTS} times")
 
     async def _read_body(self, response: httpx.Response, hold: Callable[[int], None]) -> bytes:
         encoding = response.headers.get("content-encoding", "identity")
@@ -144,11 +144,11 @@ def _parse_url(address: str) -> httpx.URL:
     try:
         url = httpx.URL(address)
     except (httpx.InvalidURL, UnicodeError):
-        raise FetchRefused("the url cannot be read") from None
+        raise FetchRefused("the URL cannot be parsed") from None
     if url.scheme not in ("http", "https") or not url.raw_host:
-        raise FetchRefused("the url must begin with http:// or https:// and name a host")
+        raise FetchRefused("the URL must begin with http:// or https:// and name a host")
     if url.port is not None and not 0 < url.port < 65536:
-        raise FetchRefused("the url's port must be from 1 to 65535")
+        raise FetchRefused("the URL's port must be from 1 to 65535")
     if url.userinfo:
-        raise FetchRefused("the url must not carry a user name or password")
+        raise FetchRefused("the URL must not contain a user name or password")
     return url

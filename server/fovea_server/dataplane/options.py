@@ -57,7 +57,7 @@ def _classes(value: object) -> tuple[int | str, ...] | None:
     if isinstance(value, str):
         return split_classes(value)
     if not isinstance(value, list) or not all(isinstance(each, int | str) for each in value):
-        raise TypeError("neither a name nor an id")
+        raise TypeError("not a list of names and ids")
     return tuple(value)
 
 

@@ -32,7 +32,7 @@ class CardSession(Closing):
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
         """Raise ModelNotReady: the engine runs in another process."""
-        raise ModelNotReady("the model is only described here; another process answers")
+        raise ModelNotReady("this process only describes the model; another process runs it")
 
     def close(self) -> None:
         """Do nothing: no engine is open."""

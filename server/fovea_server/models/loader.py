@@ -176,7 +176,9 @@ class Loader:
         if slot is None or slot.tried is None:
             raise NotFound(f"model '{name}' is not loaded, so no version can be loaded beside it")
         if (source := self._read_beside(slot, version)) is None:
-            raise InvalidRequest(f"the files of model '{name}' came with a request: load it again")
+            raise InvalidRequest(
+                f"the files of model '{name}' came with a load request: load the model again"
+            )
         if version not in source.versions:
             known = ", ".join(map(str, source.versions))
             raise NotFound(f"{name} has no version {version}; versions there: {known}")
@@ -208,8 +210,8 @@ class Loader:
                 raise
         if version in slot.ready:
             raise InvalidRequest(
-                f"version {version} of model '{name}' stays loaded: it is the current one, a "
-                "canary, the one before, or of the version_policy in config.pbtxt"
+                f"version {version} of model '{name}' stays loaded: it is current, a canary, the "
+                "previous version, or in the version_policy of config.pbtxt"
             )
 
     def _read_beside(
@@ -349,7 +351,7 @@ class Loader:
     def _load_below(self, name: str, other: str, found: Source, above: tuple[str, ...]) -> None:
         slot = self.slots.get(other)
         if len(above) >= _DEEPEST:
-            raise InvalidModel(f"more than {_DEEPEST} ensembles run one another: join their steps")
+            raise InvalidModel(f"ensembles are nested more than {_DEEPEST} deep: join their steps")
         if slot is not None and slot.fault and slot.tried == found:
             raise InvalidModel(slot.fault)
         self.load(other, found, wanted=False, above=(*above, name))
@@ -452,11 +454,11 @@ class Attempts:
         except (FoveaError, OSError) as error:
             fault = str(error)
             if fault != self._fault:
-                log.error("a repository cannot be read: %s; its models stay as they are", fault)
+                log.error("a repository cannot be read: %s; its models stay loaded", fault)
         except Exception as error:  # one failed poll must not end polling
             fault = repr(error)
             if fault != self._fault:
-                log.exception("the repositories could not be followed")
+                log.exception("the repositories could not be polled")
         if self._fault and not fault:
             log.warning("the repositories can be read again")
         self._fault = fault

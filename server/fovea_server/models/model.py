@@ -255,9 +255,8 @@ class ServedModel:
             self.executions += sum(member.executions for member in self._members)
             if self.executions > _MAX_EXECUTIONS:
                 raise InvalidModel(
-                    f"a request to it would run {self.executions} models and ensembles, and "
-                    f"{_MAX_EXECUTIONS} are the most: give it fewer steps, or ensembles that have "
-                    "fewer"
+                    f"a request would run {self.executions} models and ensembles, over the limit "
+                    f"of {_MAX_EXECUTIONS}: remove steps from it or from its ensembles"
                 )
             self._labels = self._member_labels()
         else:

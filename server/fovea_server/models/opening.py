@@ -208,7 +208,7 @@ def run_samples(
         feeds = {name: _input(sample, spec, folder) for name, spec in specs.items()}
         for _ in range(max(1, sample.count)):
             if progress.cancelled:
-                raise ShuttingDown("the server is stopping; load it when it runs again")
+                raise ShuttingDown("the server is stopping: load the model after its restart")
             engine.session.infer(feeds)
 
 
@@ -260,7 +260,7 @@ def _input(sample: ModelWarmup, spec: TensorSpec, folder: Path) -> Array:
 def _random(shape: tuple[int, ...], dtype: np.dtype[Any], about: str) -> Array:
     generator = np.random.default_rng(_SEED)
     if dtype.hasobject:
-        raise InvalidModel(f"{about}random_data is not for strings: use zero_data or a file")
+        raise InvalidModel(f"{about}random_data does not support strings: use zero_data or a file")
     if dtype.kind in "iu":
         return generator.integers(0, 127, shape).astype(dtype)
     return generator.random(shape).astype(dtype)

@@ -414,8 +414,8 @@ class Registry:
         if self._mode is not ModelControlMode.EXPLICIT:
             # Clients match Triton's text, which is the same in every mode; the advice follows it.
             log.warning(
-                "a request to %s was refused: requests may load and unload models only with "
-                "--model-control-mode=explicit, and it is %s",
+                "a request to %s was rejected: requests may load and unload models only with "
+                "--model-control-mode=explicit (now %s)",
                 action,
                 self._mode.value,
             )

@@ -87,8 +87,8 @@ class Repositories:
             if (path := repository.root / name) not in self._misnamed:
                 self._misnamed.add(path)
                 log.warning(
-                    "the model in folder %r is not served: rename the folder to letters, digits, "
-                    "'_', '-' and '.', at most 128 of them, and a model's name in its config.pbtxt",
+                    "the model in folder %r is not served: rename the folder (at most 128 "
+                    "letters, digits, '_', '-' and '.'), and the name in its config.pbtxt",
                     name,
                 )
 

@@ -246,7 +246,7 @@ class CaptureStore:
                 file.chmod(0o600)
             size = sum(each.stat().st_size for each in beside.iterdir())
             if size > self._most:
-                raise OSError(f"a capture of {size} bytes is more than all may have together")
+                raise OSError(f"a capture of {size} bytes exceeds the limit of all captures")
             self._make_room(size)
             taken = datetime.now(UTC)
             name = f"{taken.strftime(_TIME)}Z-{self._server}-{next(self._numbers)}-{size}"

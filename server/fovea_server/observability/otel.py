@@ -162,8 +162,8 @@ class _Failures(logging.Handler):
         if not self.down:
             self.down = True
             log.warning(
-                "spans do not reach the collector, and are dropped until it answers "
-                "(OTEL_EXPORTER_OTLP_ENDPOINT names it): %s",
+                "the trace collector does not respond, and spans are dropped until it does (its "
+                "URL is OTEL_EXPORTER_OTLP_ENDPOINT): %s",
                 reason,
             )
 

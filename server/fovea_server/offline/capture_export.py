@@ -52,9 +52,7 @@ def export(captured: Sequence[StoredCapture], form: str, out: Path, images_at: s
             format cannot hold their task.
     """
     if out.is_dir() and any(out.iterdir()):
-        raise InvalidOption(
-            f"--out {out} has files already, and new ones would mix with them: name another folder"
-        )
+        raise InvalidOption(f"--out {out} has files already: give an empty folder")
     rows = [(one, one.about()) for one in captured]
     models = sorted({one.model for one in captured})
     if len(models) > 1:
@@ -62,7 +60,7 @@ def export(captured: Sequence[StoredCapture], form: str, out: Path, images_at: s
     with _name_damaged(captured[-1]):
         model = read_model(rows[-1][1])
     if model.task not in (_CONTROLS if form == "label-studio" else Detections.tasks):
-        raise InvalidOption(f"--format {form} does not hold results of the task {model.task}")
+        raise InvalidOption(f"--format {form} cannot hold results of the task {model.task}")
     (out / IMAGES).mkdir(parents=True, exist_ok=True)
     entries = list(_copy_images(rows, out / IMAGES))
     sources = [each.source for each in entries]

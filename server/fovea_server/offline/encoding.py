@@ -110,7 +110,9 @@ class VideoFile:
         except InvalidImage:
             whole = False
         if not whole:
-            raise OSError(errno.EIO, "a video was not written whole: is the disk full?", self._path)
+            raise OSError(
+                errno.EIO, "a video was not written completely: is the disk full?", self._path
+            )
         self._part.replace(self._path)
 
     def abandon(self) -> None:

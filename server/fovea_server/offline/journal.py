@@ -66,7 +66,7 @@ class Journal(Closing):
             self._lock = lock(folder)
         except BlockingIOError as error:
             raise InvalidOption(
-                f"another run is writing into {folder}: wait for its end, or name another --out"
+                f"another run writes into {folder}: wait for its end, or give another --out"
             ) from error
         try:
             self._begin(folder, resume=resume)

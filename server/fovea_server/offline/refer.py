@@ -70,7 +70,9 @@ def compare_reference(
     """
     card = PipelineCard.read(folder)
     if card is None:
-        raise InvalidOption(f"{folder.name} has no reference yet: without --check one is made")
+        raise InvalidOption(
+            f"{folder.name} has no reference yet: run the command without --check to create it"
+        )
     files = [images / each.name for each in card.images]
     for file, each in zip(files, card.images, strict=True):
         if not file.is_file() or file_sha256(file) != each.sha256:

@@ -120,7 +120,7 @@ def find_sources(given: Sequence[str], *, every: int = 1, drawn: Path | None = N
                 raise NotFound(f"{text} has no image ({', '.join(sorted(kinds))})")
             files = dict(sorted(taken.items(), key=lambda item: _natural(item[1])))
         elif any(own in full.parents for full in files):
-            raise InvalidOption(f"{text} lies where annotated images go: name another --out")
+            raise InvalidOption(f"{text} is in the folder for annotated images: give another --out")
         paths |= files
     if not listed and not any(path.exists() for path in paths.values()):
         raise NotFound(f"{given[0]}: there is no such file{similar_path(Path(given[0]))}")

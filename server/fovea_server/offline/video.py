@@ -118,5 +118,5 @@ def _open(path: Path) -> cv2.VideoCapture:
     # An absolute path is never a URL, and this reader never takes it for a pattern of image files.
     capture = cv2.VideoCapture(str(path.absolute()), cv2.CAP_FFMPEG)
     if not capture.isOpened():
-        raise InvalidImage("no video that can be read: it is cut off, damaged, or of another kind")
+        raise InvalidImage("not a readable video: it is truncated, damaged, or has another format")
     return capture

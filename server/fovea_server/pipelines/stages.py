@@ -323,7 +323,7 @@ def bind_stage(
     places = _PLACES.get(task := _task(card))
     if places is None:
         raise InvalidModel(
-            f"{about}the task of '{table.model}' is {task}: after the first stage, name a model "
+            f"{about}the task of '{table.model}' is {task}: after the first stage, use a model "
             f"for {', '.join(_PLACES)}"
         )
     if table.to and table.to not in places:
@@ -336,7 +336,9 @@ def bind_stage(
     _check_crop(about, table, detector)
     giver = detector if base is None else _card(cards, base.table.model)
     if base is not None and base.field in ("embedding", "text"):
-        raise InvalidModel(f"{about}'{base.name}' finds no classes to go by: leave from out")
+        raise InvalidModel(
+            f"{about}'{base.name}' finds no classes, which `from` needs: leave `from` out"
+        )
     try:
         classes = _ids(tuple(table.classes), giver)
         turn = {next(iter(_ids((name,), giver))): least for name, least in table.turn.items()}

@@ -112,11 +112,11 @@ class Forwarder:
                 deaths += error.sent
                 if deaths == self._most_deaths:
                     raise Unavailable(
-                        f"a replica of model '{self.name}' died before the answer was there: "
-                        "send the request again, or begin the sequence again"
+                        f"a replica of model '{self.name}' ended before its response: send the "
+                        "request again, or restart the sequence"
                     ) from error
                 if error.sent:
-                    log.warning("model %s: a replica is lost; a request is sent again", self.name)
+                    log.warning("model %s: a replica was lost; retrying the request", self.name)
             finally:
                 link.under_way -= 1
 
@@ -129,8 +129,8 @@ class Forwarder:
     async def _arrival(self) -> Link:
         if self._waiting == self._most_waiting:
             raise QueueFull(
-                f"{self._waiting} requests wait for a replica of model '{self.name}', and no more "
-                "may (max_queue); send again after the time in Retry-After",
+                f"{self._waiting} requests wait for a replica of model '{self.name}', the limit "
+                "(max_queue): retry after the time in Retry-After",
                 retry_after_s=_WAKING_S,
             )
         self._waiting += 1
@@ -155,7 +155,7 @@ class Forwarder:
         try:
             await self._handle.awake.remote()
         except (RayError, RayServeException) as error:
-            log.info("model %s: no replica was woken: %s", self.name, error)
+            log.info("model %s: no replica started: %s", self.name, error)
 
     async def ask_all(self, method: str, *given: object) -> list[Any]:
         """Call a method of every running replica; return an empty list if none answers in time.

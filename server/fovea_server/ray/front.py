@@ -186,7 +186,7 @@ def _pass_on(call: Callable[[Replicas], None], found: DeploymentTargetInfo) -> N
         call(replicas)
     except Exception:
         # After an exception Ray would report no further changes.
-        log.exception("a change of replicas could not be taken over")
+        log.exception("a change of replicas could not be applied")
 
 
 class NodeFront:
@@ -226,7 +226,7 @@ class NodeFront:
                     await self._take_over(roster)
                 except (FoveaError, OSError) as error:
                     self._fault = str(error)
-                    log.exception("the new configuration is not served; it is tried again")
+                    log.exception("the new configuration could not be applied; retrying")
                     await asyncio.sleep(_RETRY_S)
 
     async def _take_over(self, roster: Mapping[str, Any]) -> None:

@@ -73,7 +73,7 @@ async def export(read: Callable[[], Iterable[Family]]) -> None:
         try:
             gauges.update(read())
         except Exception:
-            log.exception("metrics could not be handed to Ray; the next try follows")
+            log.exception("metrics could not be passed to Ray; retrying")
         await asyncio.sleep(_INTERVAL_S)
 
 

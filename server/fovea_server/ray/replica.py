@@ -93,7 +93,7 @@ class Replica:
                 break
             except Unavailable as error:
                 # Ray would give up after three tries.
-                log.warning("%s; it is tried again", error)
+                log.warning("%s; retrying", error)
             await asyncio.sleep(_RETRY_S)
         try:
             self._serving.check()

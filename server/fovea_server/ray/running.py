@@ -98,7 +98,7 @@ class ServerThread:
         """Raise the error that has ended the server."""
         if self._ended.done():
             self._ended.result()
-            raise Unavailable("the server has ended")
+            raise Unavailable("the server stopped")
 
     def stop(self, still_s: float = 0.0) -> None:
         """Accept no new connections, answer the requests on open ones, and stop.

@@ -156,7 +156,7 @@ class Promoter(Feature):
                 fault = ""
             except Exception as error:  # one failed check must not end the next ones
                 if fault != (fault := repr(error)):
-                    log.exception("histories could not be followed")
+                    log.exception("histories could not be read")
 
     async def _look(self) -> None:
         stamps = await asyncio.to_thread(self._stamps)
@@ -200,7 +200,7 @@ class Promoter(Feature):
         try:
             await self._models.follow(name)
         except (FoveaError, OSError) as error:
-            log.error("model %s does not follow its history: %s", name, error)
+            log.error("model %s cannot follow its history: %s", name, error)
         canary: Event | None = None
         with suppress(FoveaError, OSError):
             models, folder = self._place(name)

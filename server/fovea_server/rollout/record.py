@@ -82,8 +82,8 @@ class HistoryRecord:
         except OSError as error:
             raise Unavailable(
                 f"{self._name}/{HISTORY_FILE} cannot be written ({error.strerror}): make the "
-                "repository writable for this user, or promote where it is: `fovea promote MODEL "
-                "VERSION --repository DIR`; the servers of the repository follow that file"
+                "repository writable for this user, or promote on a machine where it is: `fovea "
+                "promote MODEL VERSION --repository DIR`; servers follow that file"
             ) from error
         try:
             self.history = models.history(name)

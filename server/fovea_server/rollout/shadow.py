@@ -178,7 +178,7 @@ class Shadow:
             self._end("failed", reason)
             return
         self.state = "running"
-        log.info("version %d of model %s runs in the shadow", *self._names)
+        log.info("shadow test of version %d of model %s started", *self._names)
         checked = time.monotonic()
         while not (self._ending or self.is_over):
             try:
@@ -237,7 +237,7 @@ class Shadow:
     def _end(self, state: State, reason: str) -> None:
         if not self.is_over or state == "stopped":
             self.state, self._reason = state, reason
-            log.info("version %d of model %s is over: %s", *self._names, reason)
+            log.info("shadow test of version %d of model %s ended: %s", *self._names, reason)
 
     @property
     def _names(self) -> tuple[int, str]:

@@ -73,7 +73,7 @@ def _open(candidate: ShadowCandidate) -> Engine:
     model = ServedModel(candidate.version, folder, settings, source.config, _no_others)
     model.load(rebuild=False)
     if model.state is not State.READY or model.engine is None:
-        raise ModelNotReady(f"version {candidate.version} cannot be loaded: {model.reason}")
+        raise ModelNotReady(f"version {candidate.version} failed to load: {model.reason}")
     if model.task != candidate.task:
         raise InvalidOption(
             f"the task of version {candidate.version} is {model.task}, and that of version "

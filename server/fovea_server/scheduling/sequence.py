@@ -146,7 +146,8 @@ class SequenceScheduler(SchedulerWrapper):
 def _initial(state: SequenceState, batched: bool) -> Array:
     if any(initial.data_file for initial in state.initial_state):
         raise UnsupportedModel(
-            f"state '{state.input_name}' begins with a file; only zero_data is served"
+            f"state '{state.input_name}' takes its initial value from a file, which is not "
+            "supported: use zero_data"
         )
     sizes = [1 if size < 0 else size for size in state.dims]
     lead = (1,) if batched else ()

@@ -310,9 +310,9 @@ def object_with(**fields):
     [
         (object_with(class_id=2_000_000_000), "no model has a class 2000000000"),
         (object_with(class_id=-1), "no model has a class -1"),
-        (object_with(mask={"size": [100_000, 100_000], "counts": "0"}), "as its image is"),
+        (object_with(mask={"size": [100_000, 100_000], "counts": "0"}), "pixels of its image"),
         ({"semantic": {"classes": []}, "height": 100_000, "width": 100_000}, "100000 x 100000"),
-        (object_with(mask={"size": [3, 2], "counts": "6"}), "as its image is"),
+        (object_with(mask={"size": [3, 2], "counts": "6"}), "pixels of its image"),
         (object_with(mask={"size": [2, 2], "left": -1, "top": 0, "png": DOT}), "edge of"),
         (object_with(mask={"size": [2, 2], "left": 1, "top": 1, "png": SQUARE}), "edge of"),
         ({"depth": {"min": 0, "unit": None}}, "max"),

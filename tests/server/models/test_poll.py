@@ -152,6 +152,6 @@ def test_one_look_that_goes_wrong_does_not_end_the_others(repository, monkeypatc
     with serving(repository, **POLL) as registry:
         with monkeypatch.context() as broken:
             broken.delattr("fovea_server.models.loader.Loader.read")
-            wait_until(lambda: "could not be followed" in caplog.text)
+            wait_until(lambda: "could not be polled" in caplog.text)
         adder(repository, "new", add=3)
         wait_until(lambda: is_served(registry, "new"))

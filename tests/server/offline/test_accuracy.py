@@ -220,7 +220,7 @@ def test_a_class_without_an_object_is_in_no_mean():
         ("dgo", "has no object of 'dgo'; did you mean 'dog'?"),
         ("bus", r"has no object of 'bus'; it has dog \(2 objects\), cat \(1\), fork lift \(1\)"),
         ("fork lift", "the model has none of these classes"),
-        ("cat,", "the quotes do not match, or a name is empty"),
+        ("cat,", "quotes are not balanced, or a name is empty"),
     ],
 )
 def test_what_cannot_be_chosen(typed, says):

@@ -56,7 +56,7 @@ FAULTS = {
     "model = 'absent'": "a stage of 'bad' runs 'absent': there is no folder absent",
     "model = 'bad'": "a stage of 'bad' runs 'bad', which runs 'bad'",
     "model = 'attributes'\nturn = {red = 0.5}": "turn of stage 'attributes' needs `from`",
-    AFTER_READING: "finds no classes to go by",
+    AFTER_READING: "finds no classes",
     f"{AFTER_CLASSES}crop = 'box'": "leave out cr",
     f"{AFTER_CLASSES}classes = ['x']": "no class 'x'",
     "model =": "is not TOML",

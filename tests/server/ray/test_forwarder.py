@@ -1,4 +1,4 @@
-"""Tests that a request is sent again, and how often, when its replica is lost."""
+"""Tests that retrying the request, and how often, when its replica is lost."""
 
 import asyncio
 

@@ -116,9 +116,7 @@ def test_a_port_that_is_in_use_is_named(fovea, demo_repository, clip):
         command = "watch", "digits", clip, "--repository", demo_repository, "--show", port
         code, _, errors = fovea(*command)
     assert code == 2
-    assert f"--show {port} cannot be listened at (Address already in use)" in " ".join(
-        errors.split()
-    )
+    assert f"--show {port} is not available (Address already in use)" in " ".join(errors.split())
 
 
 def test_the_table_has_counts_reasons_and_why_no_object_has_an_id(fovea, demo_repository, clip):

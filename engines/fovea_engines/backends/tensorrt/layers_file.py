@@ -67,7 +67,9 @@ class PlanLayers:
         try:
             layers: Self = _ADAPTER.validate_json(path.read_bytes(), strict=True)
         except FileNotFoundError as error:
-            raise NotFound(f"{path} is not there: build the engine again to list layers") from error
+            raise NotFound(
+                f"{path} does not exist: build the engine again to list layers"
+            ) from error
         except ValidationError as error:
             raise InvalidModel(f"{path} is damaged: build the engine again") from error
         return layers

@@ -103,7 +103,7 @@ def read_plan_file(path: Path) -> PlanFile:
         with path.open("rb") as file:
             return _read(path, file, path.stat().st_size)
     except FileNotFoundError as error:
-        raise NotFound(f"{path} is not there") from error
+        raise NotFound(f"{path} does not exist") from error
     except OSError as error:
         raise InvalidModel(f"{path} cannot be read: {error.strerror}") from error
 
@@ -165,7 +165,7 @@ def _metadata(path: Path, header: bytes) -> dict[str, str]:
     metadata = {key: v if isinstance(v, str) else json.dumps(v) for key, v in read.items()}
     if "names" in metadata and labels_from_metadata(metadata, None) is None:
         raise InvalidModel(
-            f"the header of {path} is damaged (names: not one for each class from 0): copy or "
+            f"the header of {path} is damaged (names: class ids must be 0, 1, 2, ...): copy or "
             "export it again"
         )
     return metadata

@@ -46,7 +46,7 @@ def _load(runtime: Runtime, plugin: Plugin) -> None:
     if file_sha256(plugin.path) != plugin.sha256:
         raise InvalidModel(
             f"{plugin.path} is not the plugin library that the engine was built with (its sha256 "
-            "differs from the card's): put that one back, or build the engine again"
+            "differs from the card's): restore that file, or build the engine again"
         )
     registry = trt.get_plugin_registry()
     before = len(registry.all_creators)

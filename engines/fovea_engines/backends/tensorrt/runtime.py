@@ -87,7 +87,7 @@ class Runtime:
         if not known:
             if capabilities:
                 raise InvalidOption(
-                    f"TensorRT {self.version} builds for the GPU that is here: leave "
+                    f"TensorRT {self.version} builds for this machine's GPU only: leave "
                     "--compute-capability out, or build with --backend tensorrt-rtx"
                 )
             return

@@ -111,16 +111,16 @@ def _tensor(engine: Any, name: str, shape: tuple[int, ...], batched: bool) -> Te
     if dtype not in _SERVED:
         raise UnsupportedModel(
             f"tensor {name!r} is {dtype}; inputs and outputs must be one of {', '.join(_SERVED)}: "
-            "build the engine again with such"
+            "build the engine again with one of these types"
         )
     if engine.get_tensor_location(name).name != "DEVICE":
         raise UnsupportedModel(
-            f"tensor {name!r} is a shape that TensorRT reads on the host; export the model with a "
-            "fixed image size, and build it again"
+            f"tensor {name!r} is a shape tensor, which TensorRT reads on the CPU: export the "
+            "model with a fixed image size, and build it again"
         )
     if engine.get_tensor_format(name).name != "LINEAR":
         raise UnsupportedModel(
-            f"tensor {name!r} does not lie row by row in memory: build the engine again without "
+            f"tensor {name!r} is not in row-major order: build the engine again without "
             "--inputIOFormats and --outputIOFormats"
         )
     if batched and not shape:

@@ -154,10 +154,10 @@ def parse_rule(text: str) -> Rule:
 def _score(given: str) -> Takes:
     found = _RANGE.fullmatch(given)
     if found is None:
-        raise ValueError("it needs two scores, as 0.3..0.5")
+        raise ValueError("the value must be two scores, such as 0.3..0.5")
     low, high = map(float, found.groups())
     if not 0 <= low < high <= 1:
-        raise ValueError("scores go from 0 to 1, the lower one first")
+        raise ValueError("scores must be from 0 to 1, the lower one first")
 
     return lambda found, vocabulary: any(low <= score <= high for _, score in _list_scores(found))
 
@@ -165,7 +165,7 @@ def _score(given: str) -> Takes:
 def _classes(given: str) -> Takes:
     names = frozenset(name.strip() for name in given.split(","))
     if "" in names:
-        raise ValueError("it needs names of classes, with commas between")
+        raise ValueError("the value must be class names, separated by commas")
 
     return lambda found, vocabulary: any(
         class_name(vocabulary.labels, each) in names for each, _ in _list_scores(found)
@@ -190,14 +190,14 @@ def _empty(given: str) -> Takes:
 def _rate(given: str) -> Takes:
     share = float(given.removesuffix("%")) / 100 if given.endswith("%") else float(given)
     if not 0 < share <= 1:
-        raise ValueError("a rate is more than 0 % and at most 100 %")
+        raise ValueError("a rate must be above 0 % and at most 100 %")
     return lambda found, vocabulary: random.random() < share
 
 
 def _unlike(given: str) -> Takes:
     least = float(given) if given else _UNLIKE
     if not 0 < least <= 1:
-        raise ValueError("a distance is more than 0 and at most 1")
+        raise ValueError("a distance must be above 0 and at most 1")
     kept: deque[TaskResult | NDArray[np.float64]] = deque(maxlen=_REMEMBERED)
 
     def takes(found: TaskResult, vocabulary: Vocabulary) -> bool:

@@ -49,7 +49,7 @@ def inside(folder: Path, name: str) -> Path:
     path = Path(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise InvalidModel(
-            f"'{name}' of the configuration leads out of {folder}: name a file there"
+            f"'{name}' of the configuration leads out of {folder}: give a file in that folder"
         )
     return folder / path
 

@@ -145,4 +145,6 @@ def check_formats(formats: Sequence[str], model: ModelInfo) -> None:
             why = f"model '{model.name}', whose task is {model.task}"
             if name == ANNOTATED and mapless:
                 why += ", and with --mask none"
-            raise InvalidOption(f"--format {name} is not for {why}: it can have {', '.join(able)}")
+            raise InvalidOption(
+                f"--format {name} does not support {why}: use one of {', '.join(able)}"
+            )

@@ -181,7 +181,7 @@ def test_wrong_feeds_are_told_as_every_backend_tells_them(tmp_path, device, feed
     [
         ("types", DataType.BF16, "is bfloat16"),
         ("locations", TensorLocation.HOST, "reads on the host"),
-        ("formats", TensorFormat.CHW16, "does not lie row by row"),
+        ("formats", TensorFormat.CHW16, "is not in row-major order"),
     ],
 )
 def test_an_engine_that_cannot_be_served_is_refused(tmp_path, device, field, value, says):

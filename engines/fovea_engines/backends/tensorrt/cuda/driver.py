@@ -190,8 +190,8 @@ def _pycuda() -> Any:
         ) from error
     except ImportError as error:
         raise BackendUnavailable(
-            f"no GPU can be used ({error}); install NVIDIA's driver, one as new as the CUDA that "
-            "pycuda was built with"
+            f"no GPU can be used ({error}); install an NVIDIA driver for the CUDA version of "
+            "pycuda, or newer"
         ) from error
     return driver
 

@@ -287,5 +287,5 @@ def open_letterbox(folder: Path, device: Device) -> LetterboxKernel | None:
     except InferenceFailed as error:
         # Only the text is logged: a log handler may keep an exception, whose frames reference the
         # engine.
-        log.warning("%s: %s; until then the host letterboxes", file, str(error))
+        log.warning("%s: %s; until then the CPU letterboxes images", file, str(error))
         return None

@@ -65,7 +65,7 @@ def test_where_the_driver_refuses_it_the_host_letterboxes(machine, folder, caplo
         assert engine.images is None
         assert len(engine.detect(draw(64, 80, 0)))
     [told] = [r.getMessage() for r in caplog.records if LETTERBOX_FILE in r.getMessage()]
-    assert "until then the host letterboxes" in told
+    assert "until then the CPU letterboxes" in told
 
 
 def test_without_it_the_host_letterboxes(machine, folder):
