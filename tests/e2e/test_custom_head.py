@@ -29,7 +29,7 @@ FAILS = {
     "none": ("return None", "line 11: decode returns NoneType, and the result of task detect is"),
     "nan": (
         "return Detections(boxes * np.nan, scores, class_ids)",
-        "line 11: boxes of the result have NaN or infinity",
+        "line 11: boxes of the result contain NaN or infinity",
     ),
 }
 REFUSED = {
