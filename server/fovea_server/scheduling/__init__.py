@@ -1,1 +1,1 @@
-"""One queue per model: priorities, batches, sequences, ensembles, response cache."""
+"""Queues requests in front of models: priorities, batches, sequences, ensembles, response cache."""

@@ -1,4 +1,4 @@
-"""The scheduler interface between transports and engines, and schedulers that wrap another one."""
+"""The scheduler interface, which transports call to run models, and wrappers of schedulers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ T = TypeVar("T")
 
 
 class InflightGate:
-    """Counts the requests in a scheduler, and rejects new ones after the gate closes.
+    """Counts the requests in flight in a scheduler, and rejects new requests once it is closed.
 
     Each request enters the gate as a context manager, before its first `await`.
 
     Attributes:
         inside: number of requests in flight.
-        locked: True after `close`, when the time for requests in flight has run out.
+        locked: True after `close` has waited for the requests in flight; then `check` raises an
+            error.
     """
 
     def __init__(self) -> None:
@@ -33,13 +34,17 @@ class InflightGate:
         self.locked = False
 
     def open_for(self, request: Request) -> InflightGate:
-        """Return the context manager of a request; raise ShuttingDown if the gate is closed."""
+        """Return the context manager that counts one request.
+
+        Raises:
+            ShuttingDown: the gate is closed.
+        """
         if self._closed:
             raise _stopped_error(request)
         return self
 
     def check(self, request: Request) -> None:
-        """Raise ShuttingDown if the time for requests in flight is over."""
+        """Raise ShuttingDown if the gate is closed and the time for requests in flight is over."""
         if self.locked:
             raise _stopped_error(request)
 
@@ -50,7 +55,7 @@ class InflightGate:
         self.inside -= 1
 
     def close(self, timeout_s: float) -> None:
-        """Reject new requests, and block until requests in flight end or the timeout is over."""
+        """Reject new requests; block until all requests in flight end, or the timeout is over."""
         self._closed = True
         until = time.monotonic() + timeout_s
         while self.inside and time.monotonic() < until:
@@ -61,7 +66,8 @@ class InflightGate:
 class Scheduler(ABC):
     """Queues requests, forms batches, and returns responses.
 
-    `gate` counts the requests in flight.
+    Attributes:
+        gate: counts the requests in flight.
     """
 
     def __init__(self) -> None:
@@ -74,7 +80,7 @@ class Scheduler(ABC):
 
     @property
     def failure(self) -> str | None:
-        """The reason why the scheduler can never respond again; None while it can."""
+        """The reason why the scheduler can never respond again; None while it can respond."""
         return None
 
     @property
@@ -84,37 +90,38 @@ class Scheduler(ABC):
 
     @property
     def accepted(self) -> int:
-        """Number of accepted requests without a response; `--max-queue` limits it."""
+        """Number of accepted requests without a response; `--max-queue` limits the number."""
         return 0
 
     def holds(self, sequence: int | str) -> bool:
-        """Return True if the sequence has begun in this scheduler and has not ended."""
+        """Return whether the sequence has begun in this scheduler and has not ended."""
         return False
 
     @abstractmethod
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Return the response to a request; cancelling this call frees its place in the queue.
+        """Return the response to a request; a cancelled call removes its request from the queue.
 
         Raises:
-            InvalidRequest: the request does not fit the model; the message is Triton's.
+            InvalidRequest: the request does not fit the model; the message has Triton's wording.
             QueueFull: the queue has no room for the request.
             DeadlineExceeded: the request waited in the queue longer than its timeout.
-            ModelNotReady, ShuttingDown: the model can no longer respond.
+            ModelNotReady: the model can no longer respond.
+            ShuttingDown: the server or the model is stopping.
             InferenceFailed: the engine rejected the input or failed.
         """
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
-        """Return one result or error for each image, in the order of the request.
+        """Return one result or error for each image, in the order of the images in the request.
 
         Only schedulers of models that take images implement this method.
 
         Raises:
-            The errors of `infer`.
+            FoveaError: one of the errors of `infer`.
         """
         raise NotImplementedError
 
     def close(self, timeout_s: float) -> None:
-        """Finish accepted requests within the timeout, then stop. The engine stays open."""
+        """Finish accepted requests within the timeout, then stop; the engine stays open."""
         self.gate.close(timeout_s)
 
 
@@ -122,7 +129,7 @@ class SchedulerWrapper(Scheduler):
     """Passes calls on to an inner scheduler; subclasses override `infer`."""
 
     def __init__(self, inside: Scheduler) -> None:
-        # A wrapper needs its own gate: its requests wait here before they enter `inside`.
+        # A wrapper has its own gate, because its requests wait here before they enter `inside`.
         super().__init__()
         self._inside = inside
 
@@ -133,11 +140,11 @@ class SchedulerWrapper(Scheduler):
 
     @property
     def failure(self) -> str | None:
-        """The reason why the inner scheduler can never respond again; None while it can."""
+        """The reason why the inner scheduler can never respond again; None while it can respond."""
         return self._inside.failure
 
     def holds(self, sequence: int | str) -> bool:
-        """Return True if the sequence has begun in the inner scheduler and has not ended."""
+        """Return whether the sequence has begun in the inner scheduler and has not ended."""
         return self._inside.holds(sequence)
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
@@ -180,7 +187,7 @@ class OrderedScheduler(SchedulerWrapper):
 
     @asynccontextmanager
     async def _turn_of(self, request: Request) -> AsyncIterator[None]:
-        """Run the block at once, but leave it only after all earlier requests have ended."""
+        """Run the block immediately, but leave it only after all earlier requests have ended."""
         before = self._last
         with self.gate.open_for(request):
             self._last = mine = asyncio.get_running_loop().create_future()
@@ -189,11 +196,11 @@ class OrderedScheduler(SchedulerWrapper):
             finally:
                 try:
                     if before is not None and not before.done():
-                        # `shield`, because cancelling this request must not cancel the one before
-                        # it.
+                        # `shield` keeps the earlier request running if this request is cancelled.
                         await asyncio.shield(before)
                 finally:
-                    # Even a cancelled request ends its turn only after the request before it.
+                    # A cancelled request also waits for the request before it, so that the order of
+                    # the later requests stays correct.
                     if before is None or before.done():
                         mine.set_result(None)
                     else:
@@ -210,9 +217,9 @@ def _stopped_error(request: Request) -> ShuttingDown:
 
 
 async def run_in_thread(call: Callable[[], T]) -> T:
-    """Run a call in a thread.
+    """Run a call in a thread, and return its result.
 
-    A cancelled caller waits for its end, as threads cannot be stopped.
+    A cancelled caller waits until the call ends, because threads cannot be stopped.
     """
     running = asyncio.ensure_future(asyncio.to_thread(call))
     try:

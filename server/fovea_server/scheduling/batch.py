@@ -1,4 +1,4 @@
-"""Runs one batch: joins its jobs, computes them, and gives each job its part of the outputs."""
+"""Runs one batch: joins the inputs of its jobs, computes them, and splits the outputs again."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Jobs that were taken from a queue together, and the figures of their execution.
+    """Jobs that were taken from a queue together, and the measurements of their execution.
 
     Attributes:
-        jobs: all jobs. Each has a result or an `error`, or its caller no longer waits.
-        ran: the jobs that the engine computed or failed on.
-        rows: number of rows of the jobs in `ran`.
+        jobs: all jobs. Each job has a result or an `error`, or its caller no longer waits.
+        ran: the jobs that the engine computed or tried to compute.
+        rows: total number of rows of the jobs in `ran`. A row is one entry of the batch dimension.
         times: durations of the execution's stages, in nanoseconds.
         cpu_ns: CPU time of the thread that ran the batch, in nanoseconds.
-        error: error of the engine, which is also the error of all jobs in `ran`.
+        error: error of the engine; each job in `ran` has the same error.
     """
 
     jobs: Sequence[Job]
@@ -43,21 +43,21 @@ def run(
     alone: Callable[[Sequence[Job]], bool],
     computed: Callable[[], None] | None = None,
 ) -> list[Batch]:
-    """Run compatible jobs of one source as a batch; if that fails, run each job by itself.
+    """Run compatible jobs of one source as a batch; if the batch fails, run each job separately.
 
     Args:
         name: name of the model, for the log.
         jobs: jobs that were taken from the queue.
-        alone: returns the argument `alone` of `Session.infer` for the jobs of a batch.
-        computed: called once, after the engine has computed the batch.
+        alone: returns the argument `alone` of `Session.infer` for a list of jobs.
+        computed: called once after the engine has computed the batch; None to call nothing.
 
     Returns:
-        The executed batches. After a failed batch of several jobs, each job has its own.
+        The executed batches. After a failed batch of several jobs, each job is in its own batch.
     """
     batch = _run(name, jobs, alone, computed)
     if not isinstance(batch.error, InferenceFailed) or len(batch.ran) == 1:
         return [batch]
-    # A single job may be the cause: run each by itself, so that the other jobs succeed.
+    # One job may have caused the error. Run each job separately, so that the other jobs succeed.
     single = []
     for job in batch.ran:
         job.error = None
@@ -108,12 +108,16 @@ def _run(
 
 
 def prepare(name: str, job: Job) -> FoveaError | None:
-    """Prepare a job if a caller still waits for it. Return the error, or None if it succeeded."""
+    """Prepare a job if a caller still waits for it.
+
+    Returns:
+        The error, or None if the job was prepared or no caller waits for it.
+    """
     return _error_of(partial(job.source.prepare, job), name) if job.is_wanted else None
 
 
 def _error_of(call: Callable[[], None], name: str) -> FoveaError | None:
-    """Make a call, and return its error in the form that clients may see."""
+    """Make a call, and return its error with a message that clients may see, or None on success."""
     try:
         call()
     except FoveaError as error:

@@ -13,38 +13,43 @@ if TYPE_CHECKING:
     from fovea_server.scheduling.job import Job
 
 # Longest calls, in nanoseconds, that may run on the event loop: for tensors, and for one image.
-# Handing a call to a thread and back costs about half of the first limit. An image costs more,
-# because it acquires the interpreter's lock a dozen times. A call on the event loop blocks all
-# other requests while it runs.
+# Passing a call to a thread and its result back takes about half of the first limit. For an image
+# the thread costs more time, because the call acquires the interpreter's lock a dozen times. A call
+# on the event loop blocks all other requests while it runs.
 QUICK_NS, QUICK_IMAGE_NS = 200_000, 600_000
-# Largest inputs, in bytes, of a batch on the event loop; larger batches are rarely quick.
+# Largest total size, in bytes, of the inputs of a batch on the event loop. Larger batches are
+# rarely short enough.
 _MAX_BYTES = 64 << 10
-# Weight of the newest call in the mean time of calls on the event loop. A single call of half a
-# second then ends inline execution of tensors.
+# Weight of the newest call in the mean time of calls on the event loop. With this weight, a single
+# call of half a second ends the execution of tensors on the event loop.
 _SMOOTHING = 1 / 256
-# A model stays inline up to `_SLACK` times the limit that opens inline execution, and wall time
-# counts 1/`_PATIENCE`. Other processes take the caches and the cores: on two cores that four other
-# processes also used, a call took 1.5 times its CPU time, and far more wall time. Calls in threads
-# are slowed down as much, and a model that switched back and forth lost a third of its images/s.
+# A model stays on the event loop while its mean time is at most `_SLACK` times the limit for moving
+# there. Wall time is divided by `_PATIENCE` before it counts. Both factors allow for other
+# processes that use the caches and the cores. On two cores that four other processes also used, a
+# call took 1.5 times its usual CPU time, and far more wall time. Calls in threads slow down by the
+# same factor, so moving the model to threads does not help: a model that switched back and forth
+# lost a third of its throughput.
 _SLACK, _PATIENCE = 2, 4
-# Number of calls measured in threads before calls run inline: at first, and at most. The number
-# doubles each time inline execution ends within `_LONG` calls.
+# Number of calls that are measured in threads before a model moves to the event loop: the initial
+# number, and the largest. The number doubles if the model has to leave the event loop within
+# `_LONG` calls.
 _FEWEST, _MAX = 16, 1 << 16
 _LONG = 1000
-# A call whose CPU time exceeds `quick_ns` this many times ends inline execution: its time depends
-# on the content of its inputs. Interruptions do not add to CPU time. Inline execution may open
-# again, because some systems count CPU time in steps, and charge a whole step to a call in about
-# one of a hundred thousand.
+# A model leaves the event loop after a single call whose CPU time exceeds `quick_ns` by this
+# factor, because the time of its calls then depends on the content of the inputs. Interruptions by
+# other processes do not add to CPU time. The model may return to the event loop later, because some
+# systems count CPU time in steps, and charge a whole step to about one call in a hundred thousand.
 _HEAVY = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The next step of a queue.
+    """The decision about the next batch of a queue.
 
     Attributes:
         count: number of jobs to take from the front of the queue; 0 to take none yet.
-        wait_s: seconds until the next decision if no job arrives; None to wait for a job.
+        wait_s: seconds until the next decision if no job arrives before; None to decide again only
+            when a job arrives.
     """
 
     count: int
@@ -52,12 +57,14 @@ class Decision:
 
 
 class DynamicBatching:
-    """Combines jobs into batches; with `max_rows` of 1, each job is a batch.
+    """Combines jobs into batches; if `max_rows` is 1, each job is a batch.
 
     Args:
-        max_rows: largest batch size.
-        preferred: batch sizes that run at once, before the delay is over; by default `max_rows`.
-        delay_us: microseconds that the first job waits for more jobs while an engine is idle.
+        max_rows: largest batch size, in rows. A row is one entry of the batch dimension.
+        preferred: batch sizes that run immediately, before the delay is over; by default only
+            `max_rows`.
+        delay_us: time in microseconds for which the first job waits for more jobs while an engine
+            is idle.
 
     Attributes:
         waits: True if a batch may wait for more jobs while an engine is idle.
@@ -71,7 +78,7 @@ class DynamicBatching:
         self._delay_ns = 1000 * delay_us
 
     def decide(self, waiting: Iterable[Job], now_ns: int) -> Decision:
-        """Decide how many of the waiting jobs run now.
+        """Decide how many of the waiting jobs form the next batch.
 
         Args:
             waiting: prepared jobs of one source, in the order of the queue; at least one.
@@ -86,7 +93,8 @@ class DynamicBatching:
                 first = job
             elif rows + job.rows > self._max_rows or not job.source.fits(job, first):
                 full = True
-                # The batch cannot grow. If it reached no preferred size, it runs as it is.
+                # The batch cannot grow further. If it has reached no preferred size, run all its
+                # jobs.
                 best = best or count
                 break
             elif rows + job.rows > self._largest_preferred and not best:
@@ -104,15 +112,17 @@ class DynamicBatching:
 
 
 class InlineExecution:
-    """Learns from measured times whether a model may run on the event loop.
+    """Decides from measured times whether a model may run on the event loop ("inline").
 
-    CPU time decides, because a call in a thread may wait for the interpreter's lock a dozen times,
-    milliseconds each. For calls in threads the quickest call counts, and for calls on the event
-    loop the mean. A model that is quick only now and then is tried ever more rarely.
+    Calls in threads are measured in CPU time, because a call in a thread may wait for the
+    interpreter's lock a dozen times, each time for milliseconds. A model may run inline if its
+    quickest call in a thread is short enough. It stays inline while the mean time of its inline
+    calls is short enough. If a model soon has to leave the event loop, more calls are measured
+    before it runs inline again.
 
     Args:
         steady: value of `Session.steady`; a model that is not steady never runs inline.
-        quick_ns: longest call that may run inline, in nanoseconds.
+        quick_ns: longest duration, in nanoseconds, of a call that may run inline.
     """
 
     def __init__(self, *, steady: bool, quick_ns: int = QUICK_NS) -> None:
@@ -125,7 +135,7 @@ class InlineExecution:
         self._mean_ns = 0.0
 
     def takes(self, batch: Iterable[Job]) -> bool:
-        """Return True if the event loop may run these jobs as one batch."""
+        """Return whether the event loop may run these jobs as one batch."""
         if not self._open:
             return False
         size = 0

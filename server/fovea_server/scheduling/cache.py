@@ -1,4 +1,4 @@
-"""The response cache for requests with equal inputs, and the scheduler that uses it.
+"""The cache for responses to requests with equal inputs, and the scheduler that uses the cache.
 
 Source: `response_cache` of model_config.proto, and the "local" cache of Triton.
 """
@@ -32,16 +32,20 @@ from fovea_server.tensors.messages import (
 )
 from fovea_server.tensors.wire import wire
 
-# Measured memory, in bytes, of a response without outputs (key included), and of an output without
-# elements.
+# Measured memory, in bytes: for a response without outputs, including its key, and for an output
+# without elements.
 _ANSWER_BYTES, _OUTPUT_BYTES = 512, 512
-# Requests of at least this many bytes are hashed in a thread, not on the event loop.
+# Requests of at least this many bytes are hashed in a thread, so that they do not block the event
+# loop.
 _LARGE = 64 << 10
 
 
 @dataclass(slots=True)
 class CacheStatistics:
-    """Counters of the cache over all models; evictions are responses dropped for newer ones."""
+    """Counters of the cache, over all models.
+
+    An eviction is a response that was dropped to make room for a newer response.
+    """
 
     lookups: Duration = field(default_factory=Duration)
     insertions: Duration = field(default_factory=Duration)
@@ -57,7 +61,7 @@ class _Kept(NamedTuple):
 
 
 class ResponseCache:
-    """Keeps the most recently used responses of all models, up to `size` bytes; thread-safe."""
+    """Keeps the most recently used responses of all models, `size` bytes at most; thread-safe."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -71,7 +75,7 @@ class ResponseCache:
         """Parse the value of `--cache-config`, for example "local,size=1048576" (bytes).
 
         Raises:
-            InvalidOption: the value has another form.
+            InvalidOption: the value cannot be parsed.
         """
         kind, _, option = setting.partition(",")
         key, _, size = option.partition("=")
@@ -86,7 +90,7 @@ class ResponseCache:
         return len(self._answers)
 
     def find(self, key: bytes) -> InferResponse | ImageResult | None:
-        """Return the cached response of a key, or None."""
+        """Return the cached response for a key; None if the cache has no response for it."""
         began_ns = time.monotonic_ns()
         with self._lock:
             kept = self._answers.get(key)
@@ -101,7 +105,12 @@ class ResponseCache:
     def keep(self, owner: bytes, key: bytes, answer: InferResponse | ImageResult) -> None:
         """Cache a response, and drop the least recently used responses if the cache is full.
 
-        Arrays that are views of larger arrays are copied. `owner` is the identity of the model.
+        Arrays that are views of larger arrays are copied.
+
+        Args:
+            owner: identity of the model, for `forget`.
+            key: hash of the request's inputs and options.
+            answer: the response.
         """
         began_ns = time.monotonic_ns()
         size = _size(answer)
@@ -142,10 +151,10 @@ def _bytes(array: Array) -> int:
 
 
 def _copy_answer(answer: InferResponse | ImageResult) -> InferResponse | ImageResult:
-    """Return a response with its own memory, so that a row does not keep its whole batch alive."""
+    """Return a copy of a response that does not keep the memory of its whole batch alive."""
     if isinstance(answer, ImageResult):
-        # Results of an image are not views. The times and the encoding belong to the first request
-        # only.
+        # The arrays of an image's result are not views, so they need no copy. The times and the
+        # encoded form are valid for the first request only.
         return replace(answer, times=NO_TIMES, encoded=b"")
     outputs = [
         replace(tensor, array=tensor.array if tensor.array.base is None else tensor.array.copy())
@@ -155,7 +164,7 @@ def _copy_answer(answer: InferResponse | ImageResult) -> InferResponse | ImageRe
 
 
 class CachedScheduler(SchedulerWrapper):
-    """Responds to repeated requests from the cache, until the model is loaded again.
+    """Responds to repeated requests from the cache, until the model is reloaded.
 
     Models with sequence batching have no cache.
     """
@@ -178,12 +187,12 @@ class CachedScheduler(SchedulerWrapper):
             return await self._answer(request)
 
     def close(self, timeout_s: float) -> None:
-        """Finish accepted requests, then drop the responses of this model from the cache."""
+        """Finish accepted requests, then drop this model's responses from the cache."""
         super().close(timeout_s)
         self._cache.forget(self._model_io.identity)
 
     async def predict(self, request: ImageRequest) -> list[ImageResult | FoveaError]:
-        """Return the results of known images from the cache, and run and cache the others."""
+        """Return cached results of images, and run and cache the images without a cached result."""
         if request.keep_pixels:
             return await self._inside.predict(request)
         arrived_ns = time.monotonic_ns()
@@ -218,7 +227,10 @@ class CachedScheduler(SchedulerWrapper):
     def _look_up(
         self, key: bytes, arrived_ns: int
     ) -> tuple[InferResponse | ImageResult | None, int]:
-        """Return the cached response, if any, and the nanoseconds that the lookup took."""
+        """Return the cached response and the duration of the lookup in nanoseconds.
+
+        The response is None if the cache has none.
+        """
         looking_ns = time.monotonic_ns()
         found = self._cache.find(key)
         found_ns = time.monotonic_ns()
@@ -238,12 +250,13 @@ class CachedScheduler(SchedulerWrapper):
 async def _again(
     found: InferResponse | ImageResult | None, request: ImageRequest
 ) -> ImageResult | FoveaError | None:
-    """Return a cached result in the form that this request asks for; None if there is none."""
+    """Return a cached result in the form that this request needs; None if `found` is None."""
     if not isinstance(found, ImageResult):
         return None
     answer = replace(found, times=NO_TIMES, batch=0)
     if request.encode is not None:
-        # Encoding boxes takes microseconds, but raw outputs may have any size.
+        # Encoding boxes takes microseconds, so it runs on the event loop. Raw outputs may have any
+        # size, so they are encoded in a thread.
         heavy = answer.tensors is not None
         encode = request.encode
         answer.encoded = await asyncio.to_thread(encode, answer) if heavy else encode(answer)
@@ -260,8 +273,8 @@ async def _image_digest(about: bytes, image: SentImage) -> bytes:
 
 
 def _image_key(about: bytes, image: SentImage) -> bytes:
-    # `person` separates these keys from the keys of tensor requests, which begin with the identity
-    # too.
+    # The BLAKE2 parameter `person` separates keys of images from keys of tensors, because both
+    # begin with the model's identity.
     if isinstance(image, DecodedImage):
         digest = blake2b(about, digest_size=16, person=b"pixels")
         digest.update(repr(image.pixels.shape).encode())
@@ -277,7 +290,8 @@ def _key(identity: bytes, request: InferRequest) -> bytes:
     digest = blake2b(identity, digest_size=16)
     digest.update(repr(names).encode())
     for tensor in sorted(request.inputs, key=lambda tensor: tensor.name):
-        # Lengths precede contents, so that different requests cannot give equal digest inputs.
+        # Each content is preceded by its length, so that different requests cannot give equal
+        # digest inputs.
         digest.update(repr((tensor.name, tensor.datatype, tensor.shape)).encode())
         sent = tensor.data
         if isinstance(sent, memoryview):

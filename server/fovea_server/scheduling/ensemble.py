@@ -29,14 +29,14 @@ from fovea_server.tensors.messages import (
 )
 
 FindScheduler = Callable[[str, int | None], Scheduler]
-"""Looks up the scheduler of a model by name and version; a version of None is the preferred one."""
+"""Looks up the scheduler of a model by name and version; None means the preferred version."""
 Results = list[ImageResult | FoveaError]
 
 
 class EnsembleScheduler(Scheduler):
-    """Runs each step as soon as its inputs exist; independent steps run in parallel.
+    """Runs the steps of an ensemble: each step as soon as its inputs exist, and some in parallel.
 
-    The composing models count their own statistics.
+    The models that the steps run ("composing models") count their own statistics.
 
     Args:
         inputs: names of the ensemble's inputs.
@@ -61,10 +61,11 @@ class EnsembleScheduler(Scheduler):
 
     @property
     def identity(self) -> bytes:
-        """Bytes that identify the ensemble and its composing models."""
+        """Bytes that identify the loaded ensemble and its composing models."""
         identities = [self._model_io.identity]
         for step in self._steps:
-            # If one of the models is missing, no request succeeds, so its identity is not needed.
+            # A request fails anyway if one of the models is missing, so the identity of that model
+            # is left out.
             with suppress(FoveaError):
                 identities.append(self._find(step.model_name, step.version).identity)
         return b"".join(identities)
@@ -83,7 +84,7 @@ class EnsembleScheduler(Scheduler):
                 reason = FailureReason.OTHER if known else FailureReason.CANCELED
                 self._statistics.count_failure(time.monotonic_ns() - arrived_ns, reason)
                 raise
-        # As in Triton's core, the queues of the composing models do not count.
+        # The queue times of the composing models are left out, as in Triton's core.
         _, *stages = map(sum, zip(StageTimes(), *parts, strict=True))
         times = StageTimes(began_ns - arrived_ns, *stages)
         self._statistics.count_execution(checked.rows, times)
@@ -95,7 +96,7 @@ class EnsembleScheduler(Scheduler):
     async def _outputs(self, request: InferRequest) -> Outputs:
         """Run all steps, and return all tensors by name."""
         tensors = {tensor.name: tensor for tensor in request.inputs}
-        # Optional inputs that the request does not have; no step waits for them.
+        # Optional inputs that the request does not have. No step waits for these inputs.
         absent = self._inputs - tensors.keys()
         waiting = list(self._steps)
         running: set[asyncio.Task[list[InputTensor]]] = set()
@@ -110,7 +111,8 @@ class EnsembleScheduler(Scheduler):
                 if not running:
                     break
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                # Every error is retrieved, because asyncio logs errors that nobody retrieves.
+                # The errors of all tasks are retrieved, because asyncio logs an error that nobody
+                # retrieves.
                 errors = [error for task in done if (error := task.exception()) is not None]
                 if errors:
                     raise errors[0]
@@ -128,7 +130,7 @@ class EnsembleScheduler(Scheduler):
     async def _run(
         self, step: EnsembleStep, request: InferRequest, tensors: Mapping[str, InputTensor]
     ) -> list[InputTensor]:
-        """Run one step, and return its outputs under their names in the ensemble."""
+        """Run one step, and return its outputs under the names that they have in the ensemble."""
         part = replace(
             request,
             model_name=step.model_name,
@@ -151,11 +153,11 @@ class EnsembleScheduler(Scheduler):
 
 
 class PipelineScheduler(Scheduler):
-    """Admits requests to a pipeline and counts them; its models count their own work.
+    """Accepts the requests of a pipeline and counts them; the models count their own executions.
 
     Args:
-        predict: runs the pipeline, and returns one result or error per image.
-        most: largest number of images accepted and not yet answered.
+        predict: runs the pipeline, and returns one result or error for each image.
+        most: largest number of accepted images without a result.
     """
 
     def __init__(
@@ -183,7 +185,7 @@ class PipelineScheduler(Scheduler):
         return self._inside
 
     async def infer(self, request: InferRequest) -> InferResponse:
-        """Reject tensors: later stages need images to cut crops from."""
+        """Reject tensor requests, because later stages need an image from which to cut crops."""
         name, [image, *_] = self._model_io.name, self._model_io.inputs
         for tensor in request.inputs:
             if tensor.name not in self._model_io.inputs:
@@ -197,7 +199,12 @@ class PipelineScheduler(Scheduler):
         )
 
     async def predict(self, request: ImageRequest) -> Results:
-        """Return one result or error per image; raise QueueFull if there are too many images."""
+        """Return one result or error for each image.
+
+        Raises:
+            QueueFull: the pipeline has no room for the images.
+            ShuttingDown: the gate is closed.
+        """
         arrived_ns, count = time.monotonic_ns(), len(request.images)
         with self.gate.open_for(request):
             if self._inside and self._inside + count > self._most:
@@ -221,7 +228,7 @@ class PipelineScheduler(Scheduler):
                 self._statistics.count_failure(total_ns, _reason(result))
                 continue
             stages = result.times
-            # The time of the models after the first counts as output.
+            # The time in the models after the first model counts as output.
             output_ns = max(0, total_ns - stages.queue - stages.input - stages.infer)
             times = stages._replace(output=output_ns)
             self._statistics.count_execution(1, times)

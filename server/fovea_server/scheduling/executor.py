@@ -1,6 +1,7 @@
-"""Executes the jobs in the queue of a model: takes a batch, runs it, and finishes it.
+"""Executes the jobs in the queue of a model: takes a batch, runs it, and completes its jobs.
 
-Short batches run on the event loop, and longer ones in threads. All finish on the event loop.
+Short batches run on the event loop, and longer batches in threads. All jobs are completed on the
+event loop.
 """
 
 from __future__ import annotations
@@ -34,19 +35,21 @@ log = logging.getLogger(__name__)
 
 
 class Executor:
-    """Executes the jobs of a queue, and prepares jobs ahead if their source allows that.
+    """Executes the jobs of a queue; prepares jobs before their execution if the source allows that.
 
-    On a CPU, a thread computes a batch and finishes it before it takes the next one. An engine on
-    another device gets the next batch at once, from another thread. `start` starts the threads.
+    On a CPU, a thread computes a batch and splits its outputs before it takes the next batch. An
+    engine on another device gets the next batch from another thread immediately. `start` starts the
+    threads.
 
     Args:
         name: name of the model.
-        executing: number of threads for executions.
-        preparing: number of threads that prepare jobs.
-        offloads: value of `Session.offloads`.
+        executing: number of threads that execute batches.
+        preparing: number of threads that prepare jobs before their execution.
+        offloads: value of `Session.offloads`: True if the engine runs on a device other than the
+            CPU.
 
     Attributes:
-        failure: the reason why nothing can be executed any more; None while it can.
+        failure: the reason why no job can be executed any more; None while jobs can be executed.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class Executor:
         self._timer: asyncio.Handle | None = None
 
     def start(self) -> None:
-        """Start all threads; if one cannot start, end the others.
+        """Start all threads; if one thread cannot start, end the threads that have started.
 
         Raises:
             Unavailable: a thread could not be started.
@@ -97,7 +100,7 @@ class Executor:
             started.append(thread)
 
     def close(self) -> None:
-        """End the threads after their present batch; jobs that no thread has run fail."""
+        """End the threads after their present batches, and fail the jobs that no thread has run."""
         stopped = ShuttingDown("the server stopped before this request was done")
         self._fail(self._queue.clear(close=True), stopped)
         for _ in self._threads:
@@ -105,11 +108,15 @@ class Executor:
         for thread in self._threads:
             thread.join()
         if self._loop is not None:
-            # The event loop may have taken a batch just before the queue was closed.
+            # The event loop may have taken a batch from the queue just before the queue was closed.
             self._post(partial(self._fail_batches, stopped))
 
     def enter(self, jobs: Sequence[Job]) -> ModelQueuePolicy:
-        """Queue the jobs of one request; raise the errors of `JobQueue.enter`."""
+        """Queue the jobs of one request, and return their queue policy.
+
+        Raises:
+            FoveaError: one of the errors of `JobQueue.enter`.
+        """
         loop = self._loop = asyncio.get_running_loop()
         for job in jobs:
             job.future = loop.create_future()
@@ -122,7 +129,7 @@ class Executor:
             raise
 
     def step(self) -> None:
-        """Run a short batch on the event loop, and hand longer batches to the threads."""
+        """Run a short batch on the event loop, or pass longer batches to the threads."""
         assert self._loop is not None, "somebody has entered"
         if self._timer is not None:
             self._timer.cancel()
@@ -140,11 +147,16 @@ class Executor:
         self._queue.done()
         self._finish(batches, here=True)
         if self._queue:
-            # Other tasks of the event loop get a turn before the next batch.
+            # The next batch is scheduled as a new callback, so that other tasks of the event loop
+            # run first.
             self._timer = self._loop.call_soon(self.step)
 
     def run_at_once(self, job: Job) -> bool:
-        """Run and finish a job on the event loop; return False if it must go through the queue."""
+        """Run and complete a job on the event loop if it needs not wait and is short enough.
+
+        Returns:
+            True if the job was run, False if it must go through the queue.
+        """
         source = job.source
         if self._queue.accepted or source.batching.waits or not source.inline.takes((job,)):
             return False
@@ -152,7 +164,7 @@ class Executor:
         return True
 
     def _work(self) -> None:
-        """Take and run batches until the executor closes; body of a thread."""
+        """Take and run batches until the executor closes; this is the body of a thread."""
         jobs: list[Job] = []
         ran: list[Batch] = []
         try:
@@ -163,12 +175,13 @@ class Executor:
                     failed = any(batch.error is not None for batch in ran)
                     if not self._offloads and not failed:
                         jobs = self._next()
-                    # The batches of one request are posted together, so that the event loop wakes
-                    # up once.
+                    # Batches of the same request are completed by one callback, so that the event
+                    # loop wakes up only once.
                     if not jobs or jobs[0].request is not request:
                         self._post(partial(self._finish, ran))
                         ran = []
-                    # A thread that waits must not keep the images of a request in memory.
+                    # Delete the variable, because a thread that waits must not keep the images of a
+                    # request in memory.
                     del request
                     if not self._offloads and failed:
                         jobs = self._next()
@@ -177,30 +190,34 @@ class Executor:
             raise
 
     def _prepare(self) -> None:
-        """Prepare jobs ahead of the engine until the queue closes; body of a thread."""
+        """Prepare jobs for execution until the queue closes; this is the body of a thread."""
         while (job := self._queue.claim()) is not None:
             try:
                 error = prepare(self._name, job)
             except BaseException:
-                # The job is still in the queue, so it fails with all other queued jobs.
+                # The job is still in the queue, so `_die` fails it together with all other queued
+                # jobs.
                 self._die(())
                 raise
             job.prepared = error is None
-            # A job that has left the queue meanwhile gets its response elsewhere.
+            # If the job has left the queue meanwhile, another thread responds to it.
             if error is not None and self._queue.withdraw(job):
                 self._fail([job], error)
             elif jobs := self._take():
                 self._batches.put(jobs)
 
     def _take(self) -> list[Job]:
-        """Take the next batch; if it waits for more jobs, set a timer on the event loop."""
+        """Take the next batch from the queue.
+
+        If the batch waits for more jobs, the event loop sets a timer for it.
+        """
         jobs, wait_s = self._queue.next()
         if wait_s is not None:
             self._post(self.step)
         return jobs
 
     def _next(self) -> list[Job]:
-        """End an execution, and take the next batch."""
+        """Record the end of an execution, and take the next batch."""
         self._queue.done()
         return self._take()
 
@@ -218,7 +235,7 @@ class Executor:
             self._batches.put(jobs)
 
     def _die(self, jobs: Sequence[Job]) -> None:
-        """Fail all queued jobs, and the given ones, which have left the queue already."""
+        """Fail all queued jobs, and the given jobs, which have left the queue already."""
         self.failure = "one of its threads has died; the server's log says why; restart it"
         log.critical("model %s: %s", self._name, self.failure)
         self._fail([*self._queue.clear(), *jobs], ModelNotReady(self.failure))
@@ -231,7 +248,7 @@ class Executor:
             self._post(partial(self._finish, [Batch(jobs)]))
 
     def _fail_batches(self, error: FoveaError) -> None:
-        """Fail the jobs of batches that no thread will take."""
+        """Fail the jobs of the batches that wait for a thread."""
         with suppress(Empty):
             while True:
                 self._fail(self._batches.get_nowait(), error)
@@ -239,14 +256,17 @@ class Executor:
     def _post(self, call: Callable[[], None]) -> None:
         """Call a function on the event loop, from any thread."""
         assert self._loop is not None, "somebody has entered"
-        # If the loop is closed, nobody waits for a response any more.
+        # `call_soon_threadsafe` fails if the event loop is closed; then no caller waits for a
+        # response.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call)
 
     def _finish(self, batches: Iterable[Batch], *, here: bool = False) -> None:
-        """Count batches, record their times, and complete their jobs; on the event loop.
+        """Count batches, record their times, and complete their jobs; call it on the event loop.
 
-        With `here`, the batches ran on the event loop.
+        Args:
+            batches: the executed batches.
+            here: True if the batches ran on the event loop, False if they ran in a thread.
         """
         for batch in batches:
             if batch.ran and (here or batch.error is None):
@@ -258,7 +278,7 @@ class Executor:
                 self.answer(job)
 
     def answer(self, job: Job) -> None:
-        """Count a finished job, and wake its caller; on the event loop."""
+        """Count a completed job, and wake its caller; call it on the event loop."""
         job.answered = True
         if job.expiry is not None:
             job.expiry.cancel()
@@ -285,12 +305,12 @@ class Executor:
                 self._statistics.stages.observe(job.times)
 
     def count_joined(self, arrived_ns: int, times: StageTimes) -> None:
-        """Count an image as a success after its parts were counted as inferences."""
+        """Count an image as a success; its parts (tiles) have been counted as inferences."""
         self._statistics.count_success(0, time.monotonic_ns() - arrived_ns, times)
         self._statistics.stages.observe(times)
 
     def count_failure(self, arrived_ns: int, reason: FailureReason) -> None:
-        """Count a tensor request or an image that failed."""
+        """Count a tensor request or an image as failed."""
         self._statistics.count_failure(time.monotonic_ns() - arrived_ns, reason)
 
 

@@ -1,4 +1,4 @@
-"""Units of work in the queue of a model, and their two sources: tensors and images."""
+"""Units of work in the queue of a model, and the two sources of work: tensors and images."""
 
 from __future__ import annotations
 
@@ -35,33 +35,37 @@ from fovea_server.scheduling.model_io import Outputs
 from fovea_server.tensors.check import CheckedRequest, request_prefix
 from fovea_server.tensors.messages import ImageRequest, ImageResult, InferRequest, Place, SentImage
 
-# Largest file, in bytes, whose header is parsed on the event loop. A larger file is never an image
-# small enough to run there.
+# Size in bytes of the largest file whose header is parsed on the event loop. Images in larger files
+# are never small enough to run on the event loop.
 _MAX_SCANNED = 16 << 10
 
 
 class Job:
-    """Rows of one request, from arrival to response.
+    """A unit of work for the engine: an image, or the rows of a tensor request.
 
-    A job waits in the queue. If its source prepares ahead, a thread claims the job and prepares it
-    there. An execution takes prepared jobs out of the queue, and then completes them.
+    A job waits in the queue. If its source prepares jobs before their execution, a thread claims
+    the job and prepares it while it is in the queue. An execution takes prepared jobs out of the
+    queue and computes them. A row is one entry of the batch dimension.
 
     Attributes:
         rows: number of rows that the job adds to a batch.
-        turn: position in its priority level: the number of rows of its client before it.
+        turn: position in the priority level: the number of rows that the same client has queued
+            before this job.
         arrived_ns: `time.monotonic_ns()` at arrival.
-        place: slot for a large image, which a separate thread prepares ahead; else None.
-        future: done when the job is complete; None for a job that the event loop runs at once.
-        expiry: timer of the queue timeout; None without a timeout.
+        place: reserved memory for decoding a large image, which a separate thread prepares; None
+            for all other jobs.
+        future: done when the job is complete; None for a job that the event loop runs immediately.
+        expiry: timer of the queue timeout; None if there is no timeout.
         claimed: True after a thread has begun to prepare the job.
         prepared: True if an execution may take the job.
         error: the reason why the job failed; None if it has not.
         times: durations of the execution's stages, in nanoseconds.
         answered: True when the job is complete, with a result or an error.
-        given_up: future for a cancelled request that must wait for the end of the execution.
+        given_up: future on which a cancelled request waits for the end of the execution; None
+            otherwise.
         feeds: for tensors, an array for each input.
-        outputs: for tensors, the job's rows of every output, after the execution.
-        batch: number of rows of the execution that computed the job.
+        outputs: for tensors, the rows of the job in each output, after the execution.
+        batch: number of rows in the batch that contained the job.
         image: for images, the image and its intermediate results.
     """
 
@@ -100,12 +104,12 @@ class Job:
 
     @property
     def ahead(self) -> bool:
-        """True if the job is prepared before an execution takes it."""
+        """True if the job is prepared before an execution takes it from the queue."""
         return self.place is not None or self.source.ahead > 0
 
     @property
     def is_wanted(self) -> bool:
-        """True while a caller waits for the job and it has not failed."""
+        """True while a caller waits for the job and the job has not failed."""
         return self.error is None and (self.future is None or not self.future.done())
 
     @property
@@ -114,7 +118,7 @@ class Job:
         return isinstance(self.request, ImageRequest) and self.request.cut is not None
 
     def too_many_error(self, count: int, limit: int) -> InvalidRequest:
-        """Make the error for a request, or an image in parts, larger than the whole queue."""
+        """Make the error for a request, or an image in parts, that is larger than the queue."""
         text = f"the limit is {limit} (--max-queue, or max_queue_size in config.pbtxt)"
         request = self.request
         if not isinstance(request, ImageRequest) or request.cut is None:
@@ -129,7 +133,7 @@ class Job:
         )
 
     def queue_full_error(self, waiting: int, retry_after_s: float) -> QueueFull:
-        """Make the error for a request that finds the queue full of `waiting` jobs."""
+        """Make the error for a request that cannot enter the queue, which has `waiting` jobs."""
         if isinstance(self.request, InferRequest):
             text = f"{request_prefix(self.request)}Exceeds maximum queue size"
         else:
@@ -141,7 +145,7 @@ class Job:
         return QueueFull(text, retry_after_s=retry_after_s)
 
     def expired_error(self) -> DeadlineExceeded:
-        """Make the error for a request that waited longer than its queue policy allows."""
+        """Make the error for a request that has waited longer than its queue policy allows."""
         if isinstance(self.request, InferRequest):
             return DeadlineExceeded("Request timeout expired")
         return DeadlineExceeded(
@@ -151,17 +155,17 @@ class Job:
 
 
 class Source(ABC):
-    """Makes rows from tensors or images, and results from the outputs of the engine.
+    """Makes the rows of a batch from tensors or images, and results from the outputs of the engine.
 
     Args:
         batching: decides which jobs form a batch, and when.
-        inline: decides whether they may run on the event loop.
+        inline: decides whether a batch may run on the event loop.
 
     Attributes:
-        ahead: largest number of jobs prepared before an execution takes them; 0 if the execution
-            prepares its jobs itself.
-        borrows: True if the arrays of jobs are memory of the client. Cancelling a request then
-            waits until the engine has read them.
+        ahead: largest number of jobs that are prepared before an execution takes them; 0 if the
+            execution prepares its jobs itself.
+        borrows: True if the arrays of jobs are memory of the client. Then a cancelled request waits
+            until the engine has read the arrays.
     """
 
     ahead = 0
@@ -177,36 +181,36 @@ class Source(ABC):
 
     @abstractmethod
     def fits(self, job: Job, other: Job) -> bool:
-        """Return True if two jobs can share a batch."""
+        """Return whether two jobs can be in the same batch."""
 
     @abstractmethod
     def prepare(self, job: Job) -> None:
-        """Make the rows of a job; raise an error if the request is invalid."""
+        """Make the rows of a job; raise a FoveaError if the request is invalid."""
 
     @abstractmethod
     def gather(self, jobs: Sequence[Job]) -> Callable[[bool], Outputs]:
-        """Join prepared jobs to a batch, and return a call that runs it.
+        """Join prepared jobs into a batch, and return a function that runs the batch.
 
-        The argument of the call is `alone` of `Session.infer`.
+        The argument of the function is the argument `alone` of `Session.infer`.
         """
 
     @abstractmethod
     def finish(self, job: Job, outputs: Outputs, row: int) -> None:
-        """Store the job's part of the batch's outputs, which begins at `row`."""
+        """Store the job's part of the batch's outputs; the part begins at index `row`."""
 
     @abstractmethod
     def times(self, job: Job, began_ns: int, batch: StageTimes) -> StageTimes:
         """Return the stage times of a job.
 
         Args:
-            job: a job of the batch, after `finish`.
-            began_ns: `time.monotonic_ns()` when the execution of its batch began.
+            job: a job of the batch, after the call of `finish`.
+            began_ns: value of `time.monotonic_ns()` when the execution of the batch began.
             batch: stage times of the batch, in nanoseconds.
         """
 
 
 class TensorSource(Source):
-    """Tensors for one session, from requests that fit its model."""
+    """Makes jobs from tensor requests that fit the model of one session."""
 
     borrows = True
 
@@ -215,7 +219,7 @@ class TensorSource(Source):
         self._session = session
 
     def job(self, request: InferRequest, checked: CheckedRequest, arrived_ns: int) -> Job:
-        """Make the job of a checked request."""
+        """Make the job for a checked request."""
         job = Job(self, request, checked.rows, arrived_ns)
         job.feeds = checked.feeds
         return job
@@ -228,17 +232,17 @@ class TensorSource(Source):
         return size
 
     def fits(self, job: Job, other: Job) -> bool:
-        """Return True if inputs and shapes are equal, except for the number of rows."""
+        """Return whether two jobs have equal input names and row shapes."""
         mine, others = job.feeds, other.feeds
         return mine.keys() == others.keys() and all(
             array.shape[1:] == others[name].shape[1:] for name, array in mine.items()
         )
 
     def prepare(self, job: Job) -> None:
-        """Do nothing: the request holds its rows already."""
+        """Do nothing, because a tensor request contains its rows already."""
 
     def gather(self, jobs: Sequence[Job]) -> Callable[[bool], Outputs]:
-        """Join the rows of several jobs; the rows of a single job are not copied."""
+        """Join the rows of several jobs into a batch; the rows of a single job are not copied."""
         feeds = jobs[0].feeds
         if len(jobs) > 1:
             feeds = {name: np.concatenate([job.feeds[name] for job in jobs]) for name in feeds}
@@ -252,18 +256,18 @@ class TensorSource(Source):
         return infer
 
     def finish(self, job: Job, outputs: Outputs, row: int) -> None:
-        """Store the job's rows of every output."""
+        """Store the rows of the job in each output."""
         job.outputs = outputs
         if job.batch > job.rows:
             job.outputs = {name: array[row : row + job.rows] for name, array in outputs.items()}
 
     def times(self, job: Job, began_ns: int, batch: StageTimes) -> StageTimes:
-        """Return the times of the batch, with the job's own wait as queue time."""
+        """Return the stage times of the batch, with the job's wait as queue time."""
         return batch._replace(queue=began_ns - job.arrived_ns)
 
 
 def _check_rows(outputs: Outputs, rows: int) -> None:
-    """Raise InferenceFailed if the outputs cannot be split among several requests."""
+    """Raise InferenceFailed if the number of output rows differs from the number of input rows."""
     for name, array in outputs.items():
         if array.ndim == 0 or len(array) != rows:
             raise InferenceFailed(
@@ -277,12 +281,13 @@ class ImageWork:
 
     Attributes:
         sent: encoded bytes, or pixels, as the client sent them.
-        engine: engine for the input size that the image is letterboxed to.
-        row: the letterboxed image, [1, ...]; None if the device letterboxes images.
+        engine: engine for the input size to which the image is letterboxed.
+        row: the letterboxed image, an array [1, ...]; None if the device letterboxes images.
         on_device: the image on a device that letterboxes images; None on other devices.
         back: maps pixel coordinates of the model's input to coordinates of the image.
-        decode_ns, prepare_ns, output_ns: durations of these stages, in nanoseconds.
-        result: the result; complete when the job is complete.
+        decode_ns, prepare_ns, output_ns: durations, in nanoseconds, of decoding the image, making
+            its row, and making its result.
+        result: the result of the image; complete when the job is complete.
     """
 
     __slots__ = (
@@ -303,23 +308,24 @@ class ImageWork:
 
     @property
     def held(self) -> int:
-        """Memory of a prepared image in bytes: its row, and pixels that are still needed."""
+        """Memory of a prepared image in bytes: its row, and the pixels that are still needed."""
         on_device = None if self.on_device is None else self.on_device.pixels
         arrays = self.row, self.result.pixels, on_device
         return sum(array.nbytes for array in arrays if array is not None)
 
 
 class ImageSource(Source):
-    """Images for one engine: it decodes, letterboxes, and maps results back to the images.
+    """Makes jobs from images: decodes and letterboxes them, and maps results to image coordinates.
 
-    On a CPU, one execution takes an image from its bytes to its result. An engine on another device
-    runs batches, and images are decoded ahead of it.
+    On a CPU, one execution decodes a single image, computes it, and makes its result. An engine on
+    another device runs batches, and other threads decode the images before.
 
     Args:
         engine: the engine, which stays open.
-        limits: limits on the encoded and the decoded image.
-        max_rows: largest batch size on another device; a CPU runs single images.
-        delay_us: longest wait of a batch that is not full, in microseconds.
+        limits: limits on the size of the encoded and of the decoded image.
+        max_rows: largest batch size on a device other than the CPU; a CPU runs single images.
+        delay_us: longest time, in microseconds, for which a batch that is not full waits for more
+            images.
     """
 
     def __init__(
@@ -327,14 +333,14 @@ class ImageSource(Source):
     ) -> None:
         session = engine.session
         rows = max_rows if session.offloads else 1
-        # A head in a file of the user may take any time, or never end.
+        # The code in a head file of the user may take any time, or never end.
         steady = session.steady and not isinstance(engine.head, FileHead)
         super().__init__(
             DynamicBatching(rows, delay_us=delay_us if rows > 1 else 0),
             InlineExecution(steady=steady, quick_ns=QUICK_IMAGE_NS),
         )
         if session.offloads:
-            # Enough for a running batch and a waiting batch in each parallel call.
+            # Prepared jobs for one running batch and one waiting batch in each parallel call.
             self.ahead = 2 * session.concurrency * rows
         self.engine = engine
         self.limits = limits
@@ -342,7 +348,7 @@ class ImageSource(Source):
         self._rows: SimpleQueue[Array] = SimpleQueue()
 
     def job(self, request: ImageRequest, sent: SentImage, arrived_ns: int) -> Job:
-        """Make the job of one image of a request."""
+        """Make the job for one image of a request."""
         job = Job(self, request, 1, arrived_ns, request.place_of(sent))
         job.image = ImageWork(sent, self.engine)
         return job
@@ -350,7 +356,7 @@ class ImageSource(Source):
     def nbytes(self, job: Job) -> int:
         """Return the size of the decoded pixels, in bytes.
 
-        The size is `sys.maxsize` for files whose header is too costly to read here.
+        Return `sys.maxsize` for files whose header takes too long to parse on the event loop.
         """
         sent = job.image.sent
         if isinstance(sent, DecodedImage):
@@ -358,11 +364,15 @@ class ImageSource(Source):
         return sys.maxsize if len(sent) > _MAX_SCANNED else decoded_bytes(sent)
 
     def fits(self, job: Job, other: Job) -> bool:
-        """Return True if both images are letterboxed to the same input size."""
+        """Return whether both images are letterboxed to the same input size."""
         return job.image.engine is other.image.engine
 
     def prepare(self, job: Job) -> None:
-        """Decode and letterbox the image; raise the errors of `decode_image`."""
+        """Decode and letterbox the image of a job.
+
+        Raises:
+            FoveaError: one of the errors of `decode_image`.
+        """
         began, work = time.monotonic_ns(), job.image
         sent = work.sent
         image = sent if isinstance(sent, DecodedImage) else decode_image(sent, self.limits)
@@ -381,7 +391,7 @@ class ImageSource(Source):
         work.decode_ns, work.prepare_ns = decoded - began, time.monotonic_ns() - decoded
 
     def _take_row(self, spec: PreprocessSpec) -> Array:
-        """Take a buffer for the row of one image, [1, ...], from the pool."""
+        """Take a buffer for the row of one image from the pool, as an array [1, ...]."""
         try:
             buffer = self._rows.get_nowait()
         except Empty:
@@ -396,7 +406,7 @@ class ImageSource(Source):
         self._rows.put(row.base)
 
     def gather(self, jobs: Sequence[Job]) -> Callable[[bool], Outputs]:
-        """Join the rows of several images, unless the device letterboxes the images itself."""
+        """Join the rows of several images; if the device letterboxes images, pass it the images."""
         images, device = [job.image for job in jobs], self.engine.images
         if device is not None:
             on_device = [image.on_device for image in images if image.on_device is not None]
@@ -408,14 +418,15 @@ class ImageSource(Source):
         return lambda alone: engine.infer(batch, request.options, alone=alone)
 
     def finish(self, job: Job, outputs: Outputs, row: int) -> None:
-        """Decode the outputs with the head, map them to the image, and encode the result."""
+        """Decode the outputs with the head, map the result to image coordinates, and encode it."""
         began, work, request = time.monotonic_ns(), job.image, job.request
         assert isinstance(request, ImageRequest), "it is a job of this source"
         result, engine = work.result, work.engine
         if work.row is not None:
             self._give_back(work.row)
         result.batch = job.batch
-        # A finished job may wait for other jobs of its request, and must not hold pixels then.
+        # A finished job may wait for other jobs of its request. It must not keep pixels in memory
+        # while it waits.
         work.sent, work.on_device, work.row = b"", None, None
         if engine.head is None:
             result.tensors = {
@@ -429,7 +440,7 @@ class ImageSource(Source):
         work.output_ns = time.monotonic_ns() - began
 
     def times(self, job: Job, began_ns: int, batch: StageTimes) -> StageTimes:
-        """Return the image's own stage times, with the batch's time in the engine."""
+        """Return the stage times of the image, with the time of the whole batch in the engine."""
         work, queue_ns = job.image, began_ns - job.arrived_ns
         if job.ahead:
             queue_ns = max(0, queue_ns - work.decode_ns - work.prepare_ns)

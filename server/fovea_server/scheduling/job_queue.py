@@ -1,4 +1,4 @@
-"""The queue of a model, with its limits, and the number of its executions; thread-safe.
+"""The queue of a model, with its limits and the number of running executions; thread-safe.
 
 Source of the priority levels: `ModelQueuePolicy` and `priority_levels` of model_config.proto;
 `PriorityQueue` of Triton's core.
@@ -18,28 +18,30 @@ from fovea_engines.repository.model_config_scheduling import ModelDynamicBatchin
 from fovea_preprocess.errors import ShuttingDown
 from fovea_server.scheduling.job import Job, Source
 
-# Weight of the newest response in the mean interval between responses; about the last twenty
-# responses count.
+# Weight of the newest response in the mean interval between responses. The mean depends mostly on
+# about the last twenty responses.
 _SMOOTHING = 0.1
 
 
-# Number of clients at which the turns of clients without waiting jobs are forgotten.
+# Number of remembered clients. When it is reached, clients without waiting jobs are forgotten.
 _REMEMBERED = 1024
 
 
 @dataclass(slots=True)
 class _Level:
-    """The jobs of one priority level. Clients take turns by rows; a client's jobs keep their order.
+    """The jobs of one priority level, in an order that shares the engine fairly among clients.
 
-    This is start-time fair queueing (Goyal, Vin, Cheng 1996). The turn of a job is the number of
-    rows of its client before it. A new client begins at the queue's present turn.
+    Clients take turns by number of rows, and the jobs of each client keep their order. This is
+    start-time fair queueing (Goyal, Vin, Cheng 1996). The turn of a job is the number of rows that
+    its
+    client has queued before it. A new client begins at the queue's present turn.
     """
 
     policy: ModelQueuePolicy
     jobs: deque[Job] = field(default_factory=deque)
     delayed: deque[Job] = field(default_factory=deque)
     now: int = 0
-    """Turn of the job that ran last."""
+    """Turn of the job that an execution took last."""
     next: dict[str, int] = field(default_factory=dict)
     """Next turn of each client."""
 
@@ -60,16 +62,16 @@ class _Level:
 
 
 class JobQueue:
-    """Jobs that wait for one engine, ordered by priority, then client turns, then arrival.
+    """Jobs that wait for one engine, ordered by priority, then by client turn, then by arrival.
 
     Args:
         batching: the priority levels and their queue policies.
         limit: largest number of accepted jobs without a response.
-        side_by_side: largest number of executions at a time.
+        side_by_side: largest number of parallel executions.
 
     Attributes:
         accepted: number of accepted jobs without a response.
-        running: number of executions that keep the engine busy.
+        running: number of executions that the engine is computing.
     """
 
     def __init__(self, batching: ModelDynamicBatching, *, limit: int, side_by_side: int) -> None:
@@ -90,10 +92,13 @@ class JobQueue:
         return self._size
 
     def enter(self, jobs: Sequence[Job]) -> ModelQueuePolicy:
-        """Accept all jobs of one request, or none; return the queue policy that limits their wait.
+        """Accept all jobs of one request, or none of them.
+
+        Returns:
+            The queue policy that limits the time for which the jobs wait.
 
         Raises:
-            QueueFull: there is no room for the jobs now.
+            QueueFull: the queue has no room for the jobs now.
             InvalidRequest: the request has more jobs than the queue can ever hold.
             ShuttingDown: the queue is closed.
         """
@@ -108,7 +113,8 @@ class JobQueue:
             if self.accepted + count > self._limit or 0 < most < waiting + count:
                 raise jobs[0].queue_full_error(self.accepted, self.accepted * self._interval_s)
             if not self.accepted:
-                # An idle period must not count as the interval between two responses.
+                # The clock restarts here, because an idle period must not count as the interval
+                # between two responses.
                 self._last_answer = time.monotonic()
             level.add(jobs)
             self._size += count
@@ -121,8 +127,9 @@ class JobQueue:
         """Take the next batch for an execution; call `done` after the engine has computed it.
 
         Returns:
-            The jobs of the batch, empty if none can run now. If a batch waits for more jobs, also
-            the seconds until it is due, otherwise None.
+            The jobs of the batch; the list is empty if no job can run now. The second value is the
+            time in seconds until a waiting batch must run; it is None if no batch waits for more
+            jobs.
         """
         waits: list[float] = []
         seen: list[Source] = []
@@ -142,7 +149,8 @@ class JobQueue:
                         level.now = max(level.now, job.turn)
                     self.running += 1
                     return jobs, None
-                # A batch that waits for more jobs does not delay jobs of another source.
+                # A batch that waits for more jobs of its source does not delay jobs of another
+                # source.
                 seen.append(source)
                 if decision.wait_s is not None:
                     waits.append(decision.wait_s)
@@ -154,22 +162,22 @@ class JobQueue:
             self.running -= 1
 
     def count_answer(self, *, served: bool) -> None:
-        """Count a completed job; a job that is not `served` failed or was cancelled."""
+        """Count a completed job. `served` is False for a job that failed or was cancelled."""
         now = time.monotonic()
         with self._lock:
             self.accepted -= 1
-            # Failed and cancelled jobs take no time, so they do not count for the mean interval.
+            # Failed and cancelled jobs take no time, so they do not count in the mean interval.
             if served:
                 weight = _SMOOTHING if self._interval_s else 1.0
                 self._interval_s += weight * (now - self._last_answer - self._interval_s)
                 self._last_answer = now
 
     def is_alone(self, jobs: Sequence[Job]) -> bool:
-        """Return True if no job outside this list has been accepted."""
+        """Return whether all accepted jobs are in this list."""
         return self.accepted <= len(jobs)
 
     def withdraw(self, job: Job) -> bool:
-        """Remove a job from the queue; return False if it has left the queue already."""
+        """Remove a job from the queue; return False if the job has left the queue already."""
         with self._lock:
             return self._remove(job)
 
@@ -183,7 +191,7 @@ class JobQueue:
     def clear(self, *, close: bool = False) -> list[Job]:
         """Remove and return all jobs.
 
-        With `close`, also reject new jobs and end the waits of `claim`.
+        If `close` is True, the queue also rejects new jobs, and calls of `claim` return None.
         """
         with self._lock:
             jobs = list(self._waiting())
@@ -195,7 +203,10 @@ class JobQueue:
             return jobs
 
     def claim(self) -> Job | None:
-        """Wait for a job to prepare ahead, mark it as claimed, and return it; None once closed."""
+        """Wait for a job to prepare, mark it as claimed, and return it.
+
+        Return None if the queue closes.
+        """
         with self._lock:
             while not self._closed:
                 for job in self._waiting():

@@ -38,10 +38,11 @@ def make_scheduler(
     Args:
         version: version number of the model.
         config: complete configuration.
-        session: session of the engine; None for an ensemble.
-        images: source of image jobs; None for a model that takes no images.
+        session: session of the engine; None for an ensemble, which has no engine.
+        images: makes jobs from images; None for a model that takes no images.
         max_queue: largest number of accepted jobs without a response.
-        decoders: number of threads that decode images ahead of a device; by default one per core.
+        decoders: number of threads that decode images for an engine on a device other than the CPU;
+            by default one for each core.
         statistics: counters of the model version.
         cache: the response cache; None if the server has none.
         find: looks up the schedulers of an ensemble's models.
@@ -67,16 +68,17 @@ def make_scheduler(
             statistics,
             tensors=TensorSource(session, _batching(config)),
             images=images,
-            # While one thread decodes the outputs of a batch, another waits for the next batch.
+            # A device has twice the threads: while one thread decodes the outputs of a batch,
+            # another thread waits for the next batch.
             executing=side_by_side * (2 if session.offloads else 1),
             preparing=(decoders or usable_cores()) if images is not None and images.ahead else 0,
             offloads=session.offloads,
         )
         made = _wrap(rows, config)
-    # Responses of a sequence depend on more than one request, so they are not cached.
+    # A response within a sequence also depends on earlier requests, so it is not cached.
     if cache is not None and config.response_cache.enable and config.sequence_batching is None:
         made = CachedScheduler(made, model_io, cache, statistics)
-    # Threads start last, so that an error above leaves no thread behind.
+    # The threads start last, so that an error above leaves no thread running.
     if rows is not None:
         rows.start()
     return made
@@ -114,8 +116,10 @@ def _batching(config: ModelConfig) -> DynamicBatching:
 
 
 def _side_by_side(config: ModelConfig, session: Session) -> int:
-    """Return the number of parallel executions: enough for the instances and for the device.
+    """Return the number of parallel executions: at least the configured number of instances.
 
-    Engines have no state, so a single instance (also Triton's default) may run several at a time.
+    Engines have no state, so a single instance (also Triton's default) may run several executions
+    at a
+    time, up to the number that the session can use.
     """
     return max(config.instances, session.concurrency)

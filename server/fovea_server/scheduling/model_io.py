@@ -1,4 +1,4 @@
-"""The interface of a model with its clients: checks requests, and builds responses."""
+"""Checks requests against the interface of a model, and builds its responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from fovea_server.tensors.check import CheckedRequest, RequestCheck, reshape_dim
 from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
 from fovea_server.tensors.signature import ModelSignature, ModelTensor
 
-# Bytes of strings that take about a millisecond to parse.
+# Size in bytes of a request's strings from which they are parsed in a thread. Parsing strings of
+# this size takes about a millisecond.
 _MANY = 64 << 10
 _NUMBERS = count()
 
@@ -21,7 +22,10 @@ Outputs = dict[str, Array]
 
 
 class ModelIO:
-    """One loaded version of a model, as clients see it; each load gets a new identity."""
+    """The inputs and outputs of one loaded version of a model, as clients see them.
+
+    Each load of the version gets a new identity.
+    """
 
     def __init__(self, name: str, version: int, signature: ModelSignature) -> None:
         self.name = name
@@ -34,7 +38,7 @@ class ModelIO:
         self._batched = signature.max_batch_size > 0
 
     async def check_request(self, request: InferRequest) -> CheckedRequest:
-        """Check a request; use a thread if it holds many strings."""
+        """Check a request; use a thread if the request contains many strings."""
         if self._has_strings and sum(tensor.data.nbytes for tensor in request.inputs) > _MANY:
             return await asyncio.to_thread(self.check, request)
         return self.check(request)
@@ -43,7 +47,8 @@ class ModelIO:
         """Build the response with the requested outputs, in the order of the configuration.
 
         Raises:
-            InferenceFailed: the engine lacks an output, or its shape does not fit `reshape`.
+            InferenceFailed: the engine did not return a requested output, or the shape of an output
+                does not fit `reshape`.
         """
         wanted = self._outputs
         if request.outputs:

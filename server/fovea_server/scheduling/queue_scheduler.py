@@ -28,7 +28,7 @@ from fovea_server.tensors.messages import (
 
 
 class QueueScheduler(Scheduler):
-    """Runs one queue in front of one engine; the engine stays open.
+    """Runs one queue in front of one engine; closing the scheduler leaves the engine open.
 
     Args:
         model_io: checks requests and builds responses.
@@ -36,9 +36,10 @@ class QueueScheduler(Scheduler):
         statistics: counters of the model version.
         tensors: makes jobs from tensors.
         images: makes jobs from images; None for a model that takes no images.
-        executing: number of threads for executions.
-        preparing: number of threads that prepare images ahead of the engine.
-        offloads: value of `Session.offloads`.
+        executing: number of threads that execute batches.
+        preparing: number of threads that prepare images before their execution.
+        offloads: value of `Session.offloads`: True if the engine runs on a device other than the
+            CPU.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class QueueScheduler(Scheduler):
 
     @property
     def failure(self) -> str | None:
-        """The reason why the scheduler can never respond again; None while it can."""
+        """The reason why the scheduler can never respond again; None while it can respond."""
         return self._executor.failure
 
     @property
@@ -89,7 +90,11 @@ class QueueScheduler(Scheduler):
         return self._queue.accepted
 
     def start(self) -> None:
-        """Start the threads, before the first request; raise Unavailable if one cannot start."""
+        """Start the threads, before the first request.
+
+        Raises:
+            Unavailable: a thread could not be started.
+        """
         self._executor.start()
 
     def close(self, timeout_s: float) -> None:
@@ -140,7 +145,7 @@ class QueueScheduler(Scheduler):
         answering: Awaitable[list[ImageResult | FoveaError]],
         arrived_ns: int,
     ) -> list[ImageResult | FoveaError]:
-        """Count images whose parts are computed as separate jobs."""
+        """Return the results of images that are computed in parts (tiles), and count the images."""
         failed = FailureReason.CANCELED
         answers: list[ImageResult | FoveaError] = []
         try:
@@ -161,7 +166,7 @@ class QueueScheduler(Scheduler):
     async def _predict(
         self, arrived_ns: int, request: ImageRequest, images: Sequence[SentImage]
     ) -> list[ImageResult | FoveaError]:
-        """Return results for `images`, which replace the request's images, for example by tiles."""
+        """Return results for `images`, which replace the request's images: for example, tiles."""
         source = self._images
         assert source is not None, "only models that take images are asked"
         now_ns = time.monotonic_ns()
@@ -170,14 +175,15 @@ class QueueScheduler(Scheduler):
         return [job.image.result if job.error is None else job.error for job in jobs]
 
     async def _run(self, jobs: Sequence[Job], arrived_ns: int) -> None:
-        """Run the jobs of one request that arrived at `arrived_ns`, until each is complete."""
+        """Run the jobs of one request that arrived at `arrived_ns`, until all jobs are complete."""
         if self.failure:
             raise ModelNotReady(self.failure)
         self.gate.check(jobs[0].request)
         if len(jobs) == 1 and self._executor.run_at_once(jobs[0]):
             return
         self._enter(jobs, arrived_ns)
-        # The event loop keeps only weak references to tasks, so `_apart` keeps them alive.
+        # `self._apart` keeps these tasks alive, because the event loop keeps only weak references
+        # to tasks.
         apart = [
             asyncio.create_task(self._prepare_apart(job, job.place))
             for job in jobs
@@ -211,7 +217,7 @@ class QueueScheduler(Scheduler):
             self._executor.answer(job)
 
     async def _prepare_apart(self, job: Job, place: Place) -> None:
-        """Prepare a large image in a separate thread, as soon as memory for decoding is free."""
+        """Prepare a large image in a separate thread, as soon as memory for decoding it is free."""
         async with place as turn:
             try:
                 error = await run_in_thread(partial(prepare, self.model_io.name, job))
@@ -219,7 +225,7 @@ class QueueScheduler(Scheduler):
                 error = Unavailable(f"no thread could be started ({fault}): send it again later")
             assert job.future is not None, "it has entered"
             if error is not None:
-                # A job that has left the queue meanwhile has its outcome already.
+                # If the job has left the queue meanwhile, it has a result or an error already.
                 if self._queue.withdraw(job):
                     job.error = error
                     self._executor.answer(job)
@@ -230,7 +236,7 @@ class QueueScheduler(Scheduler):
                 await asyncio.wait([job.future])
 
     async def _withdraw(self, jobs: Sequence[Job]) -> None:
-        """Remove the jobs of a cancelled request, and wait until its inputs are no longer read."""
+        """Remove the jobs of a cancelled request, and wait until the engine has read its inputs."""
         for job in jobs:
             assert job.future is not None, "it has entered"
             job.future.cancel()
@@ -238,7 +244,8 @@ class QueueScheduler(Scheduler):
                 self._executor.answer(job)
         for job in jobs:
             while job.source.borrows and not job.answered:
-                # The engine still reads the inputs, so another cancellation does not end this wait.
+                # The engine still reads the inputs, so a second cancellation does not end this
+                # wait.
                 job.given_up = asyncio.get_running_loop().create_future()
                 with suppress(asyncio.CancelledError):
                     await job.given_up

@@ -1,8 +1,8 @@
-"""Sequences of requests (`sequence_batching`): in order, with control inputs and states.
+"""Runs sequences of requests (`sequence_batching`) in order, with control inputs and states.
 
 Engines keep no memory between calls, so a sequence is not bound to a slot of an instance. The
-strategies "direct" and "oldest" differ only in the time that a batch waits. The scheduler keeps the
-states (`state`), and passes them to the engine as inputs.
+strategies "direct" and "oldest" therefore differ only in the time for which a batch waits. The
+scheduler stores the states (`state`) between requests, and passes them to the engine as inputs.
 
 Source: `ModelSequenceBatching` of model_config.proto; `SequenceBatchScheduler` of Triton's core.
 """
@@ -43,10 +43,11 @@ class _Sequence:
 
 
 class SequenceScheduler(SchedulerWrapper):
-    """Runs the requests of a sequence one after the other, batched with other sequences.
+    """Runs the requests of a sequence one after the other, in batches with other sequences.
 
     Raises:
-        UnsupportedModel: a control input has no values, or an initial state is in a file.
+        UnsupportedModel: the configuration gives no values for a control input, or an initial state
+            is in a file.
     """
 
     def __init__(
@@ -78,12 +79,12 @@ class SequenceScheduler(SchedulerWrapper):
         return self._rows.model_io.respond(request, outputs)
 
     def holds(self, sequence: int | str) -> bool:
-        """Return True if a sequence has begun here, and not ended."""
+        """Return whether a sequence has begun in this scheduler and has not ended."""
         return sequence in self._sequences
 
     @property
     def pending(self) -> int:
-        """Number of requests that wait for earlier ones in their sequence, or for the engine."""
+        """Number of requests that wait for the engine, or for an earlier request in a sequence."""
         return self._waiting + super().pending
 
     @asynccontextmanager
@@ -166,7 +167,7 @@ def _maker(name: str, control: Control, shape: tuple[int, ...]) -> _Maker:
         return lambda request: yes if request.sequence_start else no
     if control.kind == "CONTROL_SEQUENCE_END":
         return lambda request: yes if request.sequence_end else no
-    # READY is always true: a batch has rows only for requests.
+    # The control input READY is always true, because each row of a batch belongs to a request.
     return lambda request: yes
 
 
