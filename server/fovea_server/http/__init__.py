@@ -1,1 +1,1 @@
-"""HTTP: images under /v1, tensors under /v2, and the HTTP/1.1 connections for both."""
+"""The HTTP server: images under /v1, tensors under /v2, and HTTP/1.1 connections."""

@@ -1,4 +1,4 @@
-"""Creates the ASGI application of a server: everything that the server answers over HTTP."""
+"""Creates the ASGI application of a server, which handles all HTTP requests."""
 
 from __future__ import annotations
 
@@ -51,13 +51,14 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
 def create_application(app: App, before: Sequence[FastRoute] = ()) -> ASGIApp:
-    """Create the ASGI application; the routes in `before` are tried before all others."""
+    """Create the ASGI application. Requests are passed to the routes in `before` first."""
     service = app.service
     plain = *before, V2Route(service), PredictRoute(service, app.sources)
     guard = Guard(service, service.settings.http_address)
     made: ASGIApp = GuardedApp(FastRoutes(plain, create_api(app)), guard, _foreign)
     if origins := service.settings.cors_origin:
-        # The CORS middleware answers preflight requests. They carry no key, so no key is required.
+        # The CORS middleware comes before the check of keys, because browsers send preflight
+        # requests without a key.
         made = CORSMiddleware(
             made,
             allow_origins=origins,
@@ -69,13 +70,17 @@ def create_application(app: App, before: Sequence[FastRoute] = ()) -> ASGIApp:
 
 
 def create_api(app: App) -> FastAPI:
-    """Create the FastAPI routes. The OpenAPI document describes them and the predict routes."""
+    """Create the FastAPI routes and the OpenAPI document.
+
+    The document also describes the predict routes.
+    """
     service = app.service
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        # The exit stack stops features in reverse order, so each one stops before the features it
-        # uses. If one does not start, the features before it are stopped.
+        # The exit stack stops features in reverse order, so each feature stops before the features
+        # that it uses. If one feature fails to start, the features that are already started are
+        # stopped.
         async with AsyncExitStack() as started:
             started.push_async_callback(app.sources.close)
             for feature in app.features:
@@ -83,7 +88,8 @@ def create_api(app: App) -> FastAPI:
                 started.push_async_callback(feature.stop)
             yield
 
-    # The documentation page includes its scripts, because servers often cannot reach a CDN.
+    # The documentation page loads its scripts from this server, because many servers cannot reach a
+    # CDN.
     made = FastAPI(
         title="Fovea",
         summary="Image in, boxes out.",
@@ -114,11 +120,12 @@ def create_api(app: App) -> FastAPI:
     made.mount(_SCRIPTS, StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static"))
     made.add_route("/docs", docs_page(_SCRIPTS), include_in_schema=False)
     made.add_route("/openapi.json", document_route(made), include_in_schema=False)
-    # Add the features last, so that a route above keeps its path if a feature uses the same path.
+    # Add the routes of features last. If a feature uses the path of a route above, the route above
+    # is used.
     for feature in app.features:
         if (added := feature.router()) is not None:
             made.include_router(added)
-    # Add this route after the web page, which browsers get at the same path.
+    # Add this route after the web UI, because both use the path /. Browsers get the web UI there.
     made.add_route("/", models.identity, include_in_schema=False)
     made.add_middleware(HeadAndOptions, routes=made.router.routes)
     made.add_exception_handler(FoveaError, _on_error)
@@ -131,14 +138,15 @@ def create_api(app: App) -> FastAPI:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, FoveaError)
-    # The frames of the error would keep the body in memory until the next garbage collection.
+    # Remove the error's stack frames, because they would keep the body in memory until the next
+    # garbage collection.
     error.__traceback__ = error.__context__ = None
     request.state.error = error
     answer = error_answer(error)
     headers = {name.decode(): value.decode() for name, value in answer.headers}
     body = _error_body(request, error)
     if not getattr(request.state, "body_read", False):
-        # The rest of the body is still arriving and will not be read.
+        # Close the connection, because the rest of the body is still arriving and will not be read.
         headers["Connection"] = "close"
     return _json(body, answer.status, headers)
 
@@ -178,13 +186,13 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_fault(request: Request, error: Exception) -> Response:
-    # Only the log has the traceback.
+    # The response has no details. The traceback is only in the log.
     fault = FoveaError("an internal error; the server's log has the details")
     return _json(_error_body(request, fault), 500, {"Connection": "close"})
 
 
 def _foreign(error: FoveaError, path: str) -> Response:
-    # The rest of the body is still arriving and will not be read.
+    # Close the connection, because the rest of the body is still arriving and will not be read.
     if path.startswith("/v2"):
         answer = v2_error_answer(error)
         return _json(b"".join(answer.body), answer.status, {"Connection": "close"})
@@ -202,19 +210,20 @@ def _json(body: bytes, status: int, headers: Mapping[str, str]) -> Response:
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:
-    # Only the access log has this status, which proxies log for clients that disconnected.
+    # The client has disconnected, so only the access log contains this status. 499 is nginx's
+    # status for such requests.
     return Response(status_code=499)
 
 
 def _methods_at(routes: Sequence[BaseRoute], scope: Scope) -> list[str]:
     """Return the methods that have a route at the path of a request."""
-    # A mount changes the root path of the requests that it handles.
+    # Set the root path, because a mount changes it in the requests that it handles.
     at = {**scope, "root_path": ""}
     return [method for method in _METHODS if _takes(routes, {**at, "method": method})]
 
 
 def _takes(routes: Sequence[BaseRoute], scope: Scope) -> bool:
-    # A mount has no methods. Only static files are mounted here.
+    # A mount has no list of methods. Mounts here contain only static files, so the method is GET.
     return any(
         route.matches(scope)[0] is Match.FULL
         and (scope["method"] == "GET" or not isinstance(route, Mount))
@@ -223,7 +232,10 @@ def _takes(routes: Sequence[BaseRoute], scope: Scope) -> bool:
 
 
 class HeadAndOptions:
-    """Middleware that answers OPTIONS, and HEAD like GET; the HTTP server omits the body."""
+    """Middleware that answers OPTIONS requests, and runs HEAD requests like GET.
+
+    The HTTP server omits the body of a response to HEAD.
+    """
 
     def __init__(self, app: ASGIApp, routes: Sequence[BaseRoute]) -> None:
         self._app = app

@@ -8,14 +8,15 @@ import re
 from fovea_preprocess.errors import InvalidImage
 
 _DATA_URL = re.compile(r"\Adata:[^,]{0,100};base64,", re.IGNORECASE)
-# Number of characters decoded at once, which takes about a millisecond. It is a multiple of four.
+# Number of characters that are decoded at once; decoding them takes about a millisecond. The number
+# must be a multiple of four.
 _PIECE = 1 << 20
 
 
 def base64_bytes(text: str) -> bytes:
-    """Decode base64, and ignore line breaks, which MIME and the command `base64` insert.
+    """Decode base64. Ignore line breaks, which MIME and the command `base64` insert.
 
-    Other threads can run between two pieces of the text.
+    The text is decoded in pieces, so that other threads can run between two pieces.
 
     Raises:
         ValueError: the text is not base64.
@@ -29,10 +30,11 @@ def base64_bytes(text: str) -> bytes:
 
 
 def base64_image(text: str, what: str) -> bytes | InvalidImage:
-    """Decode an image file in base64 or in a data URL, as browsers make it.
+    """Decode the base64 text of an image file. The text may be a data URL, as browsers create it.
 
     Returns:
-        The bytes, or an error that names `what` if the text is not base64.
+        The bytes of the file. If the text is not base64, an error with `what` as the name of the
+        image.
     """
     try:
         return base64_bytes(_DATA_URL.sub("", text, count=1))

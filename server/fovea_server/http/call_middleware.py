@@ -1,4 +1,4 @@
-"""Gives each request of an ASGI application an ID, and counts and logs its response."""
+"""Middleware that gives each request an ID, and counts and logs its response."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _ID = REQUEST_ID_HEADER.encode()
 class CallMiddleware:
     """Middleware that counts and logs the requests of an ASGI application.
 
-    The state of a request gets its `Call` as `call`. The application adds the model and the
-    operation to the call, and the error of the response to the state as `error`.
+    The middleware stores a `Call` object as `call` in the state of a request. The application adds
+    the model and the operation to the call. It stores the error of the response as `error` in the
+    state.
     """
 
     def __init__(self, app: ASGIApp, traffic: Traffic) -> None:
@@ -50,14 +51,14 @@ class CallMiddleware:
             path = scope["path"]
             call.model = call.model or scope.get("path_params", {}).get("name", "")
             if (call.method, status) == ("GET", 200):
-                # Pages poll these paths every few seconds.
+                # Count as probes, because the web page requests these paths every few seconds.
                 call.probe |= path in ("/v1/models", f"/v1/models/{call.model}/statistics")
             call.probe |= path == "/metrics"
             call.end(status, size, state.get("error"))
 
 
 def begin(scope: Scope, traffic: Traffic) -> Call:
-    """Make the call of a request, and store `call` and `headers` in the request's state."""
+    """Create the `Call` of a request, and store `call` and `headers` in the request's state."""
     client = scope["client"][0] if scope.get("client") else None
     headers = fields(scope["headers"])
     call = Call(traffic, scope["method"], target_of(scope), client, lookup(headers))
@@ -66,7 +67,7 @@ def begin(scope: Scope, traffic: Traffic) -> Call:
 
 
 def target_of(scope: Scope) -> str:
-    """Return the quoted path below the mount point, with the query."""
+    """Return the quoted path below the mount point of the application, with the query."""
     raw: bytes | None = scope.get("raw_path")
     path = quote(scope["path"]) if raw is None else raw.decode("latin-1")
     if root := scope.get("root_path"):

@@ -1,7 +1,8 @@
-"""HTTP/1.1 connections: extends uvicorn's with limits for their number and for slow clients.
+"""HTTP/1.1 connections: uvicorn's class with limits for many connections and for slow clients.
 
-uvicorn starts a request while it still answers another one. Here a request waits until its head is
-complete and the previous response is written: each connection has one request in flight.
+uvicorn parses the next request of a connection while it still answers the previous one. This class
+starts a request after its head is complete and the previous response is written, so each connection
+has at most one request in flight.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from fovea_server.traffic.traffic import Traffic
 
 HEAD_TIMEOUT_S = 20.0
 
-# Largest number of bytes that are read ahead of their request. A connection that is not read does
-# not notice that the client has disconnected.
+# Largest number of bytes that are received before their request starts. Reading then pauses. While
+# it pauses, the server cannot detect that the client has disconnected.
 _MAX_AHEAD = 65_536
-# Seconds that a client may continue to send a body after its response was written.
+# Time in seconds for which a client may still send its body after the response was written.
 _LINGER_S = 3.0
 _NEVER = math.inf
-# State of a TCP connection whose other end is closed, in Linux.
+# State of a TCP connection after the client has closed its end (CLOSE_WAIT in Linux).
 _CLOSE_WAIT = 8
 
 
@@ -44,11 +45,12 @@ class Bounds:
     """The limits of the connections to one port.
 
     Attributes:
-        most: largest number of connections. A new connection beyond this number closes an idle one.
-        patience_s: seconds. A client that reads or sends more slowly than `SLOWEST` over this time
-            is rejected or disconnected.
-        budget: counts the bytes of bodies.
-        draining: returns True if clients should disconnect.
+        most: largest number of connections. If a new connection exceeds it, an idle connection is
+            closed.
+        patience_s: time in seconds over which the speed of a client is measured. A client that
+            reads or sends more slowly than `SLOWEST` is rejected or disconnected.
+        budget: memory budget that counts the bytes of bodies.
+        draining: function that returns True if the server stops and clients should disconnect.
     """
 
     most: int
@@ -61,12 +63,12 @@ class Connection(HttpToolsProtocol):
     """A connection of one client. It answers requests one after the other.
 
     Args:
-        traffic: logs bytes that are not a valid request.
+        traffic: log and metrics for bytes that are not a valid request.
         bounds: limits of all connections to this port.
     """
 
-    # uvicorn uses this attribute: its `shutdown` lets an exchange finish, its
-    # `connection_lost` ends it.
+    # uvicorn uses this attribute. Its method `shutdown` lets an exchange finish, and its method
+    # `connection_lost` ends the exchange.
     cycle: Exchange | None  # type: ignore[assignment]
 
     def __init__(
@@ -83,16 +85,19 @@ class Connection(HttpToolsProtocol):
         self._traffic, self._bounds = traffic, bounds
         self._framing = Framing(sockets=self.ws_protocol_class is not None)
         self._due = 0.0
-        """Time by which the client must have made progress, on the clock of the event loop."""
+        """Time on the event loop's clock at which the client's progress is checked."""
         self._timer: asyncio.TimerHandle | None = None
         self._arrived = 0
-        """Number of bytes of the body at the last check of its speed."""
+        """Number of received bytes of the body at the previous check of the client's speed."""
         self._unsent = 0
-        """Number of bytes that the client had not read at the last check."""
+        """Number of bytes that the client had not read at the previous check."""
         self._lingers = self._continues = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the timeout for the first head; close an idle connection if there are too many."""
+        """Start the timeout for the first head.
+
+        If there are too many connections, close an idle one.
+        """
         idle = None
         if len(self.connections) >= self._bounds.most:
             mine = (one for one in self.connections if isinstance(one, Connection))
@@ -106,7 +111,7 @@ class Connection(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Return True if no request waits for its response, so this may be closed."""
+        """Return whether no request waits for its response. Such a connection may be closed."""
         return not (self._is_busy or self.transport.is_closing())
 
     @property
@@ -115,13 +120,13 @@ class Connection(HttpToolsProtocol):
         return (exchange is not None and not exchange.response_complete) or self.flow.write_paused
 
     def data_received(self, data: bytes) -> None:
-        """Add received bytes, and handle requests that are complete and due."""
+        """Add received bytes, and handle all complete requests whose turn has come."""
         self._framing.feed(data)
         if not self._continues:
             self._go_on()
 
     def _go_on(self) -> None:
-        """Handle all received bytes that may be handled now."""
+        """Handle the received bytes until more must arrive or a response must be written first."""
         self._continues = False
         try:
             while self._framing.waiting and self._take():
@@ -134,13 +139,16 @@ class Connection(HttpToolsProtocol):
             self._wait_for_more()
 
     def _continue(self) -> None:
-        """Continue in the next step of the event loop, so that responses do not nest."""
+        """Continue in the event loop's next step, to avoid recursive calls between responses."""
         if self._framing.waiting and not self._continues:
             self._continues = True
             self.loop.call_soon(self._go_on)
 
     def _take(self) -> bool:
-        """Handle a head or a piece of a body; return False if it is incomplete or must wait."""
+        """Handle a head or a piece of a body.
+
+        Return False if more bytes must arrive or a response must be written first.
+        """
         return self._take_head() if self._framing.is_between else self._take_piece()
 
     def _take_piece(self) -> bool:
@@ -182,7 +190,8 @@ class Connection(HttpToolsProtocol):
         self.cycle = exchange = Exchange(self, self._bounds.budget, scope, head)
         if is_first and head.size and self._has_left():
             exchange.leave()
-            # The end of the connection is read only after all bytes before it.
+            # Drop further bytes, because the server detects the closed connection only after it has
+            # read all bytes.
             self._framing.end()
         self._due = _NEVER
         if self._framing.is_between:
@@ -190,9 +199,11 @@ class Connection(HttpToolsProtocol):
         self._start_asgi_task(exchange, self.app)  # type: ignore[arg-type]
 
     def _has_left(self) -> bool:
-        """Return True if the client has closed its end already; the end is read after the request.
+        """Return whether the client has already closed its end of the connection.
 
-        Connecting, sending an image and leaving costs a client little, but answering costs much.
+        For a client it is cheap to connect, send an image and disconnect, but an answer is
+        expensive for the server. Without this check, the server would notice the disconnect only
+        after it has read the request.
         """
         line = self.transport.get_extra_info("socket")
         if sys.platform != "linux" or line is None:
@@ -210,13 +221,14 @@ class Connection(HttpToolsProtocol):
             self._wait_for_more()
 
     def _refuse(self, why: str) -> None:
-        """Reject bytes that are not a request, after earlier responses; read nothing more."""
+        """Reject bytes that are not a request, after earlier responses. Read no further bytes."""
         self._framing.end()
         exchange = self.cycle
         if exchange is not None and not exchange.is_whole:
             exchange.leave()
             if exchange.response_started:
-                # A request must not get a second response.
+                # The response to the previous request has begun, and an error response in it would
+                # corrupt it.
                 self._linger()
                 return
         client = None if self.client is None else self.client[0]
@@ -243,14 +255,17 @@ class Connection(HttpToolsProtocol):
             self._linger()
 
     def _linger(self) -> None:
-        # Most clients still send. A close now would reset their connection before they
-        # read the response.
+        # Close later, because the client may still be sending. An immediate close would reset the
+        # connection before the client has read the response.
         self._lingers = True
         self.flow.resume_reading()
         self.loop.call_later(_LINGER_S, self.close)
 
     def close(self) -> None:
-        """Close the connection after all bytes are sent, or if the client reads too slowly."""
+        """Close the connection after all bytes are sent.
+
+        Abort it if the client reads too slowly.
+        """
         self.transport.close()
         self._watch_reader()
 
@@ -275,7 +290,10 @@ class Connection(HttpToolsProtocol):
             self._wait(self._bounds.patience_s)
 
     def _wait_for_more(self) -> None:
-        """Start the timeout for the client's next bytes; none while a request is answered."""
+        """Start the timeout for the client's next bytes.
+
+        There is no timeout while the server answers a request.
+        """
         if self._unsent:
             return
         if not self._framing.is_between and self.cycle is not None:
@@ -287,9 +305,9 @@ class Connection(HttpToolsProtocol):
             self._wait(self.timeout_keep_alive)
 
     def _wait(self, seconds: float) -> None:
-        """Check the client after this number of seconds."""
-        # The timer is renewed only when it expires, because a new timer for each
-        # request would cost more.
+        """Schedule a check of the client's progress after this number of seconds."""
+        # A running timer is kept and renewed when it expires, because a new timer for each request
+        # would take more CPU time.
         self._due = self.loop.time() + seconds
         if self._timer is not None and self._timer.when() > self._due:
             self._timer.cancel()
@@ -316,7 +334,7 @@ class Connection(HttpToolsProtocol):
         if read >= SLOWEST * self._bounds.patience_s:
             self._watch_reader()
         else:
-            # A normal close would wait for the client.
+            # Abort, because a normal close would wait until the client has read all bytes.
             self.transport.abort()
 
     def _look_at_speed(self) -> None:
@@ -324,7 +342,8 @@ class Connection(HttpToolsProtocol):
         assert exchange is not None
         enough = exchange.arrived - self._arrived >= SLOWEST * patience_s
         self._arrived = exchange.arrived
-        # The application may be the reason if it does not receive the body.
+        # If reading is paused, the application does not receive the body, and the client is not the
+        # cause.
         if not (enough or self.flow.read_paused):
             if exchange.response_complete:
                 self.close()
@@ -342,5 +361,5 @@ class Connection(HttpToolsProtocol):
         self._end_timer()
         self._framing.end()
         super().connection_lost(exc)
-        # The connection and its exchange refer to each other.
+        # Remove the reference, because the connection and its exchange refer to each other.
         self.cycle = None

@@ -1,7 +1,7 @@
-"""One request of a connection and its response, with the interface of ASGI.
+"""A request and its response, with ASGI's `receive` and `send`.
 
-uvicorn's class passes a body in pieces, which are copied once more, and writes the head before the
-body. Both together take a tenth of the CPU time for a tensor of 4.9 MB.
+uvicorn's class passes a body in pieces, which the application must join, and writes the head before
+the body. For a tensor of 4.9 MB, both steps together take a tenth of the CPU time.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from fovea_server.http.connection import Connection
     from fovea_server.http.framing import Head
 
-# Largest number of bytes of a chunked body that the application has not received yet. Other bodies
-# are passed as a whole.
+# Largest number of bytes of a chunked body that wait for the application. Bodies of declared size
+# are passed in one piece and have no such limit.
 _MAX_UNTAKEN = 1 << 20
-# Size in bytes below which a piece is appended to the piece before it.
+# Size in bytes. A shorter piece is appended to the previous piece.
 _SHORT = 1024
-# Size in bytes from which several writes are cheaper than a copy.
+# Size in bytes. A body of at least this size is written separately from the head, because a copy
+# would take longer than another write.
 _LARGE = 65_536
 
 
@@ -61,14 +62,15 @@ def scope_of(connection: Connection, head: Head) -> dict[str, Any]:
 class Exchange:
     """A request and its response.
 
-    The application receives a body as a whole, or a chunked body in pieces. The bytes of a body
-    count in the budget from their arrival until the response begins. `receive` raises QueueFull if
-    the budget has no room for them, and the error from `fail`.
+    The application receives a body of declared size in one piece, and a chunked body in several
+    pieces. The memory budget counts the bytes of a body from their arrival until the response
+    begins. `receive` raises QueueFull if the budget has no room for them, or the error that was
+    passed to `fail`.
 
     Attributes:
         arrived: number of received bytes of the body.
         keep_alive: True if the connection stays open after the response.
-        disconnected: True if the client has disconnected or nobody waits for the response.
+        disconnected: True if the client has disconnected or does not wait for the response.
         is_whole: True if the body is complete.
         message_event: set when `receive` can continue.
     """
@@ -84,14 +86,15 @@ class Exchange:
         self.arrived = self._held = self._untaken = 0
         self._pieces: list[bytes | bytearray] = []
         self.is_whole = self._is_taken = False
-        # Keep a function instead of the error: the error would refer to itself through its frames.
+        # A function that creates the error, because an error that was created before would refer to
+        # itself through its stack frames.
         self._why: Callable[[], FoveaError] | None = None
         self._head = b""
         self._left: int | None = None
-        """Number of bytes of the response that are not written yet; None for a chunked response."""
+        """Number of bytes of the response that are not written yet; None if it is chunked."""
 
     def add(self, piece: bytes) -> None:
-        """Add a piece of the body, or drop it if nobody needs it."""
+        """Add a piece of the body. Drop the piece if the application does not need it."""
         self.arrived += len(piece)
         if self.disconnected or self.response_started or self._why is not None:
             return
@@ -103,7 +106,8 @@ class Exchange:
         self._held += len(piece)
         self._untaken += len(piece)
         if len(piece) < _SHORT and self._pieces:
-            # Each piece takes about forty bytes in addition to its content.
+            # Join short pieces, because each piece takes about 40 bytes of memory in addition to
+            # its content.
             last = self._pieces[-1]
             if isinstance(last, bytes):
                 last = self._pieces[-1] = bytearray(last)
@@ -121,13 +125,13 @@ class Exchange:
         self.message_event.set()
 
     def fail(self, why: Callable[[], FoveaError]) -> None:
-        """Let `receive` raise the error from `why`, and drop the body."""
+        """Make `receive` raise the error that `why` returns, and drop the body."""
         self._why = why
         self._let_go()
         self.message_event.set()
 
     def leave(self) -> None:
-        """Let `receive` report that the client has disconnected."""
+        """Make `receive` report that the client has disconnected."""
         self.disconnected, self._expects = True, False
         self.message_event.set()
 
@@ -137,7 +141,10 @@ class Exchange:
         self._held = 0
 
     async def receive(self) -> Message:
-        """Wait for the body or the next piece of a chunked body, then for a disconnect."""
+        """Return the body or the next piece of a chunked body.
+
+        After the body, wait for a disconnect.
+        """
         if self._expects and not self._connection.transport.is_closing():
             self._expects = False
             self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -146,7 +153,8 @@ class Exchange:
                 raise self._why()
             if not self._is_taken and (self.is_whole or (self._is_chunked and self._pieces)):
                 self._is_taken, self._untaken = self.is_whole, 0
-                # Joining avoids a growing buffer, which the allocator may have to move repeatedly.
+                # Collect pieces and join them once, because the allocator may have to move a
+                # growing buffer repeatedly.
                 body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
                 self._pieces.clear()
                 return {"type": "http.request", "body": body, "more_body": not self.is_whole}
@@ -170,7 +178,10 @@ class Exchange:
             raise RuntimeError(f"the ASGI message {message['type']!r} comes at the wrong time")
 
     def _begin(self, message: Message) -> None:
-        """Prepare the head, which is written with the body: each write is a system call."""
+        """Prepare the head of the response.
+
+        It is written together with the body, which saves a system call.
+        """
         self._let_go()
         status, given = message["status"], list(message.get("headers", ()))
         for name, value in given:
@@ -185,14 +196,14 @@ class Exchange:
             self._left = 0
         elif self._left is None:
             given.append((b"transfer-encoding", b"chunked"))
-        # uvicorn's default headers contain the current date.
+        # The default headers of uvicorn contain the current date.
         dated = *self._connection.server_state.default_headers, *given
         head = b"".join((STATUS_LINE[status], *(b"%s: %s\r\n" % each for each in dated), b"\r\n"))
         if not head.count(b"\r") == head.count(b"\n") == len(dated) + 2:
             raise RuntimeError(f"a header of an answer has a line break: {given}")
         self.response_started, self._expects = True, False
         if self._left is None:
-            # Write the head now, because the first chunk may take long.
+            # Write the head at once, because the first chunk may take long.
             self._connection.transport.write(head)
         else:
             self._head = head

@@ -1,7 +1,9 @@
-"""The base of the predict and v2 routes, which are faster than FastAPI's and are tried first.
+"""The base class of the predict and v2 routes.
 
-A route checks access by the head of a request, receives the body within limits, and answers the
-request or rejects it in the form of its protocol.
+They are faster than FastAPI's routes, and are tried first.
+
+A route first checks access, for which it needs only the head of a request. It then receives the
+body within limits. It answers or rejects the request in the form of its protocol.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LATE = (BodyTimeout, DeadlineExceeded)
-# Size in bytes from which several writes are cheaper than a copy.
+# Smallest size in bytes of a response that is written in pieces. For smaller responses one copy is
+# cheaper than several writes.
 _LARGE_ANSWER = 65_536
 
 
@@ -38,8 +41,8 @@ class FastRoute(ABC):
     """Answers the requests of one protocol.
 
     Attributes:
-        keeps_refused: True to answer a rejected request after its body and keep the connection;
-            False to answer at once and close the connection.
+        keeps_refused: True to keep the connection open after a rejected request, and drop the rest
+            of its body; False to close the connection.
     """
 
     keeps_refused: ClassVar[bool]
@@ -49,7 +52,10 @@ class FastRoute(ABC):
 
     @abstractmethod
     def takes(self, method: str, target: str) -> bool:
-        """Return True for a request of this protocol; `target` is quoted, with the query."""
+        """Return whether a request belongs to this protocol.
+
+        `target` is the quoted path with the query.
+        """
 
     @abstractmethod
     def route(self, request: Request) -> None:
@@ -61,14 +67,17 @@ class FastRoute(ABC):
 
     @abstractmethod
     def error_answer(self, error: FoveaError) -> Response:
-        """Make the response for an error."""
+        """Return the response for an error, in the form of the protocol."""
 
     @abstractmethod
     def too_large(self, size: int | None) -> BodyTooLarge:
-        """Make the error for a body over the limit; `size` is None if it was not declared."""
+        """Return the error for a body that exceeds the limit.
+
+        `size` is None if the client did not declare it.
+        """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; send nothing if the client has disconnected."""
+        """Answer a request. Send nothing if the client has disconnected."""
         request = self._admit(scope)
         answer = request.answer
         if answer is None:
@@ -81,7 +90,7 @@ class FastRoute(ABC):
         await self._send(answer, request, scope, send)
 
     def _admit(self, scope: Scope) -> Request:
-        """Route a request by its head, or set the response that rejects it."""
+        """Route a request by its head. If the request is rejected, set its response."""
         state = scope["state"]
         request = Request(state["call"], state["headers"], Reservation(self.budget))
         try:
@@ -90,7 +99,7 @@ class FastRoute(ABC):
             request.answer = self.error_answer(error)
         except Exception as error:  # noqa: BLE001  (a bug is not a client error)
             request.answer = self._fault(request, error)
-        # The request's trace span is known only now.
+        # Enter the trace span here, because it is unknown before the request is routed.
         request.call.enter()
         return request
 
@@ -111,11 +120,11 @@ class FastRoute(ABC):
         except ClientLeft:
             raise
         except FoveaError as error:
-            # The frames of the error would keep the body in memory until the next
-            # garbage collection.
+            # Remove the error's stack frames, because they refer to the body and would keep it in
+            # memory until the next garbage collection.
             error.__traceback__ = error.__context__ = None
             answer = self.error_answer(error)
-            # On a connection that stays open, the rest of a rejected body is dropped.
+            # If the connection stays open, the HTTP server drops the rest of a rejected body.
             if not (watch.is_whole or (self.keeps_refused and not isinstance(error, _LATE))):
                 _close(answer)
             return answer
@@ -133,13 +142,13 @@ class FastRoute(ABC):
         request.body = await watch.body(limit, partial(self.too_large, None))
 
     def _fault(self, request: Request, error: Exception) -> Response:
-        """Make the response for an internal error; only the log has its traceback."""
+        """Log an internal error with its traceback, and return a response without the traceback."""
         call = request.call
         log.error("%s %r", call.method, call.shown, exc_info=error, extra={"id": call.id})
         return self.error_answer(FoveaError("an internal error; the server's log has the details"))
 
     async def _send(self, answer: Response, request: Request, scope: Scope, send: Send) -> None:
-        """Send a response, or an error if a large response does not fit into the budget."""
+        """Send a response. If a large response exceeds the memory budget, send an error instead."""
         size = sum(map(len, answer.body))
         if large := size >= _LARGE_ANSWER:
             if not self.budget.has_room(size):
@@ -166,7 +175,7 @@ class FastRoute(ABC):
 
 
 class FastRoutes:
-    """An ASGI application: the first route that takes a request answers it, or `rest` does."""
+    """An ASGI application that passes a request to the first matching route, or else to `rest`."""
 
     def __init__(self, routes: Sequence[FastRoute], rest: ASGIApp) -> None:
         self._routes, self._rest = routes, rest
@@ -183,5 +192,8 @@ class FastRoutes:
 
 
 def _close(answer: Response) -> None:
-    """Close the connection after a response, because the rest of the body will not be read."""
+    """Add the header that closes the connection.
+
+    The rest of the body will not be read.
+    """
     answer.headers.append((b"connection", b"close"))

@@ -1,7 +1,7 @@
-"""Finds where requests begin and end, and rejects requests that a proxy may read differently.
+"""Splits received bytes into requests, and rejects requests that a proxy may split differently.
 
-llhttp parses only complete heads, so bytes that are not a head never reach it. This module itself
-finds the end of a body.
+The parser llhttp receives only complete heads, and no other bytes. This module itself finds the end
+of a body.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from fovea_preprocess.errors import InvalidRequest
 MAX_HEAD_BYTES = 65_536
 MAX_HEADERS = 256
 
-# Limits for short chunks, in bytes and in number. Each chunk takes a microsecond of the event loop.
+# A body may contain at most 4096 chunks of less than 64 bytes, because each chunk takes a
+# microsecond of the event loop.
 _TINY, _MAX_TINY = 64, 4096
 _MAX_DIGITS = 20
 
@@ -25,7 +26,8 @@ _REQUEST_LINE = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+ [\x21-\x7e]+ HTTP/1\.[
 _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 _SOCKET = re.compile(rb"\r\nupgrade:[\t ]*websocket[\t ]*\r\n", re.IGNORECASE)
 _SOCKET_VERSION = re.compile(rb"\r\nsec-websocket-version:[\t ]*13[\t ]*\r\n", re.IGNORECASE)
-# Longer sizes are invalid, and an extension contains no control characters.
+# The size of a chunk has at most 16 hexadecimal digits. A chunk extension contains no control
+# characters.
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILER = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 _CRLF = b"\r\n"
@@ -33,21 +35,26 @@ _NO_LINE = "a request begins with METHOD TARGET HTTP/1.1"
 
 
 class _Part(Enum):
-    """The part of a message to which the next byte of a connection belongs."""
+    """Part of a request.
+
+    `Framing` stores the part to which the next byte of a connection belongs.
+    """
 
     HEAD = auto()
     """The request line and headers, or empty lines before them, which RFC 9112 (2.2) allows."""
     BODY = auto()
-    """The body, whose size the head has declared."""
+    """The body, if the head declares its size."""
     SIZE = auto()
     """The line with the size of a chunk."""
     CHUNK = auto()
     TRAILERS = auto()
     NOTHING = auto()
-    """The following bytes are dropped: after the last request, or after an invalid one."""
+    """No part: all further bytes are dropped, because the connection closes after the last or an
+    invalid request.
+    """
 
 
-# Look the members up once: access to a member of an Enum takes as long as the rest of a step.
+# Module constants, because access to a member of an Enum takes as long as the rest of a step.
 _HEAD, _BODY, _SIZE, _CHUNK, _TRAILERS, _NOTHING = _Part
 
 
@@ -59,8 +66,8 @@ class Head:
         target: path and query, or another request target.
         headers: headers in order, with names in lower case.
         is_old: True for HTTP/1.0.
-        keeps: True if the client may send another request on this connection.
-        is_socket: True if the request opens a WebSocket; it has no body.
+        keeps: True if the connection may stay open for another request.
+        is_socket: True if the request opens a WebSocket. Such a request has no body.
         expects: True if the client waits for `100 Continue` before it sends the body.
         is_chunked: True if the body is chunked.
         size: size of the body in bytes; 0 for a chunked body.
@@ -82,25 +89,26 @@ class Head:
         except httptools.HttpParserUpgrade:
             self.is_socket = True
         finally:
-            # The parser refers to this object.
+            # Remove the reference from this object to the parser, because the parser refers back to
+            # this object.
             del self._parser
         if self.method == "CONNECT":
             raise httptools.HttpParserError("CONNECT is for proxies")
         self._check()
 
     def on_url(self, url: bytes) -> None:
-        """Add a piece of the target; llhttp calls this method."""
+        """Add a part of the target. llhttp calls this method."""
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header; llhttp calls this method."""
+        """Add a header. llhttp calls this method."""
         name = name.lower()
         self.headers.append((name, value))
         if name == b"expect":
             self.expects = value.lower() == b"100-continue"
 
     def on_headers_complete(self) -> None:
-        """Store values that the parser does not keep after the head; llhttp calls this method."""
+        """Store the values that the parser drops after the head. llhttp calls this method."""
         self.method = self._parser.get_method().decode("ascii")
         self.is_old = self._parser.get_http_version() == "1.0"
         self.keeps = not self.is_old and self._parser.should_keep_alive()
@@ -114,7 +122,8 @@ class Head:
             elif name == b"content-length":
                 if len(value) > _MAX_DIGITS:
                     raise InvalidRequest("the Content-Length is not a body size")
-                # llhttp has rejected an invalid or repeated length, and a length beside chunks.
+                # llhttp has already rejected an invalid length, a repeated length, and a length in
+                # a chunked request.
                 self.size = int(value)
             elif name == b"transfer-encoding":
                 codings += 1
@@ -143,27 +152,29 @@ class Framing:
         self._sockets = sockets
         self._part = _HEAD
         self._read, self._at = b"", 0
-        """Received bytes, and how many of them were taken."""
+        """Received bytes, and the number of them that were returned to the caller."""
         self._searched = 0
         """Number of bytes that were already searched for the end of the head."""
         self._left = 0
-        """Remaining bytes of the body, or of the chunk and its line end."""
+        """Number of remaining bytes of the body. If the body is chunked: of the chunk and the line
+        end after it.
+        """
         self._is_last = False
         self._tiny_chunks = self._trailer_bytes = 0
 
     @property
     def waiting(self) -> int:
-        """Return the number of bytes that are received but not taken."""
+        """Return the number of received bytes that were not returned yet."""
         return len(self._read) - self._at
 
     @property
     def is_between(self) -> bool:
-        """Return True between the end of a request and the end of the next head."""
+        """Return whether the next bytes belong to a head, or are dropped."""
         return self._part is _HEAD or self._part is _NOTHING
 
     @property
     def has_begun_head(self) -> bool:
-        """Return True if a part of a head has arrived and more must follow."""
+        """Return whether a part of a head has arrived, and the rest is missing."""
         return self._searched > 0
 
     def feed(self, data: bytes) -> None:
@@ -173,11 +184,11 @@ class Framing:
             self._at = 0
 
     def end(self) -> None:
-        """Drop all received bytes that are not taken, and all further bytes."""
+        """Drop all received bytes that were not returned yet, and all further bytes."""
         self._part, self._read, self._at, self._searched = _NOTHING, b"", 0, 0
 
     def take_head(self) -> Head | None:
-        """Return the next head; None if it is incomplete."""
+        """Return the next head, or None if it is incomplete."""
         while self._read.startswith(_CRLF, self._at):
             self._at += len(_CRLF)
         waiting = len(self._read) - self._at
@@ -200,8 +211,8 @@ class Framing:
         if _REQUEST_LINE.match(data) is None:
             raise InvalidRequest(_NO_LINE)
         if _UPGRADE.search(data) and not (self._sockets and _asks_for_socket(data)):
-            # Drop the header, as RFC 9110 (7.8) allows; llhttp would read the body
-            # as the next request.
+            # Drop the header `Upgrade`, as RFC 9110 (7.8) allows. Otherwise llhttp would parse the
+            # body as the next request.
             data = _UPGRADE.sub(b"", data)
         head = Head(data)
         if head.is_socket and self.waiting:
@@ -220,7 +231,10 @@ class Framing:
         self._part = _NOTHING if self._is_last else _HEAD
 
     def take_piece(self) -> bytes | None:
-        """Return the next piece of a body, which may be empty; None if more bytes must arrive."""
+        """Return the next piece of a body, which may be empty.
+
+        If more bytes must arrive first, return None.
+        """
         if not self.waiting:
             return None
         if self._part is _BODY:
@@ -228,11 +242,13 @@ class Framing:
         return self._take_chunk() if self._part is _CHUNK else self._take_line()
 
     def _take(self, size: int) -> bytes:
-        # A slice of all bytes is the same object, so a body received at once is not copied.
+        # A slice of all bytes is the bytes object itself, so a body that arrived at once is not
+        # copied.
         taken = self._read[self._at : self._at + size]
         self._at += size
         if self._at == len(self._read):
-            # Release the bytes: they may be many, and the connection may be idle from now on.
+            # Release the bytes. They may take much memory, and the connection may be idle after
+            # this request.
             self._read, self._at = b"", 0
         return taken
 
@@ -244,7 +260,7 @@ class Framing:
         return piece
 
     def _take_line(self) -> bytes | None:
-        """Take the size of a chunk, or a trailer."""
+        """Parse the line with the size of a chunk, or a trailer."""
         size = self._read.find(b"\n", self._at) + 1 - self._at
         if size + self._at == 0:
             if self.waiting <= MAX_HEAD_BYTES:
@@ -285,7 +301,10 @@ class Framing:
 
 
 def _asks_for_socket(head: bytes) -> bool:
-    """Return True for a WebSocket request (RFC 6455); other upgrades are plain requests."""
+    """Return whether a request opens a WebSocket (RFC 6455).
+
+    Other upgrades are treated as plain requests.
+    """
     line = head[: head.index(_CRLF)]
     is_new = line.startswith(b"GET ") and line.endswith(b"1.1")
     return is_new and bool(_SOCKET.search(head) and _SOCKET_VERSION.search(head))

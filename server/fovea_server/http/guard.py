@@ -1,12 +1,16 @@
 """Rejects requests that web pages of other sites make a browser send.
 
-A browser on this machine or in its network sends any request that a page makes, even if the page
-cannot read the response. Two headers, which no page can set, reveal such requests. `Origin` names
-the page: requests that may change something are accepted only from pages of this server and of the
-origins that the operator allows. `Host` is the name that the browser looked up. An attacker can let
-his own name resolve to this server ("DNS rebinding"), and the browser then treats his page as a
-page of this server. The name must therefore be one that an attacker cannot register. Programs other
-than browsers send no `Origin`.
+A page of any site can make a browser send requests to this server, even if the page cannot read the
+responses. The browser may run on this machine or in its network. Two headers, which no page can
+set, reveal such requests.
+
+`Origin` is the origin of the page. Requests that may change the server are accepted only from pages
+of this server and of the origins that the operator allows.
+
+`Host` is the host name in the request's URL. An attacker can let his own name resolve to the
+address of this server ("DNS rebinding"), and the browser then treats his page as a page of this
+server. The name must therefore be one that an attacker cannot register. Programs other than
+browsers send no `Origin`.
 """
 
 from __future__ import annotations
@@ -29,23 +33,27 @@ Headers = Mapping[bytes, bytes]
 Refuse = Callable[[ForeignRequest, str], "ASGIApp"]
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-# Name or address, and port. URL parsers would also accept a user and a path.
+# Pattern of a Host header: name or address, and port. URL parsers would also accept a user name and
+# a path.
 _HOST = re.compile(r"(?:\[(?P<address>[0-9a-z:.%_-]+)\]|(?P<name>[a-z0-9._-]+))(?::[0-9]*)?")
 _ELSEWHERE = (b"cross-site", b"same-site")
-# Suffixes that no registrar sells: mDNS, clusters (cluster.local) and private networks.
+# Suffixes that cannot be registered publicly: mDNS, clusters (cluster.local) and private networks.
 _PRIVATE = (".local", ".internal", ".lan", ".home.arpa", ".svc")
 
 
 class Guard:
-    """Checks the Origin and Host headers of requests to a listener that is bound to `address`."""
+    """Checks the Origin and Host headers of requests.
+
+    `address` is the address to which the server is bound.
+    """
 
     def __init__(self, service: Service, address: str) -> None:
         settings = service.settings
         self._traffic = service.traffic
         self._origins = frozenset(origin.encode() for origin in settings.cors_origin)
         self._names = {address.lower(), *settings.allowed_host}
-        # Clients that reach the server over a network use a name of that network. On loopback
-        # the only name is `localhost`. Browsers resolve it themselves, so a hostile network
+        # Clients in a network use host names of that network. On the loopback interface the only
+        # host name is `localhost`. Browsers resolve `localhost` themselves, so a hostile network
         # cannot redirect it.
         self._is_open = not is_loopback(address)
         if self._is_open:
@@ -53,14 +61,17 @@ class Guard:
         self._is_ours = lru_cache(maxsize=256)(self._has_our_name)
 
     def check(self, method: str, headers: Headers) -> None:
-        """Raise ForeignRequest for a request that another site's page has caused; count it."""
+        """Raise ForeignRequest if a page of another site caused the request.
+
+        The metrics count the rejected request.
+        """
         error = self.refusal(method, headers)
         if error is not None:
             self._traffic.count_refusal("", error)
             raise error
 
     def refusal(self, method: str, headers: Headers) -> ForeignRequest | None:
-        """Return the error for a request that a page of another site has caused, or None."""
+        """Return the error if a page of another site caused the request, otherwise None."""
         host = headers.get(b"host", b"")
         if not self._is_ours(host):
             return ForeignRequest(
@@ -80,7 +91,7 @@ class Guard:
         )
 
     def _has_our_name(self, host: bytes) -> bool:
-        # HTTP/1.0 requires no Host header, and browsers always send one.
+        # HTTP/1.0 requires no Host header, but browsers always send it.
         if not host or "*" in self._names:
             return True
         found = _HOST.fullmatch(host.decode("latin-1").lower())
@@ -91,12 +102,13 @@ class Guard:
             return True
         if name == "localhost" or name.endswith(".localhost"):
             return True
-        # A name without a dot belongs to a service, a container or a machine of the local network.
+        # A host name without a dot is the name of a service, a container or a machine in the local
+        # network.
         return self._is_open and ("." not in name or name.endswith(_PRIVATE))
 
 
 class GuardedApp:
-    """An ASGI application for requests that the guard accepts; `refuse` answers the others."""
+    """An ASGI application that passes accepted requests to `app`, and rejected ones to `refuse`."""
 
     def __init__(self, app: ASGIApp, guard: Guard, refuse: Refuse) -> None:
         self._app, self._guard, self._refuse = app, guard, refuse

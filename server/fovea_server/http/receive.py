@@ -17,30 +17,33 @@ if TYPE_CHECKING:
 TooLarge = Callable[[], BodyTooLarge]
 """Function that makes the error for a body over its limit.
 
-It must be a function. A raised error and its frame refer to each other, so a ready-made error would
-keep the body in memory until the next garbage collection.
+A function is needed because a raised error refers to its stack frame, and the frame refers to an
+error that was created before. The body would stay in memory until the next garbage collection.
 """
 
-# Seconds after which a request is cancelled if its client disconnects.
+# Time in seconds after which `Watch` begins to detect disconnected clients. Most requests are
+# answered earlier.
 _QUICK_S = 0.02
-# Number of bytes that are decompressed on the event loop, and then per step in a thread.
+# Number of bytes that are decompressed on the event loop, and number of bytes per step in a thread
+# after that.
 _FIRST, _PIECE = 65_536, 1 << 20
-# Number of compressed bytes per step. The rest of a step's bytes is copied each time.
+# Number of compressed bytes per step. zlib copies the unused rest of these bytes in each step, so
+# the number is small.
 _PACKED = 65_536
-# zlib's code for both gzip and deflate.
+# Window bits with which zlib detects and decompresses both gzip and deflate.
 _EITHER = 32 + zlib.MAX_WBITS
 
 
 class ClientLeft(Exception):
-    """The client closed its connection before it received the response."""
+    """Raised if the client closed its connection before it received the response."""
 
 
 class Watch:
     """Context manager that cancels a request whose client disconnects or whose timeout expires.
 
-    Enter it in the task that answers the request. It checks nothing for the first
-    `_QUICK_S` seconds: watching every request would cost as much as its JSON, and most
-    requests are answered by then.
+    Enter the context manager in the task that answers the request. It does not detect disconnects
+    in the first `_QUICK_S` seconds. Most requests are answered earlier, and a watch from the start
+    would take as much CPU time as parsing the request's JSON.
 
     Args:
         receive: ASGI function that receives messages; nothing else may call it.
@@ -48,7 +51,7 @@ class Watch:
         began: start of the request by `time.monotonic`.
 
     Attributes:
-        is_whole: True if the body was received.
+        is_whole: True if the whole body was received.
 
     Raises:
         ClientLeft: the client has disconnected.
@@ -61,7 +64,8 @@ class Watch:
         self._whole: asyncio.Event | None = None
         self._worker: asyncio.Task[Any]
         self._looking: asyncio.TimerHandle | asyncio.Task[None]
-        # Keep a function instead of the error: the error would refer to itself through its frames.
+        # A function that creates the error, because an error that was created before would refer to
+        # itself through its stack frames.
         self._why: Callable[[], Exception] | None = None
 
     def __enter__(self) -> Watch:
@@ -74,9 +78,9 @@ class Watch:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """Stop watching; raise the error if the request was cancelled here."""
+        """Stop watching. If this object cancelled the task, raise the error for it."""
         self._looking.cancel()
-        # This object and its task or timer refer to each other.
+        # Remove the reference, because this object and its task or timer refer to each other.
         del self._looking
         if self._why is not None and kind is asyncio.CancelledError:
             self._worker.uncancel()
@@ -98,7 +102,7 @@ class Watch:
             if message["type"] == "http.disconnect":
                 raise ClientLeft
             piece = message.get("body", b"")
-            # A body of declared size arrives as a whole and is not copied.
+            # The HTTP server passes a body of declared size in one piece, which needs no copy.
             if not body:
                 body = piece
             else:
@@ -127,7 +131,7 @@ class Watch:
                 if not self.is_whole:
                     self._whole = asyncio.Event()
                     await self._whole.wait()
-                # After the body, only a disconnect can be received.
+                # The body is complete, so the next message can only be a disconnect.
                 await self._receive()
             self._why = ClientLeft
         except TimeoutError:
@@ -137,19 +141,21 @@ class Watch:
 
 
 def timeout_error(timeout_s: float) -> DeadlineExceeded:
-    """Make the error for a request that exceeded its client's timeout."""
+    """Return the error for a request that exceeded its client's timeout."""
     return DeadlineExceeded(f"no answer within {timeout_s:g} s; allow more time or send less")
 
 
 def cancelled_error() -> ShuttingDown:
-    """Make the error for a request that uvicorn cancels because it exceeds the exit timeout."""
+    """Return the error for a request that uvicorn cancels because the exit timeout has expired."""
     return ShuttingDown("the server stopped before the answer was there; send again")
 
 
 async def unpack(
     body: bytes | bytearray, hold: Callable[[int], None], limit: int, too_large: TooLarge
 ) -> bytearray:
-    """Decompress a gzip or deflate body; `hold` counts the bytes and may raise.
+    """Decompress a gzip or deflate body.
+
+    `hold` counts the decompressed bytes, and may raise QueueFull.
 
     Raises:
         BodyTooLarge: the decompressed body exceeds `limit`; `too_large` makes the error.

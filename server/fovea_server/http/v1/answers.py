@@ -24,7 +24,7 @@ from fovea_server.tensors.messages import ImageResult, SentImage
 
 
 def error_answer(error: FoveaError) -> Response:
-    """Make the response for an error."""
+    """Return the response for an error."""
     headers = error_headers(error)
     return Response(http_status(error), [error_json(error)], headers=headers, error=error)
 
@@ -41,7 +41,8 @@ async def boxes_json(
     """Run a model on images, and return the results as JSON.
 
     Raises:
-        FoveaError: an error of `DataPlane.predict`, or the error of the only image.
+        FoveaError: an error of `DataPlane.predict`, or the image's error if there is only one
+            image.
     """
     request = PredictRequest(
         model, version, images, options, timeout_s=timeout_s, encode=image_json
@@ -54,7 +55,7 @@ async def boxes_json(
 def raise_if_alone(
     prediction: Prediction, sent: Sequence[SentImage | FoveaError], content_type: str
 ) -> None:
-    """Raise the error of a single image as the error of the whole request."""
+    """Raise the error of an image if it is the only image of the request."""
     if len(prediction.images) != 1 or not isinstance(prediction.images[0], FoveaError):
         return
     error, body = prediction.images[0], sent[0]
@@ -74,7 +75,10 @@ def _hint(body: bytes | bytearray, content_type: str) -> str:
 
 
 def prediction_json(prediction: Prediction) -> bytes:
-    """Return the JSON of a `PredictAnswer` from images that are already encoded."""
+    """Return the JSON of a `PredictAnswer`.
+
+    The images of the prediction are already encoded as JSON.
+    """
     images = [
         error_json(image) if isinstance(image, FoveaError) else image.encoded
         for image in prediction.images
@@ -92,13 +96,16 @@ def prediction_json(prediction: Prediction) -> bytes:
 
 def error_json(error: FoveaError) -> bytes:
     """Return the JSON of an `Error`."""
-    # The message may quote invalid UTF-8 from a client.
+    # The message may quote text of a client that is not valid UTF-8.
     message = str(error).encode(errors="backslashreplace").decode()
     return orjson.dumps({"error": {"code": error.code, "message": message}})
 
 
 def image_json(result: ImageResult, vocabulary: Vocabulary, options: PredictOptions) -> bytes:
-    """Return the JSON of an `ImageAnswer`; raw tensors and the reason if the head is unknown."""
+    """Return the JSON of an `ImageAnswer`.
+
+    If the head is unknown, it contains raw tensors and the reason.
+    """
     answer: dict[str, Any] = {
         "width": result.width,
         "height": result.height,
@@ -121,7 +128,10 @@ def image_json(result: ImageResult, vocabulary: Vocabulary, options: PredictOpti
 
 
 async def draw_image(service: Service, prediction: Prediction, kind: MediaType) -> bytes:
-    """Draw the results on the single image of a prediction that has kept its pixels."""
+    """Draw the results on the only image of a prediction, and return the encoded image.
+
+    The prediction must have kept its pixels.
+    """
     result = prediction.images[0]
     assert isinstance(result, ImageResult)
     assert result.pixels is not None, "asked for with keep_pixels"

@@ -33,16 +33,17 @@ _SHAPE = 'each of images is {"data": BASE64} or {"url": ADDRESS}'
 async def read_body(
     request: Request, watch: Watch, hold: Callable[[int], None], settings: Settings
 ) -> bytes:
-    """Receive and decompress a body. The size limit applies to both forms of the body.
+    """Receive and decompress a body. The size limit holds before and after decompression.
 
     Args:
-        request: the request.
-        watch: receives the body.
-        hold: counts the decompressed bytes, and may raise QueueFull.
-        settings: settings of the operator.
+        request: request with the body.
+        watch: object that receives the body.
+        hold: function that counts the decompressed bytes; it may raise QueueFull.
+        settings: settings of the server, which have the size limit.
 
     Raises:
-        InvalidRequest: the body is empty, or its encoding is unknown or not as declared.
+        InvalidRequest: the body is empty, or does not match its Content-Encoding, or the
+            Content-Encoding is unknown.
         BodyTooLarge, BodyTimeout, QueueFull, ClientLeft: see `Watch.body`.
     """
     max_bytes = settings.http_max_input_size
@@ -73,7 +74,7 @@ def check_encoding(encoding: str | None) -> None:
 
 
 def too_large(limit: int) -> BodyTooLarge:
-    """Make the error for a body over the limit."""
+    """Return the error for a body that exceeds the limit."""
     return BodyTooLarge(
         f"the body is over the limit of {size_text(limit)}: send less at once, or raise the limit "
         "with --http-max-input-size (bytes)"
@@ -81,13 +82,16 @@ def too_large(limit: int) -> BodyTooLarge:
 
 
 def empty() -> InvalidRequest:
-    """Make the error for an empty body."""
+    """Return the error for an empty body."""
     return InvalidRequest("the body is empty; send an image, a form with images, or JSON")
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An image that must be fetched first; `authorization` is a header for the URL's host."""
+    """URL of an image to fetch.
+
+    `authorization` is the Authorization header for the host of the URL.
+    """
 
     address: str
     authorization: str | None = None
@@ -104,7 +108,7 @@ def parse_body(
     Options in the body take precedence over options in the query of the URL.
 
     Raises:
-        InvalidRequest: the body is invalid, or has no images or too many.
+        InvalidRequest: the body is invalid, has no image, or has more than `max_images` images.
         InvalidOption: an option is unknown or out of range.
     """
     kind, _ = parse_options_header(content_type)
@@ -138,7 +142,7 @@ async def parsed_body(
 
 
 def parse_texts(body: bytes, most: int = MAX_WEIGHT) -> tuple[list[str], PredictOptions]:
-    """Parse the texts and options of a JSON body; raises the errors of `parse_body`."""
+    """Parse the texts and options of a JSON body. Raise the same errors as `parse_body`."""
     given = json_object(body, most)
     sent = given.pop("text", None)
     texts = [sent] if isinstance(sent, str) else sent
@@ -150,11 +154,11 @@ def parse_texts(body: bytes, most: int = MAX_WEIGHT) -> tuple[list[str], Predict
 
 
 def json_object(body: bytes, most: int = MAX_WEIGHT) -> dict[str, Any]:
-    """Parse a body that must be a JSON object and weighs at most `most`.
+    """Parse a body that must be a JSON object. `most` limits its weight, see `check_weight`.
 
     Raises:
         InvalidRequest: the body is not a JSON object.
-        BodyTooLarge: the body weighs more.
+        BodyTooLarge: the weight of the body exceeds `most`.
     """
     given = _json(body, most)
     if not isinstance(given, dict):
@@ -204,7 +208,7 @@ def _from_form(
 def read_form(
     body: bytes | bytearray, content_type: str, max_images: int
 ) -> tuple[list[bytes], dict[str, list[str]]]:
-    """Read a form like `read_parts`; raise InvalidRequest also if it has no file."""
+    """Read a form like `read_parts`, and also raise InvalidRequest if the form has no file."""
     images, values = read_parts(body, content_type, max_images)
     if not images:
         raise InvalidRequest("the form has no file; send each image as a file part")
@@ -250,12 +254,12 @@ def read_parts(
             on_file,
             on_end=lambda: ended.append(True),
             boundary=boundary,
-            # The body is in memory already and within its limit, so nothing must
-            # be written to disk.
+            # The body is in memory already and within its size limit, so the parser need not write
+            # a file.
             config={"MAX_MEMORY_FILE_SIZE": len(body) + 1},
         )
-        # The parser accepts every object with the methods of bytes. A copy would
-        # double a large form.
+        # The parser accepts every object with the methods of bytes. A conversion to bytes would
+        # copy the body, and a large form would take twice the memory.
         parser.write(cast("bytes", body))
         parser.finalize()
     except FormParserError as error:

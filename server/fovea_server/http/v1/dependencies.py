@@ -24,11 +24,11 @@ T = TypeVar("T")
 ModelName = Annotated[str, Path(description="name of the model", examples=[MODEL_EXAMPLE])]
 Version = Annotated[int, Path(ge=1, description="version of the model", examples=[1])]
 VERSION_PATTERN = "0*[1-9][0-9]{0,99}"
-"""Pattern of a version in a path; FastAPI rejects other texts for `Version`."""
+"""Pattern of a version in a path: a positive integer. FastAPI rejects other texts."""
 
 
 def admit(request: Request) -> None:
-    """Raise an error if a client may not load models, and log the change."""
+    """Raise an error if the client may not load models; otherwise log the change."""
     call_of(request).model = request.path_params["name"]
     check_control(request, "model-repository")
 
@@ -36,7 +36,7 @@ def admit(request: Request) -> None:
 async def answer_change(
     request: Request, kind: type[Document], work: Callable[[Document], Awaitable[str]]
 ) -> Response:
-    """Answer with the JSON that `work` makes of the JSON document in the body.
+    """Parse the body as a JSON document, and return the JSON text from `work(document)`.
 
     Raises:
         Restricted, Unauthenticated, Forbidden: the client may not change the server.
@@ -60,13 +60,13 @@ def service_of(request: Request) -> Service:
 
 
 def call_of(request: Request) -> Call:
-    """Return the call of a request, which the log and the metrics use."""
+    """Return the `Call` of a request, which the log and the metrics use."""
     call: Call = request.state.call
     return call
 
 
 def require_access(api: str) -> Any:
-    """Make a dependency that checks access to an API; see `Authenticator.admit`."""
+    """Return a dependency that checks the client's access to an API; see `Authenticator.admit`."""
 
     async def check(request: Request) -> None:
         call = call_of(request)
@@ -85,14 +85,17 @@ async def _admit_inference(request: Request) -> None:
 
 
 INDEX = [require_access("metadata"), require_access("model-repository")]
-"""Dependencies of routes that show the state of every model, and why a model is not ready."""
+"""Dependencies of routes that show the state of every model and the reason if a model is not ready.
+"""
 
 inferring = Depends(_admit_inference)
-"""Dependency of routes that run a model. Their requests are measured, even if they are rejected."""
+"""Dependency of routes that run a model. The metrics count all requests to these routes, including
+rejected ones.
+"""
 
 
 def check_control(request: Request, api: str) -> None:
-    """Check that a client may change the server through an API, and log the change.
+    """Check that a client may change the server with an API, and log the change.
 
     Raises:
         Restricted, Unauthenticated, Forbidden: the client may not change the server.
@@ -105,11 +108,11 @@ Work = Callable[[bytes], Coroutine[Any, Any, Response]]
 
 
 async def answer_body(request: Request, work: Work, timeout_s: float | None) -> Response:
-    """Receive the body of a request, and return the response that `work` makes of it.
+    """Receive the body of a request, and return the response from `work`.
 
-    Bytes passed to `request.state.hold` are released when the response is made. The
-    work is cancelled if the client disconnects, or `timeout_s` seconds after the head
-    of the request arrived.
+    The bytes that were counted with `request.state.hold` are released after `work` returns. If the
+    client disconnects, or `timeout_s` seconds after the head of the request arrived, `work` is
+    cancelled.
 
     Raises:
         FoveaError: an error of `read_body`, of `Watch` or of `work`.
@@ -127,13 +130,16 @@ async def answer_body(request: Request, work: Work, timeout_s: float | None) -> 
 async def parse_json_body(
     request: Request, body: bytes, work: Callable[[bytes, int], T], most: int = MAX_WEIGHT
 ) -> T:
-    """Run `work`, which parses the JSON in a body, without blocking other requests."""
+    """Run `work`, which parses the JSON in a body, and return its result.
+
+    A large body is parsed in a thread, so that it does not block other requests.
+    """
     return await service_of(request).json.run(body, partial(work, body, most), most)
 
 
 async def fetch_images(
     request: Request, sources: Sequence[Source]
 ) -> list[bytes | bytearray | FoveaError]:
-    """Replace URLs among the sources of a request by the images there."""
+    """Replace each URL among the sources of a request by its image or an error."""
     fetching: ImageSources = request.app.state.sources
     return await fetching.fetch_all(sources, request.state.hold)

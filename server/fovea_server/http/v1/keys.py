@@ -1,4 +1,4 @@
-"""The route that shows the key of a request and its rights."""
+"""The route that returns the rights and limits of the request's API key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fovea_server.http.v1.openapi import describe_route
 
 
 class OwnKey(BaseModel):
-    """The key that the request was sent with."""
+    """The API key that the request was sent with."""
 
     name: str
     scopes: list[str]
@@ -33,7 +33,7 @@ router = APIRouter(tags=["keys"], prefix="/v1/keys", dependencies=[require_acces
 
 @router.get("/self", **describe_route("own_key", OwnKey, 403, 404))
 async def own_key(request: Request) -> OwnKey:
-    """Return what the key of this request allows, and what is left of its limits."""
+    """Return the rights and the remaining limits of this request's API key."""
     principal = call_of(request).principal
     if principal is None:
         raise NotFound("this server requires no keys: it was started without --keys")
@@ -54,8 +54,8 @@ async def own_key(request: Request) -> OwnKey:
 
 
 class KeyRoute(Feature):
-    """The route for keys."""
+    """Server feature that adds the route for the request's API key."""
 
     def router(self) -> APIRouter:
-        """Return the route."""
+        """Return the router with the route."""
         return router

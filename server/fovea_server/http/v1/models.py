@@ -25,7 +25,7 @@ _METADATA = [require_access("metadata")]
 
 
 async def identity(_: Request) -> Response:
-    """Return the server's name and version to programs such as load balancers that expect a 200."""
+    """Return the server's name and version. Load balancers expect status 200 from this path."""
     content = {"name": "fovea", "version": version("fovea-serve"), "docs": "/docs"}
     return JSONResponse(content, headers={"Cache-Control": "no-cache", "Vary": "Accept"})
 
@@ -38,14 +38,17 @@ async def live() -> Live:
 
 @health.get("/ready", **describe_route("server_ready", Ready, 403, 503))
 async def ready(request: Request) -> Ready:
-    """Report whether all models of the start are ready; a 503 has the reason if not."""
+    """Report whether all models of the start are ready.
+
+    If not, the status is 503 and the body has the reason.
+    """
     service_of(request).models.check_ready()
     return Ready(ready=True)
 
 
 @router.get("", dependencies=INDEX, **describe_route("list_models", ModelList, 403))
 async def list_models(request: Request) -> ModelList:
-    """List the models that are served, and the models that failed to load with the reason."""
+    """List the models that are served and the models that failed to load, with the reason."""
     return service_of(request).models.documents()
 
 
@@ -71,7 +74,7 @@ async def get_model_version(request: Request, name: ModelName, version: Version)
     **describe_route("load_model_version", Model, 400, 403, 404, 503),
 )
 async def load_model_version(request: Request, name: ModelName, version: Version) -> Model:
-    """Load a version in addition to the served ones; the current version stays the same."""
+    """Load a version in addition to the loaded versions. The current version stays the same."""
     check_control(request, "model-repository")
     models = service_of(request).models
     # The load continues even if the client disconnects.
@@ -85,7 +88,10 @@ async def load_model_version(request: Request, name: ModelName, version: Version
     **describe_route("unload_model_version", Model, 400, 403, 404, 503),
 )
 async def unload_model_version(request: Request, name: ModelName, version: Version) -> Model:
-    """Unload a version that was loaded by number; returns the document of the current version."""
+    """Unload a version that was loaded by its number.
+
+    The response describes the current version.
+    """
     check_control(request, "model-repository")
     models = service_of(request).models
     await asyncio.shield(models.unload_version(name, version))
@@ -98,7 +104,10 @@ async def unload_model_version(request: Request, name: ModelName, version: Versi
     **describe_route("model_ready", Ready, 403, 404, 503),
 )
 async def model_ready(request: Request, name: ModelName) -> Ready:
-    """Report whether a model accepts requests; a 503 has the reason if not."""
+    """Report whether a model accepts requests.
+
+    If not, the status is 503 and the body has the reason.
+    """
     service_of(request).models.check_ready(name)
     return Ready(ready=True)
 

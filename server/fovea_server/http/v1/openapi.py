@@ -1,6 +1,7 @@
-"""Completes the OpenAPI document that FastAPI derives from the routes, and serves its page.
+"""Completes the OpenAPI document that FastAPI creates from the routes, and serves Swagger UI.
 
-The buttons of the page send requests, so pages of other sites may not embed it in a frame.
+The buttons of the page send requests. Other sites may not embed the page in a frame, so that they
+cannot lure a user into a click.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ _DEADLINE = {
     "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600_000},
     "description": "after this time the answer is 504 and the work stops",
 }
-# Content Security Policy of the page. Swagger UI sets inline styles, and shows images of responses.
+# Content Security Policy of the page. It allows inline styles, which Swagger UI sets, and images in
+# responses.
 _POLICY = (
     "default-src 'none'; style-src 'self' 'unsafe-inline'; img-src 'self' blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -71,7 +73,7 @@ _PAGE = """<!DOCTYPE html>
 </body>
 </html>
 """
-# The list of schemas below the routes is closed until the user clicks it.
+# Script that starts Swagger UI. The list of schemas below the routes is collapsed at first.
 _START = """
 const address = new URL("openapi.json", location.href);
 fetch(address).then((answer) => answer.json()).then((spec) => SwaggerUIBundle({
@@ -83,7 +85,7 @@ fetch(address).then((answer) => answer.json()).then((spec) => SwaggerUIBundle({
 """
 _PREFIX = "X-Forwarded-Prefix"
 MODEL_EXAMPLE = "yolov8n"
-"""Placeholder that is replaced by a model that the client may see."""
+"""Placeholder for a model name. The server replaces it by a model that the client may see."""
 _ERRORS = {
     400: "the request, or its only image, cannot be understood, or the body arrives too slowly",
     401: "the API key is missing or invalid",
@@ -104,15 +106,16 @@ def describe_route(
     *errors: int,
     body: type[BaseModel] | None = None,
 ) -> dict[str, Any]:
-    """Return FastAPI arguments of a route: name, response and errors by status.
+    """Return arguments for FastAPI's route decorator: operation ID, response and errors.
 
     Args:
         operation_id: name of the operation in generated clients.
-        answer: model of the JSON response; None for other content.
+        answer: schema of the JSON response; None if the response is not JSON.
         errors: HTTP statuses of possible errors.
-        body: model of a JSON body that the route parses itself.
+        body: schema of a JSON body that the route parses itself.
     """
-    # A server with secrets for restricted APIs may require keys instead.
+    # A server with secrets for restricted APIs (403) may require API keys instead, so 401 is
+    # documented with 403.
     stated = sorted({*errors, *({401} if 403 in errors else ())})
     responses: dict[int | str, Any] = {
         status: {"model": ErrorAnswer, "description": _ERRORS[status]} for status in stated
@@ -128,7 +131,10 @@ def describe_route(
 def describe_file(
     operation_id: str, text: str, media: Sequence[str], *errors: int
 ) -> dict[str, Any]:
-    """Return FastAPI arguments of a route that answers with a file of one of several types."""
+    """Return arguments for FastAPI's route decorator, for a route that returns a file.
+
+    The file has one of the content types in `media`.
+    """
     route = describe_route(operation_id, None, *errors)
     content = {each: {"schema": _BINARY} for each in media}
     route["responses"][200] = {"description": text, "content": content}
@@ -136,8 +142,8 @@ def describe_file(
 
 
 def describe_prediction(operation_id: str, kind: BodyKind) -> dict[str, Any]:
-    """Return FastAPI arguments of a route that runs a model on images."""
-    # Options are query parameters if the body has no place for them.
+    """Return arguments for FastAPI's route decorator, for a route that runs a model on images."""
+    # If the body is a single image, it has no place for options, so they are query parameters.
     options = _parameters() if kind == "application/octet-stream" else []
     return describe_images(operation_id, PredictAnswer, kind, options, *_ERRORS)
 
@@ -149,10 +155,10 @@ def describe_images(
     parameters: Sequence[dict[str, Any]],
     *errors: int,
 ) -> dict[str, Any]:
-    """Return FastAPI arguments of a route that parses images and query `parameters` itself.
+    """Return arguments for FastAPI's route decorator, for a route that parses images itself.
 
-    An operation has one type of body and one type of response, because generated
-    clients cannot choose.
+    The route also parses the query `parameters` itself. An operation has one type of body and one
+    type of response, because generated clients cannot choose between types.
     """
     text, schema = _BODIES[kind]
     body = {"required": True, "description": text, "content": {kind: {"schema": schema}}}
@@ -161,7 +167,7 @@ def describe_images(
 
 
 def describe_drawing(operation_id: str) -> dict[str, Any]:
-    """Return FastAPI arguments of a route that draws on an image."""
+    """Return arguments for FastAPI's route decorator, for a route that draws on an image."""
     route = describe_prediction(operation_id, "application/octet-stream")
     images = {kind: {"schema": _BINARY} for kind in get_args(MediaType)}
     route["responses"][200] = {
@@ -184,18 +190,19 @@ def document(app: FastAPI) -> dict[str, Any]:
         # Replace FastAPI's summary, which is the name of the function.
         operation["summary"] = operation["description"].partition("\n\n")[0]
     made["components"]["securitySchemes"] = _SCHEMES
-    # Most servers require no key, so the empty entry allows requests without one.
+    # Most servers require no key. The empty entry allows requests without a key.
     made["security"] = [{}, *({name: []} for name in _SCHEMES)]
     for schema in schemas.values():
-        # The other paragraphs of a docstring are for readers of the code.
+        # Keep the first paragraph of a docstring, because the other paragraphs are for readers of
+        # the code.
         schema["description"] = schema.get("description", "").partition("\n\n")[0]
         for field in schema.get("properties", {}).values():
-            # A field that may be absent is never null, so it must have no default null.
+            # A field that may be absent is never null, so null must not be its default.
             if field.get("default", False) is None:
                 del field["default"]
     examples = json.loads(Path(__file__).with_name("examples.json").read_text("utf-8"))
     for name, schema in schemas.items():
-        # Some schemas contain their own examples.
+        # Some schemas contain their own examples. Move them to the examples of the document.
         if own := schema.pop("examples", None):
             examples[name] = {"one": own[0]}
     for operation in operations:
@@ -204,7 +211,7 @@ def document(app: FastAPI) -> dict[str, Any]:
 
 
 def document_route(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
-    """Make the endpoint of the document, adapted to the URL that the client uses."""
+    """Make the endpoint of the document. Paths in the document fit the URL that the client uses."""
 
     @lru_cache(16)
     def written(root: str, model: str) -> bytes:
@@ -227,16 +234,16 @@ def document_route(app: FastAPI) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _root(request: Request, root: str) -> str:
-    """Return the path prefix under which a proxy serves this server; "" for none."""
+    """Return the path prefix under which a proxy serves this server, or "" if there is none."""
     given = root or request.scope.get("root_path", "") or request.headers.get(_PREFIX, "")
     return given.rstrip("/") if ROOT_PATH.fullmatch(given) else ""
 
 
 def docs_page(scripts: str) -> Callable[[Request], Awaitable[Response]]:
-    """Make the endpoint of the page, whose scripts are mounted at `scripts`.
+    """Make the endpoint of the page. The page loads its scripts from the path `scripts`.
 
-    All links are relative, because a proxy may serve the page under a path that this
-    server does not know.
+    All links in the page are relative, because a proxy may serve the page under a path prefix that
+    is unknown to this server.
     """
     digest = b64encode(hashlib.sha256(_START.encode()).digest()).decode()
     content = _PAGE.format(scripts=scripts.strip("/"), start=_START)
@@ -254,9 +261,9 @@ def docs_page(scripts: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _named_bodies(operation: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Move schemas with a title out of the operation, leave references, and yield (name, schema).
+    """Replace schemas with a title by references, and yield the schemas as (name, schema).
 
-    FastAPI does not collect the schemas of bodies that a route reads itself.
+    FastAPI does not collect the schemas of bodies that a route parses itself.
     """
     for body in operation.get("requestBody", {}).get("content", {}).values():
         if name := body["schema"].get("title"):
@@ -269,7 +276,8 @@ def _add_examples(operation: dict[str, Any], examples: dict[str, Any]) -> None:
     for status, body in bodies:
         content = body.get("content", {}).get("application/json", {})
         name = content.get("schema", {}).get("$ref", "").rpartition("/")[2]
-        # APIs of other software have their own documentation.
+        # Only schemas of this API get examples. Compatible APIs of other software have their own
+        # documentation.
         given = examples["errors"][status] if name == "ErrorAnswer" else examples.get(name, {})
         if given:
             content["examples"] = {key: {"value": value} for key, value in given.items()}
@@ -277,12 +285,15 @@ def _add_examples(operation: dict[str, Any], examples: dict[str, Any]) -> None:
 
 @cache
 def _request_schemas() -> dict[str, Any]:
-    """Return the schemas of bodies that routes parse themselves. FastAPI does not collect them."""
+    """Return the schemas of bodies that routes parse themselves.
+
+    FastAPI does not find these schemas.
+    """
     request = PredictJson.model_json_schema(ref_template="#/components/schemas/{model}")
     schemas = request.pop("$defs")
     for option in request["properties"].values():
-        # Generated clients send every default that they find here. In a form, such a default would
-        # take precedence over an option in the URL.
+        # Remove the default, because generated clients send every default in the document. In a
+        # form, such a default would take precedence over an option in the URL.
         if (default := option.pop("default", None)) is not None:
             option["description"] += f"; default {json.dumps(default)}"
     options = {name: _in_text(request["properties"][name]) for name in _OPTIONS}
@@ -306,7 +317,7 @@ def _request_schemas() -> dict[str, Any]:
 
 
 def _in_text(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an option as text, in a query or a form, where null does not exist."""
+    """Return the schema of an option as text in a query or a form. Text has no null."""
     kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
     if len(kinds) != 1:
         return schema
@@ -314,9 +325,9 @@ def _in_text(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameters() -> list[dict[str, Any]]:
-    """Return the options as query parameters.
+    """Return the OpenAPI query parameters for the options.
 
-    They have no examples, because Swagger UI would send all of them.
+    The parameters have no examples, because Swagger UI would send all examples as values.
     """
     properties = _request_schemas()["PredictForm"]["properties"]
     return [

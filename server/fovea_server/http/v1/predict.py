@@ -34,9 +34,12 @@ from fovea_server.http.v1.sources import ImageSources
 from fovea_server.models.model import ServedModel
 
 router = APIRouter(tags=["predict"], dependencies=[inferring])
-"""Documents the requests in OpenAPI, and rejects requests with an invalid version."""
+"""Router that documents the requests in OpenAPI and rejects invalid versions. `PredictRoute`
+answers the requests.
+"""
 
-# FastAPI rejects requests that do not match, for example with a version that is not a number.
+# FastAPI rejects requests that do not match this pattern, for example if the version is not a
+# number.
 _PATH = re.compile(
     rf"/v1/models/(?P<model>[^/]+)(?:/versions/(?P<version>{VERSION_PATTERN}))?"
     r"/(?P<operation>predict(?:/form|/json)?|annotate)",
@@ -45,7 +48,7 @@ _PATH = re.compile(
 
 
 def _add(path: str, operation: str, describe: Callable[[str], dict[str, Any]], does: str) -> None:
-    """Add the two routes of an operation: for the current version and for a given version."""
+    """Add two routes for an operation: one for the current version and one for a given version."""
 
     @router.post(
         f"/v1/models/{{name}}/{path}", **describe(operation), summary=does, description=does
@@ -74,13 +77,16 @@ _add("annotate", "annotate", describe_drawing, "Draw a model's results on an ima
 
 @lru_cache(maxsize=256)
 def _resolve(path: str) -> dict[str, str | None] | None:
-    """Return the names in a quoted path; None if it is not the path of a predict request."""
+    """Return the names in a quoted path, or None if it is not the path of a predict request."""
     found = _PATH.fullmatch(unquote(path)) if path.isascii() else None
     return None if found is None else found.groupdict()
 
 
 def _split(target: str) -> tuple[str, str]:
-    """Return the quoted path and the query of a target. Fragments are only for the client."""
+    """Return the path (quoted) and the query of a target.
+
+    A fragment belongs to the client and is dropped.
+    """
     path, _, query = target.partition("#")[0].partition("?")
     return path, query
 
@@ -99,18 +105,19 @@ class PredictRoute(FastRoute):
         self._sources = sources
 
     def takes(self, method: str, target: str) -> bool:
-        """Return True for a predict or annotate request."""
+        """Return whether a request is a predict or annotate request."""
         return method == "POST" and _resolve(_split(target)[0]) is not None
 
     def route(self, request: Request) -> None:
-        """Set the endpoint of a request, after checks of access, model and headers."""
+        """Check access, model and headers of a request, and set the request's endpoint."""
         call = request.call
         names = _resolve(_split(call.path)[0])
         assert names is not None, "it was taken"
         request.names, call.model = names, names["model"] or ""
         operation = f"POST /v1/models/{{model}}/{names['operation']}"
         self.service.authenticator.admit(call, "inference", operation=operation)
-        # Look up the model first, so that an unknown model is reported before a large body arrives.
+        # Look up the model first, so that a request for an unknown model is rejected before its
+        # body arrives.
         version = None if names["version"] is None else int(names["version"])
         model = self.service.models.get(call.model, version)
         request.timeout_s = timeout_of(call.header("x-request-timeout-ms"))
@@ -118,11 +125,11 @@ class PredictRoute(FastRoute):
         request.endpoint = partial(self._predict, model, version, names["operation"] or "")
 
     def error_answer(self, error: FoveaError) -> Response:
-        """Make the response for an error in the form of /v1."""
+        """Return the response for an error, in the form of /v1."""
         return error_answer(error)
 
     def too_large(self, size: int | None) -> BodyTooLarge:
-        """Make the error for a body over the limit."""
+        """Return the error for a body that exceeds the limit."""
         return too_large(self.service.settings.http_max_input_size)
 
     async def _predict(
@@ -148,7 +155,8 @@ class PredictRoute(FastRoute):
             )
         if len(images) != 1:
             raise InvalidRequest(f"Accept: {image} answers one image; send one, or accept JSON")
-        # Limit how many images wait to be drawn on, because their pixels are large.
+        # Limit the number of images that wait to be drawn, because each holds its decoded pixels in
+        # memory.
         async with service.drawing:
             prediction = await service.plane.predict(
                 PredictRequest(*arguments, timeout_s=request.timeout_s, keep_pixels=True)
@@ -159,7 +167,8 @@ class PredictRoute(FastRoute):
 
     async def _parse(self, request: Request, kind: str) -> tuple[list[Source], PredictOptions]:
         settings = self.service.settings
-        # Release the body: a form or JSON is not needed in addition to its images.
+        # Release the body early. Otherwise the memory would hold a form or JSON text in addition to
+        # its images.
         body, request.body = request.body, b""
         encoding = request.header("content-encoding")
         if encoding not in (None, "identity"):

@@ -1,4 +1,4 @@
-"""Parses the head of a predict request: options in the query, timeout, formats."""
+"""Parses the head of a predict request: options in the query, timeout and content types."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _ANSWERS: dict[str, MediaType | None] = {
     "image/*": "image/jpeg",
 }
 
-# Clients send the same few heads repeatedly.
+# Most clients send the same few query strings and headers in every request.
 _cached = lru_cache(maxsize=64)
 
 
 @_cached
 def query_values(query: str) -> Mapping[str, str]:
-    """Parse a query; a repeated name becomes a list: `classes=0&classes=5`."""
+    """Parse a query. The value of a repeated name, such as `classes=0&classes=5`, is a list."""
     values: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         values[name] = f"{values[name]},{value}" if name in values else value
@@ -48,7 +48,10 @@ def query_options(query: str) -> PredictOptions:
 
 @_cached
 def wraps_images(content_type: str) -> bool:
-    """Return True if a body contains images in a form or JSON; other bodies are a single image."""
+    """Return whether a Content-Type is a form or JSON, which contain images.
+
+    Other bodies are a single image.
+    """
     kind = parse_options_header(content_type)[0]
     return kind == b"application/json" or kind.startswith(b"multipart/")
 
@@ -77,7 +80,7 @@ def accepted_image(accept: str) -> MediaType | None:
     most = 0.0
     for kind, weight in weights(accept):
         if kind == "image/webp" and "text/html" in accept:
-            continue  # a browser that opens a URL accepts WebP without preferring it
+            continue  # a browser accepts WebP for any URL, but does not prefer it to JSON
         if kind in _ANSWERS and weight > most:
             most, best = weight, _ANSWERS[kind]
     return best

@@ -1,7 +1,7 @@
 """The schemas of /v1 for the OpenAPI document: requests with options, and responses.
 
-For speed, `body.py` parses requests and `to_json` of the engine's results writes results without
-these schemas. A test checks real responses of every task against them.
+`body.py` parses requests and `to_json` writes results without these schemas, because that is
+faster. A test compares real responses of every task with the schemas.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class ImageSource(BaseModel):
     url: str | Absent = Field(None, description="http(s) address (needs `--allow-url`)")
 
 
-# The dataclass `PredictOptions` defines the options, and requests are parsed by
-# the same definition.
+# The dataclass `PredictOptions` defines the options of this schema, because requests are parsed
+# with the same dataclass.
 _TYPES = get_type_hints(PredictOptions)
 _FIELDS: dict[str, Any] = {
     "images": Annotated[list[ImageSource], Field(min_length=1)],
@@ -52,7 +52,10 @@ PredictJson = create_model(
 
 
 class Part(BaseModel):
-    """A part of a response. It has only the listed fields; later servers may add fields."""
+    """A part of a response.
+
+    This server sends only the listed fields; later servers may add fields.
+    """
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra=lambda schema: schema.pop("additionalProperties", None)
@@ -60,7 +63,7 @@ class Part(BaseModel):
 
 
 class Box(Part):
-    """Corners in pixels of the upright original image."""
+    """Corners of a box, in pixels of the upright original image."""
 
     x1: float
     y1: float
@@ -160,7 +163,7 @@ class Embedding(Part):
 
 
 class ErrorDetail(Part):
-    """A stable code for programs, and a message for people."""
+    """An error: a stable code for programs, and a message for people."""
 
     code: str
     message: str
@@ -179,7 +182,7 @@ class Detection(Part):
     score: float
     class_id: int
     class_name: str
-    # The field is null if mask=none. Generated clients treat null as absent.
+    # The field is null if the option `mask` is `none`. Generated clients treat null as absent.
     mask: Mask | SkipJsonSchema[None] = Field(None, description="of a segmenter")
     keypoints: list[Keypoint] | Absent = Field(None, description="of a pose model")
     rotated: Rotated | Absent = Field(None, description="of a model of rotated boxes or of text")
@@ -244,7 +247,7 @@ class Depth(Part):
 
 
 class NewPicture(Part):
-    """The output image of an image-to-image model: larger, sharper, without noise or in colour."""
+    """The output image of an image-to-image model, for example an upscaled or denoised image."""
 
     width: int = Field(description="of the picture, pixels")
     height: int = Field(description="of the picture, pixels")
@@ -252,7 +255,7 @@ class NewPicture(Part):
 
 
 class Tensor(Part):
-    """A raw output row of a model whose head is unknown."""
+    """The raw output values of a model for one image, if the model's head is unknown."""
 
     name: str
     datatype: str
@@ -261,7 +264,7 @@ class Tensor(Part):
 
 
 class ImageAnswer(Part):
-    """The result for one image: the field that belongs to the `task`, or `error`."""
+    """The result for one image: `error`, or the field that belongs to the `task`."""
 
     # One schema for all tasks, because many client generators cannot read a choice of schemas.
     width: int | Absent = Field(None, description="pixels of the upright image")
@@ -282,7 +285,7 @@ class ImageAnswer(Part):
 
 
 class TimingMs(Part):
-    """Milliseconds of each stage (for the slowest image in each stage) and in total."""
+    """Time of each stage (of the slowest image) and total time, in milliseconds."""
 
     decode: float
     letterbox: float
@@ -294,7 +297,7 @@ class TimingMs(Part):
 
 
 class PredictAnswer(Part):
-    """Results in the order of the images. A bad image among good ones fails alone."""
+    """Results in the order of the images. The result of an invalid image is an `error`."""
 
     model: str
     version: str

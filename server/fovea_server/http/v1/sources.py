@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 class ImageSources:
-    """Replaces URLs by the images there.
+    """Replaces the URLs in a request by the images at these URLs.
 
     Args:
-        most_bytes: largest total number of bytes of the images of one request.
-        fetcher: fetches images; None if the operator does not allow it.
+        most_bytes: largest total size in bytes of the fetched images of one request.
+        fetcher: HTTP client for images; None if the operator does not allow the server to fetch
+            images.
     """
 
     def __init__(self, most_bytes: int, fetcher: Fetcher | None) -> None:
@@ -30,7 +31,8 @@ class ImageSources:
     ) -> list[bytes | bytearray | FoveaError]:
         """Replace each URL among the sources by its image, or by an error.
 
-        `hold` counts the bytes of the images, and may raise QueueFull.
+        `hold` counts the bytes of the images. If it raises QueueFull, this error replaces the
+        image.
         """
         most = left = self._most
         few = asyncio.Semaphore(4)

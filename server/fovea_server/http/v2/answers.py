@@ -20,18 +20,19 @@ from fovea_server.error_status import v2_http_status
 from fovea_server.http.messages import JSON, TEXT, Request, Response, error_headers
 from fovea_server.http.receive import unpack
 
-# Number of bytes from which compression runs in a thread, because it would block the event loop.
+# Size in bytes from which a body is compressed in a thread, because the compression would block the
+# event loop.
 _IN_THREAD = 65_536
 _WRITTEN = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 async def decompress(request: Request, limit: int) -> bytes | bytearray:
-    """Decompress the body; treat a damaged body as empty, as Triton does.
+    """Decompress the body of a request. Treat a damaged body as empty, as Triton does.
 
     Raises:
         Unsupported: the Content-Encoding is unknown.
         BodyTooLarge: the decompressed body exceeds `limit`.
-        QueueFull: the budget has no room for it.
+        QueueFull: the memory budget has no room for the decompressed body.
     """
     encoding = request.headers.get(b"content-encoding", b"identity")
     if encoding in (b"identity", b""):
@@ -45,13 +46,16 @@ async def decompress(request: Request, limit: int) -> bytes | bytearray:
 
 
 def refuse_encoding(request: Request) -> None:
-    """Raise InvalidRequest for a compressed body, which only infer accepts."""
+    """Raise InvalidRequest if the body is compressed.
+
+    Only the infer endpoint accepts compressed bodies.
+    """
     if request.headers.get(b"content-encoding", b"identity") not in (b"identity", b""):
         raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
 
 
 async def compress(answer: Response, accepted: bytes) -> None:
-    """Compress a response in place if the client prefers it."""
+    """Compress a response in place if the client's Accept-Encoding header prefers compression."""
     encoding = _choose_encoding(accepted.decode("latin-1"))
     if encoding is None:
         return
@@ -69,9 +73,9 @@ def _compress_pieces(pieces: list[bytes | memoryview], wbits: int) -> list[bytes
 
 
 def _choose_encoding(accepted: str) -> str | None:
-    """Return the preferred encoding of an Accept-Encoding header: gzip, deflate, or None.
+    """Return "gzip", "deflate" or None: the encoding that an Accept-Encoding header prefers.
 
-    If weights are equal, the first encoding is returned.
+    If several encodings have the largest weight, return the first of them.
     """
     best, best_weight = "identity", 0.0
     for entry in accepted.split(","):
@@ -86,29 +90,29 @@ def _choose_encoding(accepted: str) -> str | None:
 
 
 def json_answer(value: object) -> Response:
-    """Make a response with a value as JSON."""
+    """Return a response with a value as JSON."""
     return Response(body=[orjson.dumps(value)])
 
 
 def error_answer(error: FoveaError, media_type: bytes = JSON) -> Response:
-    """Make the response for an error in Triton's form."""
+    """Return the response for an error, in Triton's form."""
     answer = refusal(v2_http_status(error), str(error), media_type)
     answer.error = error
-    # Triton's clients do not expect Retry-After with a 503.
+    # For status 503, leave out Retry-After, because Triton's clients do not expect it.
     if isinstance(error, RateLimited | Unauthenticated):
         answer.headers += error_headers(error)
     return answer
 
 
 def refusal(status: int, message: str, media_type: bytes = TEXT) -> Response:
-    """Make a response with an error message and a status."""
-    # The message may quote invalid UTF-8 from a client.
+    """Return a response with an error message and a status."""
+    # The message may quote text of a client that is not valid UTF-8.
     message = message.encode(errors="backslashreplace").decode()
     return Response(status, [orjson.dumps({"error": message})], media_type)
 
 
 def too_large(size: int | None, limit: int) -> BodyTooLarge:
-    """Make the error for a body over the limit, with the text of Triton 2.73."""
+    """Return the error for a body that exceeds the limit, with the text of Triton 2.73."""
     received = f"over {limit}" if size is None else size
     return BodyTooLarge(
         f"Request JSON size of {received} bytes exceeds the maximum allowed value of {limit} "

@@ -1,4 +1,4 @@
-"""The endpoints for shared memory, trace settings and log settings."""
+"""The endpoints for shared memory, trace settings and log settings of the v2 protocol."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fovea_server.tensors.triton_json import as_string, as_unsigned, find, membe
 
 
 async def status(service: Service, request: Request) -> Response:
-    """Return one region of system or GPU memory, or all regions."""
+    """Return one region or all regions of system or GPU memory."""
     regions = _memory(service, request).status(request.names["region"])
     return json_answer([asdict(region) for region in regions])
 
 
 async def unregister(service: Service, request: Request) -> Response:
-    """Unregister one region of system or GPU memory, or all regions."""
+    """Unregister one region or all regions of system or GPU memory."""
     _memory(service, request).unregister(request.names["region"])
     return Response()
 
@@ -57,11 +57,12 @@ async def _register_cuda(service: Service, name: str, given: object) -> None:
     try:
         handle = base64_bytes(as_string(member(_read_required(given, "raw_handle"), "b64")))
     except ValueError:
-        # An invalid handle is rejected like a handle of the wrong length.
+        # Invalid base64 becomes an empty handle, so it gets the same error as a handle of the wrong
+        # length.
         handle = b""
     byte_size = as_unsigned(member(given, "byte_size"))
     device_id = as_unsigned(member(given, "device_id"))
-    # Use a thread, because the first registration opens the GPU, which takes long.
+    # Register in a thread, because the first registration initializes the GPU, which takes long.
     register = service.extensions.cuda_shared_memory.register
     await asyncio.to_thread(register, name, handle, device_id, byte_size)
 
@@ -74,7 +75,7 @@ def _read_required(given: object, name: str) -> object:
 
 
 async def trace(service: Service, request: Request) -> Response:
-    """Return or change the trace settings of a model or of all models."""
+    """Return or change the trace settings of one model or of all models."""
     model = request.names["model"]
     if request.call.method == "POST":
         given = await _read_object(service, request)
@@ -96,5 +97,5 @@ async def _parse(service: Service, request: Request) -> Any:
 
 async def _read_object(service: Service, request: Request) -> Mapping[str, Any]:
     given = await _parse(service, request)
-    # Triton changes no setting if the body is not an object.
+    # Treat a body that is not an object as an object without settings, as Triton does.
     return given if type(given) is dict else {}

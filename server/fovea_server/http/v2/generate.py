@@ -30,7 +30,7 @@ async def generate(service: Service, request: Request) -> Response:
 
 
 async def generate_stream(service: Service, request: Request) -> Response:
-    """Run a model like `generate`, and answer with a stream of one event."""
+    """Run a model like `generate`, and send the outputs as a stream with one event."""
     try:
         event = await _generate(service, request)
     except FoveaError as error:
@@ -60,7 +60,7 @@ async def _generate(service: Service, request: Request) -> bytes:
 def _read(
     body: bytes | bytearray, infer_request: InferRequest, signature: Sequence[ModelTensor]
 ) -> None:
-    """Fill in `infer_request` from a body; errors have Triton's texts."""
+    """Fill in `infer_request` from the JSON body of a request. Errors have Triton's texts."""
     inputs = {tensor.name: tensor for tensor in signature}
     given = parse_json(body, MAX_OF_TENSORS)
     if type(given) is not dict:
@@ -94,9 +94,10 @@ def _input(tensor: ModelTensor, value: object) -> InputTensor:
 
 
 def _shape(tensor: ModelTensor, left: int) -> tuple[int, ...]:
-    """Return the model's shape for `left` elements.
+    """Return the shape of an input that has `left` elements.
 
-    The last variable dimension takes all elements; other variable dimensions become 1.
+    The last variable dimension of the model's shape is set so that all elements fit. The other
+    variable dimensions become 1.
     """
     refused = InvalidRequest(
         f"The schema can not convert input '{tensor.name}' to tensor with proper shape"
@@ -116,7 +117,10 @@ def _shape(tensor: ModelTensor, left: int) -> tuple[int, ...]:
 
 
 def _write_outputs(response: InferResponse) -> bytes:
-    """Return the outputs as JSON, sorted by name. A single element has no brackets."""
+    """Return the outputs as JSON, sorted by name.
+
+    An output with one element is written without brackets.
+    """
     written: dict[str, Any] = {
         "model_name": response.model_name,
         "model_version": response.model_version,

@@ -28,7 +28,8 @@ from fovea_server.tensors.wire import NUMPY, wire
 
 async def infer(service: Service, request: Request) -> Response:
     """Run a model on the tensors of a request."""
-    # Triton sends errors of the two `try` blocks with the content type text, all others with JSON.
+    # Errors of the two `try` blocks have the content type text, as in Triton. All other errors are
+    # JSON.
     try:
         model = service.models.find(request.name("model"), request.version)
         refuse_decoupled(model, "HTTP end point")
@@ -70,12 +71,13 @@ def _parse_body(
         return infer_request, reader.encoding
     image = raw_image(model, memoryview(body))
     infer_request.inputs.append(image or _raw_input(model, body))
-    # Clients that send a bare image expect JSON. Triton answers a bare tensor in binary.
+    # If the only input is a bare tensor, Triton returns binary outputs. Clients that send a bare
+    # image expect JSON.
     return infer_request, OutputEncoding(by_default=image is None)
 
 
 def _header_size(request: Request, body_size: int) -> int:
-    """Return the number of bytes of JSON in the body; 0 if the body is one bare tensor."""
+    """Return the size in bytes of the JSON in the body, or 0 if the body is one bare tensor."""
     given = request.headers.get(b"inference-header-content-length")
     if given is None:
         return body_size
@@ -90,7 +92,7 @@ def _header_size(request: Request, body_size: int) -> int:
 
 
 def _raw_input(model: ServedModel, body: bytes | bytearray) -> InputTensor:
-    """Make the input from the whole body."""
+    """Return the input whose data is the whole body."""
     view = memoryview(body)
     signature = model.signature
     if len(signature.inputs) != 1:
@@ -125,10 +127,10 @@ def _invalid(what: str) -> InvalidRequest:
 
 
 def _long_json(response: InferResponse, encoding: OutputEncoding) -> int:
-    """Return the number of elements in JSON, or 0 if writing them is fast.
+    """Return the number of elements to write as JSON, or 0 if the conversion takes little time.
 
     Raises:
-        AnswerTooLarge: the outputs are too long for JSON.
+        AnswerTooLarge: the outputs have too many elements for JSON.
     """
     elements, is_long = 0, False
     for tensor in response.outputs:
@@ -142,7 +144,7 @@ def _long_json(response: InferResponse, encoding: OutputEncoding) -> int:
 
 
 def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Response:
-    """Make the response, and write the outputs in `shared` to shared memory."""
+    """Return the response, and write the outputs that are listed in `shared` to shared memory."""
     described: dict[str, Any] = {"id": response.id} if response.id else {}
     described["model_name"] = response.model_name
     described["model_version"] = response.model_version
@@ -171,7 +173,8 @@ def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Response
             if len(pieces) == 1:
                 output["data"] = orjson.Fragment(pieces[0])
             else:
-                # Use an unguessable placeholder, because orjson would copy the data.
+                # Insert a random placeholder for the data, because orjson would copy the data. A
+                # client cannot guess the placeholder.
                 output["data"] = secrets.token_hex(16)
                 long[output["data"]] = pieces
     text = _splice(orjson.dumps(described), long)
@@ -182,7 +185,7 @@ def _infer_answer(response: InferResponse, encoding: OutputEncoding) -> Response
 
 
 def _splice(text: bytes, long: dict[str, list[bytes]]) -> list[Buffer]:
-    """Replace placeholders by their arrays; return the text in pieces."""
+    """Replace the placeholders in the JSON by their arrays. Return the text in pieces."""
     spliced: list[Buffer] = []
     for name, pieces in long.items():
         before, _, text = text.partition(b'"%s"' % name.encode())

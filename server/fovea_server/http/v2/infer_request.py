@@ -30,9 +30,9 @@ class OutputEncoding:
     """The encoding of each output in the response.
 
     Attributes:
-        binary: maps names of outputs to True for binary or False for JSON.
-        shared: maps names of outputs to their place in shared memory.
-        by_default: True if other outputs are binary.
+        binary: dict from an output's name to True for binary or False for JSON.
+        shared: dict from an output's name to the output's place in shared memory.
+        by_default: True if outputs that are in neither dict are binary.
     """
 
     binary: dict[str, bool] = field(default_factory=dict)
@@ -43,7 +43,8 @@ class OutputEncoding:
 class BodyReader:
     """Parses the body of an infer request.
 
-    A valid body takes a fast path. An invalid body is read again to find the error text.
+    A valid body is parsed with few checks. If parsing fails, slower functions parse the body again
+    to find the error and its text.
     """
 
     def __init__(
@@ -140,12 +141,12 @@ class BodyReader:
 
 
 def _members(value: object) -> dict[str, Any]:
-    """Return an object; {} for other values, as Triton does."""
+    """Return the value if it is an object, otherwise {}, as Triton does."""
     return value if type(value) is dict else {}
 
 
 def _described(given: dict[str, Any]) -> tuple[str, str, tuple[int, ...]]:
-    """Return name, datatype and shape of an input."""
+    """Return the name, datatype and shape of an input."""
     name, datatype, shape = given.get("name"), given.get("datatype"), given.get("shape")
     if type(name) is str and type(datatype) is str and type(shape) is list:
         for size in shape:
@@ -153,7 +154,7 @@ def _described(given: dict[str, Any]) -> tuple[str, str, tuple[int, ...]]:
                 break
         else:
             return name, datatype, tuple(shape)
-    # At least one of them is invalid. These functions raise the error for it.
+    # At least one of the three members is invalid. One of these functions raises the error for it.
     name = read_member("name", as_string, given)
     datatype = read_member("datatype", as_string, given)
     return name, datatype, read_member("shape", _shape, given)
@@ -186,7 +187,7 @@ def _either(parameter: str) -> InvalidRequest:
 
 
 def set_parameters(request: InferRequest, given: object) -> bool:
-    """Store parameters in the fields of a request; return True if outputs are binary by default."""
+    """Store parameters in a request's fields. Return whether outputs are binary by default."""
     if type(given) is not dict:
         raise MalformedJson("failed to get request params.: attempt to get members of a non-object")
     binary = False
@@ -207,7 +208,7 @@ def set_parameters(request: InferRequest, given: object) -> bool:
 
 
 def parameter(name: str, value: object) -> Parameter:
-    """Return a custom parameter; raise InvalidRequest if its type is not allowed."""
+    """Return the value of a custom parameter. Raise InvalidRequest if its type is not allowed."""
     if not isinstance(value, bool | int | float | str):
         raise InvalidRequest(
             f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
@@ -219,7 +220,8 @@ def _sequence_id(value: object) -> int | str:
     return value if type(value) is int and value >= 0 else as_string(value)
 
 
-# Maps parameters to their field in `InferRequest` and the function that reads them.
+# Maps the name of a parameter to its field in `InferRequest` and to the function that converts its
+# value.
 _PARAMETERS: dict[str, tuple[str, Callable[[object], object]]] = {
     "sequence_id": ("sequence_id", _sequence_id),
     "sequence_start": ("sequence_start", as_bool),

@@ -1,6 +1,7 @@
 """The endpoints for health, metadata, statistics and the model repository.
 
-Triton answers health requests without a body. KServe's clients read the body, so Fovea sends one.
+Triton's responses to health requests have no body. KServe's clients read the body, so Fovea sends a
+body.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ async def config(service: Service, request: Request) -> Response:
 
 
 async def statistics(service: Service, request: Request) -> Response:
-    """Return the counters of a model, or of all models."""
+    """Return the counters of one model or of all models."""
     name, version = request.names["model"], request.version
     return json_answer(service.models.v2_statistics(name, version))
 
@@ -69,7 +70,10 @@ async def ready(service: Service, request: Request) -> Response:
 
 
 async def model_ready(service: Service, request: Request) -> Response:
-    """Report whether a model is ready: the version in the path, or the current version."""
+    """Report whether the version in the path is ready.
+
+    Without a version, report on the current version.
+    """
     try:
         model = service.models.get(request.name("model"), request.version)
     except (NotFound, ModelNotReady) as error:
@@ -83,14 +87,15 @@ async def model_ready(service: Service, request: Request) -> Response:
 
 
 def _not_ready(value: dict[str, object]) -> Response:
-    # The status is 400 instead of 503, because clients and probes of Triton expect 400.
+    # The status of a failed check is 400 instead of 503, because clients and probes of Triton
+    # expect 400.
     answer = json_answer(value)
     answer.status = 400
     return answer
 
 
 async def index(service: Service, request: Request) -> Response:
-    """Return every model of the repository, or only the models that are ready."""
+    """Return the models of the repository: all models, or only the ready models."""
     given = await service.json.run(request.body, partial(_body, request))
     ready = as_bool(find(given, "ready", False))
     entries = map(asdict, service.models.index(ready))
@@ -98,16 +103,16 @@ async def index(service: Service, request: Request) -> Response:
 
 
 async def load(service: Service, request: Request) -> Response:
-    """Load or reload a model."""
+    """Load a model, or reload it."""
     refuse_repository(request.names["repository"])
-    # The request may contain the files of a model.
+    # Parse the request in a thread if it is large: it may contain the files of a model.
     config, files = await service.json.run(request.body, partial(_read_files, request))
     await service.models.load(request.name("model"), config=config, files=files)
     return Response()
 
 
 def _read_files(request: Request) -> tuple[str | None, dict[str, bytes]]:
-    """Return the configuration and the files in a request."""
+    """Return the configuration and the files in a load request."""
     config, files = None, {}
     for name, value in _parameters(request).items():
         text = as_string(value)
@@ -124,7 +129,7 @@ def _read_files(request: Request) -> tuple[str | None, dict[str, bytes]]:
 
 
 async def unload(service: Service, request: Request) -> Response:
-    """Unload a model; with `unload_dependents`, also the models that it depends on."""
+    """Unload a model. With `unload_dependents`, also unload the models that it depends on."""
     refuse_repository(request.names["repository"])
     field = "unload_dependents"
     parameters = await service.json.run(request.body, partial(_parameters, request))

@@ -27,11 +27,11 @@ class V2Route(FastRoute):
     keeps_refused = True
 
     def takes(self, method: str, target: str) -> bool:
-        """Return True for every path under /v2."""
+        """Return whether a path belongs to the v2 protocol."""
         return target.startswith("/v2")
 
     def route(self, request: Request) -> None:
-        """Set the endpoint of a request, or the response that rejects it."""
+        """Set the endpoint of a request. If the request is rejected, set its response."""
         found = resolve(request.call.path.partition("?")[0])
         if found is None:
             request.answer = refusal(404, "Not Found")
@@ -62,26 +62,26 @@ class V2Route(FastRoute):
             request.answer = answer
 
     def error_answer(self, error: FoveaError) -> Response:
-        """Make the response for an error in Triton's form."""
+        """Return the response for an error, in Triton's form."""
         return error_answer(error)
 
     def too_large(self, size: int | None) -> BodyTooLarge:
-        """Make the error for a body over the limit, with Triton's text."""
+        """Return the error for a body that exceeds the limit, with Triton's text."""
         return too_large(size, self.service.settings.http_max_input_size)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route of the protocol. The first route that matches a path is used."""
+    """A route of the protocol. A request uses the first route whose pattern matches its path."""
 
     path: str
     """Regular expression of the path."""
     api: str
-    """Name of its API for `--http-restricted-api`."""
+    """Name of the API to which the route belongs, for `--http-restricted-api`."""
     methods: tuple[str, ...]
     endpoint: Endpoint
     refusal: bytes = JSON
-    """Content type of the response to a method that is not allowed."""
+    """Content type of the response to an HTTP method that the route does not allow."""
     controls: bool = False
     """True if POST changes the server."""
 
@@ -118,7 +118,10 @@ _PATTERNS = tuple((re.compile(route.path), route) for route in ROUTES)
 
 @lru_cache(maxsize=256)
 def resolve(path: str) -> tuple[Route, dict[str, str | None]] | None:
-    """Return the route of a quoted path and the unquoted names in it; None if no route matches."""
+    """Return the route of a quoted path, and the unquoted names in the path.
+
+    If no route matches the path, return None.
+    """
     for pattern, route in _PATTERNS:
         if found := pattern.fullmatch(path):
             given = {name: unquote(text) for name, text in found.groupdict().items() if text}

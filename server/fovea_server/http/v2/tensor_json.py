@@ -1,4 +1,4 @@
-"""Converts the elements of tensors from and to JSON."""
+"""Converts tensor elements from JSON and to JSON."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ from fovea_server.tensors.messages import OutputTensor
 from fovea_server.tensors.wire import NUMPY
 
 MANY = 16_384
-"""Number of elements whose conversion to JSON takes about a millisecond."""
+"""Number of elements per step. The conversion of these elements to JSON takes about a millisecond.
+"""
 
 MAX_ELEMENTS = 4 << 20
-"""Largest number of elements of a response in JSON: about 80 MB of text, written in 20 s."""
+"""Largest number of elements of a response in JSON. Their text has about 80 MB, and the conversion
+takes 20 s.
+"""
 
 ELEMENT = 20
-"""Bytes of an element as text: a double."""
+"""Size in bytes of one element as text, estimated for a double."""
 
 _NOT_IN_JSON = ("FP16", "BF16")
 _NOT_UNSIGNED = "non-unsigned-integer as unsigned-integer"
-# (prefix of datatypes, Python types of their elements, error text for other types).
+# Tuples of (prefix of datatypes, Python types of valid elements, error text for elements of other
+# types).
 _TAKES: tuple[tuple[str, set[type], str], ...] = (
     ("BYTES", {str}, "non-string as string"),
     ("BOOL", {bool}, "non-boolean as boolean"),
@@ -37,7 +41,7 @@ _WRONG_SHAPE = "Shape does not match true shape of 'data' field"
 
 
 def elements_of(name: str, datatype: str, data: list[Any], count: int | None) -> Array:
-    """Convert JSON data to a flat array; BYTES elements become `bytes` objects.
+    """Convert JSON data to a 1-D array; BYTES elements become `bytes` objects.
 
     Args:
         name: name of the input.
@@ -47,7 +51,8 @@ def elements_of(name: str, datatype: str, data: list[Any], count: int | None) ->
 
     Raises:
         InvalidRequest: the datatype is unknown, or cannot be sent as JSON.
-        MalformedJson: an element has another type, or the number of elements differs from `count`.
+        MalformedJson: an element has a type that does not fit the datatype, or the number of
+            elements differs from `count`.
     """
     if datatype in _NOT_IN_JSON:
         raise InvalidRequest(
@@ -57,15 +62,15 @@ def elements_of(name: str, datatype: str, data: list[Any], count: int | None) ->
     if datatype not in NUMPY:
         raise InvalidRequest(f"invalid datatype for input {name}")
     if datatype == "BYTES":
-        # Triton counts strings later, together with those of binary inputs, and
-        # reports another error.
+        # Do not compare the number of strings here, because Triton counts them later and reports
+        # another error.
         count = None
     flat, kinds = _flatten(data)
     if count is not None and len(flat) != count:
         raise _objection(datatype, kinds) or _unfit_error(_WRONG_SHAPE)
     if wrong := _objection(datatype, kinds):
         raise wrong
-    # Other threads can run between two pieces.
+    # Convert in pieces, so that other threads can run between two pieces.
     pieces = [_elements(datatype, flat[at : at + MANY]) for at in range(0, len(flat), MANY)]
     if len(pieces) == 1:
         return pieces[0]
@@ -99,7 +104,10 @@ def _flatten(data: list[Any]) -> tuple[list[Any], set[type]]:
 
 
 def _collect(data: list[Any], leaves: list[Any]) -> None:
-    """Append all leaves to a list. A generator would pass each leaf through every level."""
+    """Append all leaves of nested lists to a list.
+
+    A generator would be slower: it passes each leaf through every level.
+    """
     for value in data:
         if type(value) is list:
             _collect(value, leaves)
@@ -108,7 +116,10 @@ def _collect(data: list[Any], leaves: list[Any]) -> None:
 
 
 def _objection(datatype: str, kinds: set[type]) -> MalformedJson | None:
-    """Return the error for elements of these Python types; None if the types are valid."""
+    """Return an error if elements of these Python types do not fit the datatype.
+
+    If they fit, return None.
+    """
     for prefix, takes, wrong in _TAKES:
         if datatype.startswith(prefix) and not kinds <= takes:
             return _unfit_error(f"attempt to access JSON {wrong}")
@@ -129,7 +140,9 @@ def refuse_long(elements: int) -> None:
 
 
 def data_json(tensor: OutputTensor) -> list[bytes]:
-    """Convert an output to a flat JSON array, in pieces so that other threads can run between them.
+    """Convert an output to a flat JSON array, and return the text in pieces.
+
+    Other threads can run between two pieces.
 
     Raises:
         InvalidRequest: the datatype cannot be sent as JSON.
@@ -153,14 +166,14 @@ def data_json(tensor: OutputTensor) -> list[bytes]:
 def _numbers(flat: Array) -> bytes:
     if flat.dtype.kind != "f":
         return orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
-    # Triton writes a float32 as a double.
+    # Triton converts a float32 to a double before it writes the text.
     with np.errstate(invalid="ignore"):
         flat = flat.astype(np.float64)
     text = orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)
     finite = np.isfinite(flat)
     if finite.all():
         return text
-    # JSON cannot represent these values. Triton uses JavaScript's names.
+    # JSON has no NaN and no infinity. Like Triton, write the names of JavaScript.
     odd = flat[~finite]
     words = np.where(np.isnan(odd), b"NaN", np.where(odd > 0, b"Infinity", b"-Infinity")).tolist()
     return b"".join(chain.from_iterable(zip(text.split(b"null"), [*words, b""], strict=True)))
@@ -171,8 +184,8 @@ def _strings(flat: Array) -> bytes:
     try:
         return orjson.dumps([element.decode() for element in elements])
     except UnicodeDecodeError:
-        # Pass the bytes on unchanged like Triton, even if the JSON becomes invalid. Clients should
-        # request binary data for BYTES.
+        # Copy the bytes unchanged, as Triton does, although bytes outside UTF-8 make the JSON
+        # invalid. Clients should request binary data for BYTES outputs.
         texts = [element.decode(errors="surrogateescape") for element in elements]
         text = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
         return text.encode(errors="surrogateescape")
