@@ -1,7 +1,7 @@
-"""The names for heads and backends in other packages. Only this import path is stable.
+"""The stable names for packages that add heads or backends. Import them from this module.
 
-docs/how-to/extend.md and docs/how-to/own-head.md have examples. The modules that define these names
-may move in any version.
+docs/how-to/extend.md and docs/how-to/own-head.md have examples. Do not import the names from the
+modules that define them: these modules may move in any version.
 """
 
 from __future__ import annotations

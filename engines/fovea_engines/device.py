@@ -1,4 +1,4 @@
-"""Identifies the processor, the GPU, and the memory and cores that this process may use."""
+"""Detects the processor, the GPUs, and the memory and cores that this process may use."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Literal
 
 WeightBits = Literal[7, 8]
 
-# Instruction sets (names of Linux) that add INT8 products in 32 bits, and that multiply bfloat16.
-# One set of each group is enough.
+# Linux's names of the CPU instruction sets that add INT8 products in 32 bits (first tuple) or
+# multiply bfloat16 numbers (second tuple). A CPU needs only one instruction set of a tuple.
 _SUMS_IN_32_BITS = ("avx_vnni", "avx512_vnni", "amx_int8")
 BFLOAT16_SETS = ("avx512_bf16", "amx_bf16")
 # Values of CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR in cuda.h.
@@ -34,18 +34,22 @@ class Gpu:
 
 
 def gpu_here() -> Gpu | None:
-    """Return the first GPU, which is the only one that Fovea uses; None without a GPU or driver."""
+    """Return the first visible GPU, or None if there is no GPU or no driver.
+
+    Fovea uses only this GPU.
+    """
     return next((gpu for gpu, _ in visible_gpus()), None)
 
 
 def visible_gpus() -> list[tuple[Gpu, int]]:
     """Return the GPUs that this process may use, in the driver's order, with their memory in bytes.
 
-    CUDA_VISIBLE_DEVICES and containers can hide GPUs.
+    The result is empty without a GPU or driver. CUDA_VISIBLE_DEVICES and containers can hide GPUs.
     """
-    # Only the CUDA driver applies CUDA_VISIBLE_DEVICES and lists the parts of a GPU (MIG). It needs
-    # no Python package, and no CUDA context for this. NVML lists every GPU of the machine. Only
-    # NVML reports load, power and energy, so the server's metrics use it.
+    # This function uses the CUDA driver and not NVML. Only the driver applies CUDA_VISIBLE_DEVICES
+    # and lists the partitions of a GPU (MIG); NVML lists every GPU of the machine. These driver
+    # calls need no Python package and no CUDA context. The server's metrics use NVML, because only
+    # NVML reports load, power and energy.
     count = ctypes.c_int()
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -79,15 +83,16 @@ def processor_name() -> str:
 
 
 def cpu_flags(root: Path = Path("/")) -> set[str] | None:
-    """Return the instruction sets by their Linux names; None without proc/cpuinfo flags."""
+    """Return Linux's names of the CPU's instruction sets, or None if proc/cpuinfo has no flags."""
     flags = _cpuinfo("flags", root)
     return set(flags[0].split()) if flags else None
 
 
 def sets_for(precision: str, root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the instruction sets of this CPU on which its INT8 or bfloat16 arithmetic depends.
+    """Return Linux's names of this CPU's instruction sets for the arithmetic of a precision.
 
-    The result is empty for other precisions, which every CPU computes equally.
+    The result is empty for precisions other than "int8" and "bf16", which every CPU computes
+    equally.
     """
     wanted = {"bf16": BFLOAT16_SETS, "int8": _SUMS_IN_32_BITS}.get(precision, ())
     here = cpu_flags(root) or ()
@@ -95,10 +100,11 @@ def sets_for(precision: str, root: Path = Path("/")) -> tuple[str, ...]:
 
 
 def int8_saturates(root: Path = Path("/")) -> bool:
-    """Return True if OpenVINO and ONNX Runtime add INT8 products in 16 bits (vpmaddubsw).
+    """Return whether OpenVINO and ONNX Runtime add INT8 products in 16 bits (vpmaddubsw).
 
-    They do on x86-64 without VNNI and AMX: there 255 * 127 + 255 * 127 becomes 32,767. An x86-64
-    processor with unknown instruction sets counts as one of these.
+    Both runtimes do so on x86-64 processors without VNNI and AMX. There 255 * 127 + 255 * 127 is
+    cut to 32,767. The result is also True for an x86-64 processor whose instruction sets are
+    unknown.
     """
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return False
@@ -117,8 +123,8 @@ def _cpuinfo(key: str, root: Path) -> list[str]:
 def usable_cores(root: Path = Path("/")) -> int:
     """Return the number of cores that the affinity mask and the CPU quota allow, at least 1.
 
-    `os.cpu_count()` is not suitable: in a container with a quota of 2 on 64 cores, 64 threads would
-    be throttled most of the time.
+    `os.cpu_count()` ignores the quota. A container with a quota of 2 cores on a machine with 64
+    cores would start 64 threads, and the kernel would throttle them most of the time.
     """
     cores = len(os.sched_getaffinity(0))
     quotas = [_quota(folder) for folder in _own_cgroups(root, "cpu")]
@@ -126,10 +132,11 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def _own_cgroups(root: Path, controller: str) -> list[Path]:
-    """Return the cgroup directories of this process with their parents, of v2 and v1's controller.
+    """Return this process's cgroup directories and their parents, for cgroup v2 and v1.
 
-    A directory may be absent: a container often sees its own limits at the top, and the paths of
-    its host in /proc.
+    `controller` names the controller of cgroup v1. A returned directory may not exist: in a
+    container, /proc often has the paths of the host, while the container's own limits are in the
+    top directory.
     """
     v2 = root / "sys/fs/cgroup"
     folders = [v2, v2 / controller]
@@ -144,7 +151,7 @@ def _own_cgroups(root: Path, controller: str) -> list[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """Return the CPU quota of one cgroup in cores; None without a limit."""
+    """Return the CPU quota of one cgroup in cores, or None if it has no limit."""
     v2, v1 = folder / "cpu.max", folder / "cpu.cfs_quota_us"
     if v2.is_file():
         quota, period = v2.read_text().split()
@@ -172,12 +179,13 @@ class Memory:
 
 def memory(root: Path) -> Memory:
     """Return the machine's memory, reduced to the cgroups' limits, and the size of /dev/shm."""
-    # Imported here, because every command would pay for the import.
+    # Imported here, because an import at the top of the module would slow down every command.
     import psutil
 
     machine = psutil.virtual_memory()
     total, available = machine.total, machine.available
-    # A container sees the memory of the host in /proc, and its own limit in /sys/fs/cgroup.
+    # In a container, /proc has the memory of the host, and /sys/fs/cgroup has the container's
+    # limit.
     names = ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
     for folder, (limit_file, used_file) in product(_own_cgroups(root, "memory"), names):
         try:

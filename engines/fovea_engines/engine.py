@@ -56,19 +56,24 @@ _DEFAULTS = PredictOptions()
 
 
 class Engine(Closing):
-    """An engine with everything that converts images to results. It is a context manager.
+    """An engine with its preprocessing and its head. It converts images to results.
+
+    An engine is a context manager that closes its session.
 
     Attributes:
         card: the card of the engine; derived when the version directory has none.
-        session: session of the runtime; its `infer` takes and returns arrays.
-        images: the session if its device letterboxes images, otherwise None.
-        preprocessor: preprocessing at the largest size; None if the model does not accept images.
-        head: head at the largest size; None if the engine only serves tensors.
+        session: loaded engine file of the runtime. Its `infer` takes and returns arrays.
+        images: the session again if its device letterboxes images; otherwise None.
+        preprocessor: preprocessing for the largest input size; None if the model does not accept
+            images.
+        head: decoder of the outputs for the largest input size; None if the engine only serves
+            tensors.
         labels: class names by id; None if unknown.
         num_classes: number of classes; None if unknown.
-        makes_pictures: True if it generates an image tile by tile; False if the image is processed
-            as a whole, stretched.
-        words: text encoder of a model of images and texts; None for other models.
+        makes_pictures: True if the model generates a new image, and processes a large image tile by
+            tile; False if the model processes each image as a whole.
+        words: text encoder of a model that compares images with texts, such as CLIP; None for other
+            models.
 
     Example:
         with Engine.open(Path("repository/yolov8n/1")) as engine:
@@ -123,11 +128,13 @@ class Engine(Closing):
         """Open a version directory (repository/name/version).
 
         Args:
-            folder: directory with a card.json, or plain Triton directory with only an engine file.
-            choice: options for a plain directory; otherwise the card has them.
-            threads: number of CPU cores for one call; None means all cores.
+            folder: version directory with a card.json, or a plain Triton directory that has only an
+                engine file.
+            choice: options for a directory without a card. With a card, they have no effect.
+            threads: number of CPU cores for one call; None means all usable cores.
             streams: number of parallel calls that share the cores; None means one per core.
-            allow_code: allow running the file of a user's head, which the directory may contain.
+            allow_code: allow Fovea to import a Python file with a user's own head from the
+                directory.
 
         Returns:
             The engine. Close it after use, or use it as a context manager.
@@ -135,9 +142,9 @@ class Engine(Closing):
         Raises:
             NotFound: the directory has no engine.
             InvalidModel: the card or the engine is damaged.
-            InvalidOption: the head is code, and code is not allowed.
+            InvalidOption: the directory has a head as Python code, and `allow_code` is False.
             BackendUnavailable: the runtime is not installed, or the engine was built for another
-                TensorRT, another GPU, or a CPU with other instructions.
+                version of TensorRT, another GPU, or a CPU with other instruction sets.
         """
         if not (folder / CARD_FILE).exists():
             card, session = open_plain(folder, choice, threads=threads, streams=streams)
@@ -148,7 +155,11 @@ class Engine(Closing):
         return cls(card, session, open_words(folder, card, threads, streams))
 
     def at(self, size: tuple[int, int]) -> Engine:
-        """Return this engine with the same session for inputs of one (height, width), pixels."""
+        """Return an engine for one input size (height, width) in pixels.
+
+        The returned engine shares the session of this engine, and must not be closed separately. It
+        is cached.
+        """
         found = self._sizes.get(size)
         if found is None:
             assert self.card.preprocess is not None, "the model takes images"
@@ -159,12 +170,18 @@ class Engine(Closing):
 
     @property
     def largest(self) -> Engine:
-        """Return the engine at its largest size. Most engines have only one size."""
+        """Return the engine for the largest input size.
+
+        Most engines have only one input size. They return themselves.
+        """
         spec = self.card.preprocess
         return self.at((spec.height, spec.width)) if spec is not None and spec.step else self
 
     def for_image(self, pixels: NDArray[np.uint8]) -> Engine:
-        """Return the engine at the smallest size that holds an image [height, width, 3]."""
+        """Return the engine for the smallest input size that can hold an image.
+
+        `pixels` is uint8 [height, width, 3].
+        """
         spec = self.card.preprocess
         if spec is None or not spec.step:
             return self
@@ -173,17 +190,19 @@ class Engine(Closing):
 
     @property
     def rows(self) -> int:
-        """Return the largest number of images per call."""
+        """Return the largest number of images in one call, at least 1."""
         return max(1, self.session.max_batch)
 
     def resolve(self, options: PredictOptions) -> PredictOptions:
         """Return the options with class names replaced by class ids.
 
-        The embeddings of `labels` are computed, which may take a while.
+        If the options have `labels`, this method computes their embeddings and stores them in a
+        cache. This can take several seconds.
 
         Raises:
             InvalidOption: a class is unknown, or an option has no effect for the task.
-            NotFinite, QueueFull: as `Words.read` raises them.
+            NotFinite: an embedding is NaN or infinite.
+            QueueFull: the text encoder has too many waiting texts.
         """
         task = "tensors" if self.head is None else self.head.task
         check_effect(options, self.card.name, task)
@@ -196,7 +215,10 @@ class Engine(Closing):
         return resolve_classes(options, options.labels, self.card.name, len(options.labels))
 
     def vocabulary(self, texts: tuple[str, ...] | None = None) -> Vocabulary:
-        """Return the class names for the results; `texts` are the classes of a request."""
+        """Return the class names for the results.
+
+        `texts` are the `labels` of a request; they replace the model's own class names.
+        """
         reason = "" if self.head else self.card.reason
         return Vocabulary(texts or self.labels, self.card.skeleton, reason)
 
@@ -225,14 +247,14 @@ class Engine(Closing):
         Args:
             pixels: uint8 [height, width, 3], RGB, upright.
             options: options of the results, e.g. `conf`.
-            alone: no other call runs at the same time; see `Session.infer`.
+            alone: True if no other call runs at the same time; see `Session.infer`.
 
         Returns:
             The result of the task, with coordinates in pixels of the image.
 
         Raises:
             UnsupportedModel: the head is unknown; use `session.infer`.
-            InvalidOption: as `resolve` raises it.
+            InvalidOption: a class is unknown, or an option has no effect for the task.
             NotFinite: the outputs are NaN or infinite for this image.
         """
         if self.head is None or self.preprocessor is None:
@@ -245,17 +267,28 @@ class Engine(Closing):
         return self._predict_whole(pixels, options, alone)
 
     def mosaic(self, size: tuple[int, int]) -> Mosaic:
-        """Return the tiling of an image of (height, width) for an image-to-image model."""
+        """Return the tiling of an image for an image-to-image model.
+
+        `size` is the (height, width) of the image in pixels.
+        """
         spec = self.card.preprocess
         assert spec is not None, "the model takes images"
         return Mosaic(size, (spec.height, spec.width))
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> TaskResult:
-        """Decode the outputs for one image of a batch, as `Head.decode` does.
+        """Decode the outputs for one image of a batch.
+
+        Args:
+            outputs: name of each output -> its array [rows, ...].
+            row: index of the image in the batch.
+            options: options of the results, e.g. `conf`.
+
+        Returns:
+            The result, with coordinates in pixels of the model's input.
 
         Raises:
-            NotFinite: the outputs are NaN or infinite. A head would ignore them, as if nothing were
-                in the image.
+            NotFinite: the outputs are NaN or infinite. Without this check, the head would ignore
+                them and return an empty result.
         """
         assert self.head is not None, "the caller has checked it"
         if (broken := self.head.unsound(outputs, row)) is not None:
@@ -309,7 +342,9 @@ class Engine(Closing):
         *,
         alone: bool = True,
     ) -> Detections:
-        """Detect the objects in one image. The arguments and errors are described at `predict`.
+        """Detect the objects in one image.
+
+        The arguments are those of `predict`. The method also raises the errors of `predict`.
 
         Returns:
             The detections, with coordinates in pixels of the image.
@@ -327,8 +362,8 @@ class Engine(Closing):
     def outputs_of(self, pixels: NDArray[np.uint8], *, alone: bool = True) -> dict[str, Array]:
         """Return the raw outputs for an image: uint8 [height, width, 3], RGB, upright.
 
-        The outputs are [1, ...], except outputs without a batch dimension, such as rows [k, 6].
-        `alone` is described at `Session.infer`.
+        Each output has the shape [1, ...], except outputs without a batch dimension, e.g. [k, 6]
+        for k boxes. `Session.infer` describes `alone`.
         """
         return self.for_image(pixels)._run(pixels, _DEFAULTS, alone)[0]
 
@@ -344,9 +379,10 @@ class Engine(Closing):
         return self.infer(batch, options, alone=alone), back
 
     def infer(self, rows: Array, options: PredictOptions, *, alone: bool) -> dict[str, Array]:
-        """Return the outputs for preprocessed images of requests with the same `labels`.
+        """Return the raw outputs for a batch of preprocessed images [n, ...].
 
-        An open-vocabulary detector detects the classes in `labels`.
+        All images of a batch share `options.labels`. An open-vocabulary detector detects these
+        classes; other models ignore them.
         """
         feeds = self.feeds(rows)
         if options.labels is None or self.words is None or not self.words.finds:
@@ -354,11 +390,17 @@ class Engine(Closing):
         return self.words.infer(feeds, options.labels, alone=alone)
 
     def feeds(self, rows: Array) -> dict[str, Array]:
-        """Return all inputs for preprocessed images [n, ...]: the images and the other inputs."""
+        """Return the arrays for all inputs of the model, given preprocessed images [n, ...].
+
+        Some models have inputs besides the image, e.g. the size of the image.
+        """
         return source_feeds(self.session.inputs, rows)
 
     def close(self) -> None:
-        """Release the memory of the session. A second call has no effect."""
+        """Release the memory of the session and of the text encoder.
+
+        A second call has no effect.
+        """
         self.session.close()
         if self.words is not None:
             self.words.close()
@@ -369,7 +411,9 @@ def open_built(
 ) -> Session:
     """Verify the files of a version with a card, and open its engine.
 
-    It raises the errors of `Engine.open`.
+    Raises:
+        InvalidModel: a file differs from the card's SHA-256, or the runtime cannot read it.
+        BackendUnavailable: the runtime is not installed, or the engine does not fit this machine.
     """
     if (reason := mismatch(card)) is not None:
         kept = get_backend(card.backend).kept_file
@@ -393,6 +437,6 @@ def open_built(
 
 
 def _set_sides(inputs: Sequence[TensorSpec], spec: PreprocessSpec) -> tuple[TensorSpec, ...]:
-    """Return the inputs with the sides of the first input, the image, set to the spec's."""
+    """Return the inputs with the image's sides set to the spec's. The image is the first input."""
     image, *rest = inputs
     return replace(image, shape=(*image.shape[:-3], *spec.row_shape)), *rest

@@ -1,4 +1,4 @@
-"""Opens a plain Triton version directory, and derives the missing card."""
+"""Opens a plain Triton version directory. It has no card, so this module derives one."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class PlainChoice:
         file: name of the engine file; "" means the first known file in the directory.
         backend: name of the backend; "" means the default for the file.
         max_batch: largest batch size of a call; 0 if clients send no batch dimension. None means
-            the value in config.pbtxt, at least 1. It has no effect if the model has no batch
-            dimension.
+            `max_batch_size` of config.pbtxt, or 1 if that is smaller. The field has no effect if
+            the model has no batch dimension.
     """
 
     file: str = ""
@@ -49,9 +49,9 @@ class PlainChoice:
 
 
 def engine_files() -> tuple[str, ...]:
-    """Return the possible names of an engine file. The first existing file is opened.
+    """Return the possible names of an engine file, e.g. "model.onnx", in the order of preference.
 
-    Plans may have the header of Ultralytics.
+    If a directory has several of these files, `open_plain` opens the first one in this order.
     """
     suffixes = (suffix for one in BACKENDS.values() for suffix in one.suffixes)
     return tuple(dict.fromkeys(f"model{suffix}" for suffix in suffixes))
@@ -66,10 +66,14 @@ def open_plain(
 ) -> tuple[EngineCard, Session]:
     """Open a version directory without a card, and create a card in memory.
 
+    The arguments `threads` and `streams` have the same meaning as in `Engine.open`.
+
     Raises:
-        NotFound: the engine file is missing, or the directory has no known engine file.
+        NotFound: the file that `choice` names is missing, or the directory has no file with a known
+            name.
         InvalidModel: the runtime cannot read the file, or does not support it.
-        BackendUnavailable: the runtime cannot be used, or does not fit the file.
+        BackendUnavailable: the runtime is not installed, or the file was built for another version
+            or device.
     """
     choice = choice or PlainChoice()
     names = (choice.file,) if choice.file else engine_files()
@@ -95,23 +99,27 @@ def open_plain(
 
 
 def _engine_file(folder: Path, name: str) -> str | None:
-    """Return the path of an engine file relative to a version directory; None if it does not exist.
+    """Return an engine file's path relative to a version directory, or None if the file is missing.
 
-    External weights of an ONNX file may be with it in a directory of the file's name, as in
-    Triton's documentation: model.onnx/model.onnx.
+    Triton's documentation stores an ONNX file with external weights in a directory that has the
+    file's name: model.onnx/model.onnx.
     """
     return next((at for at in (name, f"{name}/{name}") if (folder / at).is_file()), None)
 
 
 def _has_batch(session: Session) -> bool:
-    """Return True if the first dimension of every tensor can be a batch."""
+    """Return whether the first dimension of every tensor can be a batch."""
     first = {spec.shape[:1] for spec in (*session.inputs, *session.outputs)}
     return first in ({(-1,)}, {(1,)})
 
 
 def _origin(file: Path, declared: str) -> tuple[str, dict[str, str]]:
-    """Return the backend for a file, possibly `declared`, and the metadata of the exporter."""
-    # Deserialising a plan runs code in it, so a plan with another suffix is rejected.
+    """Return the backend's name for an engine file, and the exporter's metadata.
+
+    `declared` is the backend's name in config.pbtxt; "" means the default for the file.
+    """
+    # TensorRT runs code from a plan when it deserialises the plan. So TensorRT must not open a file
+    # whose suffix belongs to another backend.
     fitting = {backend.name: backend for backend in backends_for(file.name)}
     if declared and declared not in fitting:
         raise InvalidModel(
@@ -186,7 +194,10 @@ def _card(
 
 
 def _image(inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    """Return the first input if it is an image whose size determines the other inputs; else all."""
+    """Return only the first input if it is an image that determines the other inputs.
+
+    Otherwise return all inputs.
+    """
     try:
         return inputs[:1] if image_of(inputs) is inputs[0] else inputs
     except UnsupportedModel:
@@ -194,7 +205,7 @@ def _image(inputs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
 
 
 def _own_values(file: Path, session: Session) -> Mapping[str, Any]:
-    """Return the fields of a `PreprocessSpec` that an ONNX file itself defines."""
+    """Return the `PreprocessSpec` fields that follow from a normalisation inside an ONNX file."""
     if file.suffix != ".onnx" or not session.inputs or image_layout(session.inputs[0]) is None:
         return {}
     # Imported here, because onnx takes 0.3 s to import.
@@ -208,7 +219,10 @@ def _own_values(file: Path, session: Session) -> Mapping[str, Any]:
 
 
 def _observer(session: Session, metadata: dict[str, str], own: Mapping[str, Any]) -> Observe:
-    """Return a function that runs an engine on a grey image. The outputs can exclude families."""
+    """Return a function that runs an engine on a grey image, preprocessed for a head family.
+
+    The recognition of the head rejects head families that do not fit these outputs.
+    """
 
     @cache
     def run(spec: PreprocessSpec) -> Sequence[Mapping[str, Array]]:
@@ -231,7 +245,7 @@ def _preprocess(
     metadata: dict[str, str],
     own: Mapping[str, Any],
 ) -> PreprocessSpec | None:
-    # A graph with a fixed batch size over 1 cannot process single images.
+    # A graph with a fixed batch size above 1 cannot process single images.
     if len(inputs) != 1 or inputs[0].shape[:1] not in ((-1,), (1,)):
         return None
     try:
@@ -239,6 +253,6 @@ def _preprocess(
     except UnsupportedModel:
         if family is not None:
             raise
-        # A plain repository may contain any model. A model that does not accept images is still
-        # served.
+        # A plain repository may contain any model. The server serves a model that does not accept
+        # images as a model of tensors.
         return None

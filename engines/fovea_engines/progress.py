@@ -1,4 +1,4 @@
-"""Records and shows the phases of long work."""
+"""Measures the phases of a build or another long task, and shows them on a console."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ SILENCE_S = 5.0
 
 
 class Progress:
-    """Measures phases without output.
+    """Measures phases, and prints nothing.
 
     Attributes:
-        seconds: phase -> its duration in seconds, in the order of their ends.
+        seconds: name of each finished phase -> its duration in seconds, in the order in which the
+            phases ended.
         cancelled: True if the work should stop; a TensorRT build stops at its next step.
     """
 
@@ -31,9 +32,9 @@ class Progress:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure the duration of the block, and add it to earlier phases of the same name.
+        """Measure the duration of the `with` block, and add it to the phase of this name.
 
-        A block that raises is not counted.
+        The duration of a block that raises is not added.
         """
         began = perf_counter()
         yield
@@ -41,18 +42,18 @@ class Progress:
         self.seconds[name] = round(before + perf_counter() - began, 3)
 
     def each(self, things: Iterable[T], total: int) -> Iterator[T]:
-        """Yield the things, and show how many of `total` are done."""
+        """Yield the things of an iterable. A subclass shows how many of `total` are done."""
         yield from things
 
     def now(self, text: str) -> None:
-        """Report the current step of the phase, from any thread."""
+        """Report the current step of the phase. Any thread may call this method."""
 
     def note(self, text: str) -> None:
-        """Report a text that is not a phase."""
+        """Report a remark that does not belong to the current phase."""
 
 
 class ConsoleProgress(Progress):
-    """Shows phases on stderr: with a running clock on a terminal, otherwise line by line."""
+    """Shows phases on stderr: with a running clock on a terminal, otherwise as lines of text."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -64,14 +65,14 @@ class ConsoleProgress(Progress):
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure the duration of the block, and show it."""
+        """Measure the duration of the `with` block, and print it at the end."""
         before = self.seconds.get(name, 0.0)
         with self._clock(name), super().phase(name):
             yield
         self.note(f"{name:<12} {self.seconds[name] - before:6.1f} s")
 
     def each(self, things: Iterable[T], total: int) -> Iterator[T]:
-        """Yield the things, and show their count beside the clock."""
+        """Yield the things of an iterable, and show beside the clock how many are done."""
         for done, thing in enumerate(things, 1):
             yield thing
             self.now(f"{done}/{total}")

@@ -1,4 +1,4 @@
-"""The interface between an engine file and the runtime that runs it."""
+"""Defines `Session`, the interface of all runtimes that run an engine file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NUMPY_NAMES = {"float": "float32", "double": "float64", "string": "object"}
 @cache
 def _numpy_dtype(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
-        # importing ml_dtypes registers the name with NumPy
+        # The import of ml_dtypes registers the name "bfloat16" with NumPy.
         import ml_dtypes  # noqa: F401
     return np.dtype(name)
 
@@ -49,7 +49,7 @@ class TensorSpec:
     Attributes:
         name: name of the tensor.
         dtype: NumPy's name of the element type, e.g. "float32".
-        shape: dimensions, batch first; -1 for a dynamic dimension.
+        shape: length of each dimension, the batch first; -1 for a dynamic dimension.
     """
 
     name: str
@@ -65,9 +65,10 @@ class TensorSpec:
 def sort_like(
     found: tuple[TensorSpec, ...], wanted: tuple[TensorSpec, ...]
 ) -> tuple[TensorSpec, ...]:
-    """Return the tensors of a session in the order of the model.
+    """Return the tensors of a session (`found`) in the order of the model (`wanted`).
 
-    TensorRT keeps the names but not the order. OpenVINO may rename tensors but keeps the order.
+    TensorRT keeps the names of the model but not its order. OpenVINO keeps the order but may rename
+    tensors. So the tensors are sorted by name, or returned unchanged if the names differ.
     """
     by_name = {spec.name: spec for spec in found}
     names = [spec.name for spec in wanted]
@@ -75,7 +76,10 @@ def sort_like(
 
 
 def batched_outputs(session: Session) -> frozenset[str]:
-    """Return the names of outputs whose first dimension is the batch, so not e.g. [k, 6]."""
+    """Return the names of the outputs whose first dimension is the batch.
+
+    An output [k, 6] with k boxes of all images is an example of another output.
+    """
     rows = session.inputs[0].shape[:1]
     return frozenset(spec.name for spec in session.outputs if spec.shape[:1] == rows)
 
@@ -83,18 +87,19 @@ def batched_outputs(session: Session) -> frozenset[str]:
 class Session(Closing, Protocol):
     """A loaded engine that owns its memory. It is a context manager.
 
-    Several threads may call `infer` at the same time. The tensors are in the order of the runtime;
-    an `Engine` sorts them in the order of the model.
+    Several threads may call `infer` at the same time. `inputs` and `outputs` have the order of the
+    runtime until an `Engine` sorts them in the order of the model.
 
     Attributes:
         inputs: inputs of the engine.
         outputs: outputs of the engine.
         max_batch: largest batch size of a call; 0 if the model has no batch dimension.
         concurrency: number of parallel calls that keep the device busy.
-        steady: True if a call returns as soon as this thread has computed, and its duration depends
-            on the shapes of its inputs but not on their values.
-        offloads: True if another device computes while a call waits. Such a device is faster with
-            batches, and images must be decoded ahead of it.
+        steady: True if the calling thread computes the outputs itself, and the duration of a call
+            depends on the shapes of its inputs but not on their values.
+        offloads: True if a device such as a GPU computes while the calling thread waits. Such a
+            device is faster with batches. To keep it busy, the server decodes the next images
+            during a call.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -108,25 +113,28 @@ class Session(Closing, Protocol):
         """Run one batch.
 
         Args:
-            feeds: name of each input -> its array, C-contiguous, [rows, ...]; it is neither changed
-                nor kept.
-            alone: True if no other call waits, so this call may use all cores. Under load one core
-                per call is faster (measured: docs of `benchmarks/backends.py`), so the caller
-                decides.
+            feeds: name of each input -> its array, C-contiguous, [rows, ...]. The session neither
+                changes the arrays nor keeps references to them.
+            alone: True if no other call waits. Then this call may use all cores. Under load, a
+                server completes more calls per second with one core per call (see
+                `benchmarks/backends.py`).
 
         Returns:
             Name of each output -> its array [rows, ...], which the caller owns. A model with a
-            fixed batch may have outputs of other shapes: see `batched_outputs`.
+            fixed batch size may have outputs without a batch dimension: see `batched_outputs`.
 
         Raises:
-            InferenceFailed: the runtime rejected the input, or failed.
+            InferenceFailed: the runtime rejected an input, or failed during the computation.
         """
         ...
 
 
 @runtime_checkable
 class ImageSession(Session, Protocol):
-    """A session whose device also letterboxes images. Its `infer` still takes input rows."""
+    """A session whose device also letterboxes images.
+
+    Its `infer` takes preprocessed arrays, like the `infer` of other sessions.
+    """
 
     def place(self, pixels: NDArray[np.uint8]) -> tuple[PlacedImage, LetterboxMap]:
         """Prepare an image. Any number of threads may call this at the same time.
@@ -135,11 +143,16 @@ class ImageSession(Session, Protocol):
             pixels: uint8 [h, w, 3], RGB, upright.
 
         Returns:
-            The image, and the map from its pixels to the model's input. The pixels are copied only
-            if they are too large for the device's buffer.
+            The image for `infer_images`, and the map from its pixels to the model's input. The
+            image refers to `pixels` without a copy, unless they are too large for the device's
+            buffer.
         """
         ...
 
     def infer_images(self, images: Sequence[PlacedImage]) -> dict[str, Array]:
-        """Run one batch of at most `max_batch` results of `place`; otherwise like `infer`."""
+        """Run one batch of images that `place` returned, and return the outputs like `infer`.
+
+        Args:
+            images: at least 1 and at most `max_batch` images.
+        """
         ...

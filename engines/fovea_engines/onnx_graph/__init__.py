@@ -1,1 +1,1 @@
-"""Transforms ONNX graphs."""
+"""Reads, checks and transforms ONNX graphs."""

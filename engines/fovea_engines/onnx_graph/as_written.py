@@ -1,4 +1,4 @@
-"""Reads the preprocessing that a file defines, in the form that its exporter wrote."""
+"""Reads the preprocessing that an ONNX file contains, from the graph as its exporter wrote it."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ from fovea_engines.onnx_graph.tensors import graph_inputs
 from fovea_preprocess.errors import UnsupportedModel
 from fovea_preprocess.spec import Fit
 
-# Graph name that ov2onnx writes for files of OpenVINO's model zoo.
+# Name of the graphs that ov2onnx writes. It converts models of OpenVINO's model zoo.
 _OF_OPENVINO = "from-openvino"
 _RESIZES = {"Resize", "Upsample"}
-# Operators whose results are shapes or features, so no longer an image.
+# Operators whose results are shapes or features. Their outputs are no longer an image.
 _ENDS = {"Shape", "Size", "Conv", "ConvInteger", "QLinearConv"}
-# Sides for an input of any size. They differ, to distinguish stretching from letterboxing.
+# Height and width in pixels of a test image for an input of any size. They differ, because only a
+# non-square image shows whether the graph stretches or letterboxes it.
 _SIDES = 320, 480
-# Largest change of an aspect ratio by rounding to whole pixels.
+# Largest relative change of an aspect ratio that rounding to whole pixels can cause.
 _ROUNDING = 0.02
 
 
 def add_own_preprocess(head: Recognition, model: onnx.ModelProto) -> Recognition:
-    """Return a head with the preprocessing that the graph defines.
+    """Return a copy of a recognised head with the preprocessing that the graph contains.
 
-    Call it with the original graph: after normalisation, a resize is a constant without
-    information.
+    Call it with the original graph. The normalisation of a graph fixes the input size and turns the
+    computed size of a resize into a constant, which no longer shows the rule for other sizes.
     """
     return replace(
         head,
@@ -45,9 +46,14 @@ def add_own_preprocess(head: Recognition, model: onnx.ModelProto) -> Recognition
 
 
 def find_own_fit(model: onnx.ModelProto) -> Fit | None:
-    """Return how the original graph resizes images, or None if that is unknown.
+    """Return how the original graph resizes images: "letterbox" or "stretch".
 
-    It is unknown for a fixed square image size, and for a graph that cannot be run.
+    Returns:
+        "letterbox" if the resize keeps the aspect ratio, and "stretch" if it does not. If the
+        method is unknown, None.
+
+    The method is unknown for a fixed square image size, for a graph without a resize, and for a
+    graph that ONNX Runtime cannot run.
     """
     inputs = graph_inputs(model)
     declared = image_of(inputs)
@@ -79,7 +85,10 @@ def find_own_fit(model: onnx.ModelProto) -> Fit | None:
 
 
 def _find_resized(model: onnx.ModelProto, image: str) -> str | None:
-    """Return the output of the first resize of the image; None if features come first."""
+    """Return the output's name of the node that resizes the image, or None if there is none.
+
+    A resize of features, after the first convolution, does not count.
+    """
     reached = {image}
     for node in model.graph.node:
         if node.input and node.input[0] in reached and node.op_type not in _ENDS:

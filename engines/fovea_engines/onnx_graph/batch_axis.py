@@ -1,4 +1,4 @@
-"""Adds a batch axis to outputs. Some exporters squeeze it out of a model for one image."""
+"""Adds a batch axis to the outputs of models for one image, if the exporter removed it."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs, opset_
 from fovea_engines.onnx_graph.wiring import subgraphs
 from fovea_engines.onnx_graph.writer import Writer
 
-# Since this opset, the axes are an input of Unsqueeze.
+# First opset in which the axes of Unsqueeze are an input; before, they are an attribute.
 _OPSET_OF_AXES = 13
 
 NO_BATCH = "its outputs have no axis for the batch, which a build adds in front"
-"""Note of a build about a model without a batch axis."""
+"""Note that a build prints for a model whose outputs have no batch axis."""
 
 
 def lacks_batch(model: onnx.ModelProto) -> bool:
-    """Return True if a model accepts one image, and no output has a batch axis of length 1."""
+    """Return whether a model accepts one image, and no output has a batch axis of length 1."""
     firsts = [spec.shape[:1] for spec in graph_outputs(model)]
     [image] = graph_inputs(model)
     return image.shape[0] in (1, -1) and all(max(one, default=1) > 1 for one in firsts)
 
 
 def add_batch(model: onnx.ModelProto) -> None:
-    """Add a first axis of length 1 to each output of a model, in place."""
+    """Insert an axis of length 1 before the axes of each output of a model, in place."""
     for value in model.graph.output:
         inner = f"{value.name}/without_batch"
         _rename(model.graph.node, value.name, inner)
@@ -46,7 +46,7 @@ def add_batch(model: onnx.ModelProto) -> None:
 
 
 def _rename(nodes: Iterable[onnx.NodeProto], old: str, new: str) -> None:
-    """Rename a tensor, also in branches of nodes."""
+    """Rename a tensor in nodes and in their subgraphs, such as the branches of an If."""
     for node in nodes:
         node.input[:] = [new if name == old else name for name in node.input]
         node.output[:] = [new if name == old else name for name in node.output]

@@ -1,7 +1,7 @@
-"""Reads the weights that an ONNX file stores in files beside it.
+"""Reads the weights that an ONNX model stores in separate files.
 
-The onnx package rejects symbolic and hard links. But the Hugging Face hub and DVC store weights as
-links.
+The onnx package rejects weight files that are symbolic or hard links. But the Hugging Face hub and
+DVC store weights as links, so this module reads the files itself.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from fovea_preprocess.errors import InvalidModel
 
 
 def read_external_data(proto: ModelProto, path: Path) -> list[TensorProto]:
-    """Read the weights in files beside a model into the model, and return their tensors.
+    """Read the weights in separate files into the model, and return the tensors that were changed.
 
     Raises:
-        InvalidModel: a file is missing, too short, or outside the directory tree of the model.
+        InvalidModel: a file is missing, unreadable, too short, or outside the directory tree of the
+            model.
     """
     tensors = [each for each in _tensors(proto) if each.data_location == TensorProto.EXTERNAL]
     for tensor in tensors:
@@ -30,7 +31,10 @@ def read_external_data(proto: ModelProto, path: Path) -> list[TensorProto]:
 
 
 def _part(path: Path, name: str, fields: dict[str, str]) -> bytes:
-    """Return the part of a file that belongs to a tensor."""
+    """Return the bytes of a tensor from its file.
+
+    `fields` has the tensor's location, offset and length.
+    """
     location = fields.get("location", "")
     file = _file(path, location)
     try:
@@ -50,7 +54,10 @@ def _part(path: Path, name: str, fields: dict[str, str]) -> bytes:
 
 
 def _file(path: Path, location: str) -> Path:
-    """Return the path of a file beside the model, or beside the target if the model is a link."""
+    """Return the path of a weight file in the model's directory.
+
+    If the model is a link, the file may also be in the directory of the link's target.
+    """
     inner = PurePosixPath(location.replace("\\", "/"))
     if not location or inner.is_absolute() or ".." in inner.parts:
         raise InvalidModel(
@@ -66,10 +73,13 @@ def _file(path: Path, location: str) -> Path:
 
 
 def _check_place(path: Path, file: Path, folder: Path) -> None:
-    """Check that a link does not lead to another tree, whose file would become part of the engine.
+    """Check that a weight file is not a link to a file outside the model's directory tree.
+
+    Otherwise a model from an untrusted source could copy any file of this machine into the engine.
 
     Raises:
-        InvalidModel: the link leads to another tree.
+        InvalidModel: the target is outside the model's directory tree and outside the stores of
+            Hugging Face and DVC.
     """
     place = file.resolve()
     if not any(place.is_relative_to(tree.resolve()) for tree in (folder, *_stores(folder))):

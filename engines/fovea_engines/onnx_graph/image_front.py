@@ -1,4 +1,4 @@
-"""Adds the preprocessing after resizing to a graph."""
+"""Adds preprocessing to a graph: the layout, channel order and normalisation of resized images."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from fovea_preprocess.spec import PreprocessSpec
 def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessSpec:
     """Make a model accept decoded images: uint8 [batch, height, width, 3], RGB.
 
-    Resizing and padding stay outside the graph, on the host or on the GPU. The model is changed in
-    place. It must have its final precision and only one image input, which keeps its name.
+    The host or the GPU still resizes and pads the images before the graph. The model is changed in
+    place. It must have its final precision and only one input, an image. The input keeps its name.
 
     Returns:
-        The preprocessing for the new input: same geometry and padding, with unchanged values.
+        The preprocessing for the new input. It has the geometry and padding of `spec`, but leaves
+        the values of the pixels unchanged.
 
     Raises:
-        UnsupportedModel: the family resizes images without rounding to whole levels.
+        UnsupportedModel: the preprocessing resizes images without rounding to whole pixel values,
+            so a uint8 input cannot hold the resized image.
     """
     if spec.resample == "linear-float":
         raise UnsupportedModel(
@@ -49,8 +51,8 @@ def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessS
 def _write_row(write: Writer, name: str, spec: PreprocessSpec) -> str:
     row, channels = name, 3
     if spec.dtype != "uint8":
-        # TensorRT can only cast uint8. Float16 holds 0 to 255 exactly, but not the normalised
-        # values.
+        # TensorRT has only the operator Cast for uint8 inputs. The cast is to float32 even for a
+        # float16 model: float16 holds 0 to 255 exactly, but not the normalised values.
         row = write.cast(row, "float32")
     if spec.layout == "NCHW":
         row, channels = write("Transpose", row, perm=[0, 3, 1, 2]), 1
@@ -66,7 +68,8 @@ def _write_row(write: Writer, name: str, spec: PreprocessSpec) -> str:
 def _write_values(write: Writer, row: str, spec: PreprocessSpec) -> str:
     """Write (v * scale - mean) / std as (v - mean / scale) / (std / scale).
 
-    255 is exact in float32, but 1 / 255 is not. So most values equal the host's exactly.
+    This form divides by 255 instead of multiplying by 1 / 255, for example. Float32 holds 255
+    exactly, but not 1 / 255. So most results are bit-identical to the host's results.
     """
     shape = (3, 1, 1) if spec.layout == "NCHW" else (3,)
     mean = (np.array(spec.mean) / spec.scale).astype(np.float32).reshape(shape)

@@ -1,4 +1,4 @@
-"""Loads a complete ONNX file, and checks it before a build."""
+"""Loads an ONNX file with its external weights, and checks it before a build."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fovea_engines.onnx_graph.tensors import explain_file
 from fovea_preprocess.errors import InvalidModel, NotFound
 
 _DOMAIN = "tensorrt.plugins"
-# Prefixes of domains that contain ONNX Runtime's own operators.
+# Prefixes of the operator domains that ONNX Runtime adds to ONNX.
 _RUNTIMES = ("com.microsoft", "com.ms.")
 
 _TENSORFLOW = "TensorFlow's: `python -m tf2onnx.convert --saved-model FOLDER --output model.onnx`"
 _EXPORT = "export it to ONNX with the tool that trained it"
 _SOURCE = "give the ONNX file that it was made of"
-# Suffix of another format -> description, and how to get ONNX from it.
+# Suffix of another file format -> its description, and instructions to get an ONNX file.
 _OTHERS = {
     ".pt": f"PyTorch's: {_EXPORT}, as in `yolo export model={{path}} format=onnx`",
     ".pth": f"PyTorch's: {_EXPORT}, or with torch.onnx.export",
@@ -46,7 +46,10 @@ def plugin_operators(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def mark_plugins(model: onnx.ModelProto) -> None:
-    """Move unknown operators out of ONNX's domain, where its checker and converters reject them."""
+    """Move unknown operators from ONNX's domain to a domain for TensorRT's plugins, in place.
+
+    ONNX's checker and converters reject unknown operators in ONNX's own domain.
+    """
     found = [node for node in _find_unknown(model) if node.domain in ("", "ai.onnx")]
     for node in found:
         node.domain = _DOMAIN
@@ -69,14 +72,15 @@ def _find_unknown(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceModel:
-    """A model as its exporter wrote it, except for operators of TensorRT.
+    """A loaded model as its exporter wrote it, except for TensorRT's own operators.
 
-    TensorRT's NMS is replaced by standard operators. Other unknown operators get their own domain.
+    TensorRT's NMS is replaced by standard operators. Other unknown operators are moved to a domain
+    for plugins.
 
     Attributes:
-        path: path of the file.
-        proto: the model.
-        sha256: digest of the file and its external data.
+        path: path of the ONNX file.
+        proto: parsed model with all weights.
+        sha256: SHA-256 of the file and its external data, in hexadecimal.
     """
 
     path: Path
@@ -89,7 +93,8 @@ def load(path: Path) -> SourceModel:
 
     Raises:
         NotFound: the file does not exist.
-        UnsupportedModel: its NMS cannot be written in standard operators.
+        UnsupportedModel: the model contains TensorRT's NMS with settings that standard operators
+            cannot express.
         InvalidModel: the file is empty, truncated or not valid ONNX, or its external data is
             missing or too short.
     """
@@ -147,7 +152,7 @@ def _read(path: Path) -> bytes:
 
 
 def _other(path: Path) -> str | None:
-    """Describe a file of another format by its suffix; None if the suffix is unknown."""
+    """Return a description of a file of another format, or None if its suffix is unknown."""
     if (path / "saved_model.pb").exists():
         return f"{path} is {_TENSORFLOW.replace('FOLDER', str(path))}"
     other = _OTHERS.get(path.suffix.lower())

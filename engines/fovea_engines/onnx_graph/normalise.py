@@ -1,4 +1,8 @@
-"""Normalises exports: fixed size, named batch, no shape arithmetic, recent opset."""
+"""Converts exported graphs to a common form.
+
+A graph in this form has a fixed image size, a named batch dimension, no shape arithmetic, and a
+recent opset.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +35,18 @@ from fovea_engines.onnx_graph.writer import Writer
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
-OPSET = 19  # first opset with all operators that later passes write
-_IR_VERSION = 9  # IR version of that opset
+OPSET = 19  # first opset that has all operators which later passes write
+_IR_VERSION = 9  # version of the ONNX file format for this opset
 _DEFAULT_SIZE = (640, 640)
 _CLASSIFIERS_SIZE = (224, 224)
-# Numbers of columns in rows of boxes, which are also a single output with two dimensions. Their
-# first dimension is not the batch.
+# Numbers of columns of a table of boxes. Such a table and the scores of a classifier are both a
+# single output with two dimensions. But the first dimension of a table is not the batch.
 _ROWS = 6, 7
 _CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
 _PLACES = "coordinate_transformation_mode"
-_OPSET_OF_PLACES = 11  # first opset in which Resize defines the coordinates of values
-# Batch sizes for shape inference. A length that is equal for both does not follow the batch.
+_OPSET_OF_PLACES = 11  # first opset in which Resize has this attribute
+# Two batch sizes for shape inference. A dimension that has the same length for both does not depend
+# on the batch size.
 _BATCHES = 2, 3
 
 
@@ -60,7 +65,10 @@ def take_colour(model: onnx.ModelProto) -> None:
 
 
 def fill_in_size_inputs(model: onnx.ModelProto) -> None:
-    """Compute the inputs besides the image inside the graph; the image size is fixed."""
+    """Compute all inputs other than the image inside the graph, and remove them from the inputs.
+
+    The image must have a fixed size, because these inputs depend on it.
+    """
     inputs = graph_inputs(model)
     image = image_of(inputs)
     for spec in inputs:
@@ -80,7 +88,7 @@ def fill_in_size_inputs(model: onnx.ModelProto) -> None:
 
 def _write_for_each_row(model: onnx.ModelProto, image: str, name: str, value: Array) -> None:
     write = Writer(name)
-    # All opsets since 8 have these operators in this form.
+    # All opsets since 8 define these operators with these inputs.
     rows = write("Gather", write("Shape", image), np.array([0]))
     write("Expand", value, write("Concat", rows, np.array(value.shape[1:]), axis=0))
     write.name(name)
@@ -88,9 +96,9 @@ def _write_for_each_row(model: onnx.ModelProto, image: str, name: str, value: Ar
 
 
 def _write_enlarged(model: onnx.ModelProto, image: TensorSpec, name: str, factor: int) -> None:
-    """Write `enlarge` as matrix products.
+    """Write `enlarge` of heads/image_inputs.py as matrix products.
 
-    Resize is equivalent, but six times slower in ONNX Runtime.
+    The operator Resize has the same result, but is six times slower in ONNX Runtime.
     """
     write = Writer(name)
     down, across = (
@@ -113,28 +121,29 @@ def normalise(
     size: tuple[int, int] | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> onnx.ModelProto:
-    """Convert an image model into the form that is compiled. The argument is changed in place.
+    """Convert an image model into the form that backends compile. `model` is also changed in place.
 
-    The returned model has one input: a batch of images of a fixed (height, width). This is `size`,
-    or the model's own size, or `imgsz` in its metadata, or the default: 224x224 for a classifier,
-    640x640 for other models. A dynamic batch stays dynamic if all outputs follow it; otherwise the
-    batch size is 1.
+    The returned model has one input: a batch of images of a fixed size. The size is the first known
+    one of: `size`; the model's own size; `imgsz` in its metadata; the default of 224x224 for a
+    classifier and 640x640 for other models. A dynamic batch dimension stays dynamic if all outputs
+    depend on it. Otherwise the batch size becomes 1.
 
     Args:
-        model: the model.
+        model: model to convert.
         size: (height, width) of the input, pixels; None means the model's size or the default.
-        note: receives remarks about the size and batch, and about harmless failures.
+        note: function that receives remarks about the size, the batch, and an opset that cannot be
+            converted.
 
     Raises:
-        UnsupportedModel: the model has several inputs, or its input is not a batch of colour
-            images. The message has the unsupported part.
+        UnsupportedModel: the input is not a batch of images, an input besides the image cannot be
+            computed, or onnxslim cannot simplify the graph. The message names the unsupported part.
         InvalidOption: the model does not accept `size`.
     """
     metadata = metadata_of(model)
     if size is None and (taken := open_size(model)) is not None:
         note(f"the size is dynamic: built for {taken}; --size HxW for another")
     pin_inputs(model, size)
-    del model.graph.value_info[:]  # the shapes belong to the previous size
+    del model.graph.value_info[:]  # these shapes belong to the previous input size
     model = _slim(model)
     model = _convert_opset(model, note)
     fuse_focus(model)
@@ -147,14 +156,21 @@ def normalise(
 
 
 def pin_inputs(model: onnx.ModelProto, size: tuple[int, int] | None = None) -> None:
-    """Give a model one input of a fixed size, in place. It raises the errors of `normalise`."""
+    """Give a model one image input of a fixed size, in place.
+
+    The arguments and errors are those of `normalise`.
+    """
     take_colour(model)
     _pin_size(model, size)
     fill_in_size_inputs(model)
 
 
 def open_size(model: onnx.ModelProto) -> str | None:
-    """Return the default size of a model that accepts any size, e.g. "640x640", or None."""
+    """Return the default size of a model that accepts any size, e.g. "640x640".
+
+    Returns:
+        "HEIGHTxWIDTH" in pixels. If the model has a fixed size or is not an image model, None.
+    """
     try:
         image = _batch_of_images(model)
     except UnsupportedModel:
@@ -166,7 +182,7 @@ def open_size(model: onnx.ModelProto) -> str | None:
 
 
 def control_flow(model: onnx.ModelProto) -> str:
-    """Return the names of operators that choose computations by values; "" if there are none."""
+    """Return the names of the control-flow operators, e.g. "If, Loop", or "" if there are none."""
     return ", ".join(sorted({node.op_type for node in model.graph.node} & _CONTROL_FLOW))
 
 
@@ -177,8 +193,9 @@ def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
     dynamic = -1 in image.shape[1:]
     metadata = metadata_of(model)
     if rank == 3 or all(len(each.shape) == 2 for each in graph_outputs(model)):
-        # torchvision's models accept any size, and resize images themselves. The cells of a
-        # classifier do not need to fill the image, either.
+        # These models accept sizes that are not multiples of the stride. torchvision's detectors
+        # (rank 3) resize images themselves, and a classifier averages over an incomplete grid
+        # without harm.
         metadata.setdefault("stride", "1")
     if size is None and dynamic and image_size(metadata) is None:
         size = _usual_size(model, image)
@@ -196,7 +213,7 @@ def _pin_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> None:
 def _usual_size(model: onnx.ModelProto, image: TensorSpec) -> tuple[int, int]:
     height, width = image_sides(image)
     if (height == -1) != (width == -1):
-        # Models for lines of text have one fixed side.
+        # Models that recognise a line of text have one fixed side and one dynamic side.
         usual = _DEFAULT_SIZE
         return (usual[0] if height == -1 else height), (usual[1] if width == -1 else width)
     shapes = [output.shape for output in graph_outputs(model)]
@@ -207,7 +224,10 @@ def _usual_size(model: onnx.ModelProto, image: TensorSpec) -> tuple[int, int]:
 
 
 def _batch(value: onnx.ValueInfoProto) -> str | int | float:
-    """Return the first length or its name; NaN, which equals nothing, if it has neither."""
+    """Return the length or the name of the first dimension.
+
+    If the dimension has neither, return NaN, which is unequal to every value.
+    """
     dim = value.type.tensor_type.shape.dim[0]
     return dim.dim_param or dim.dim_value or math.nan
 
@@ -233,7 +253,7 @@ def _check_image(image: TensorSpec) -> None:
 
 
 def _add_batch(model: onnx.ModelProto, name: str, row: tuple[int, int, int]) -> None:
-    """Make a model for a single image accept a batch of 1, like all other models."""
+    """Make a model whose input has no batch dimension accept a batch of one image."""
     write = Writer(name)
     inner = write("Reshape", name, np.array(row))
     for node in model.graph.node:
@@ -245,7 +265,7 @@ def _add_batch(model: onnx.ModelProto, name: str, row: tuple[int, int, int]) -> 
 
 
 def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
-    import onnxslim  # imported here: a server that rebuilds an engine does not need it
+    import onnxslim  # imported here: a server that rebuilds an engine does not need onnxslim
 
     try:
         slimmed: onnx.ModelProto = onnxslim.slim(model)
@@ -275,7 +295,10 @@ def _convert_opset(model: onnx.ModelProto, note: Callable[[str], None]) -> onnx.
 
 
 def _keep_places(model: onnx.ModelProto) -> None:
-    """Set the resize coordinates of older operators; the converter would use the new default."""
+    """Set the coordinate mode of each Resize that has none to the meaning of older opsets.
+
+    Otherwise ONNX's version converter would apply the default of newer opsets.
+    """
     for node in model.graph.node:
         if node.op_type == "Resize" and attribute(node, _PLACES, None) is None:
             places = {_PLACES: "asymmetric", "nearest_mode": "floor"}
@@ -283,10 +306,11 @@ def _keep_places(model: onnx.ModelProto) -> None:
 
 
 def _infer_outputs(model: onnx.ModelProto, note: Callable[[str], None]) -> None:
-    """Replace the exporter's output shapes by inferred shapes, for an image of fixed size.
+    """Replace the exporter's output shapes by inferred shapes for the fixed image size.
 
-    A dynamic batch is fixed at 1, with a note, if an output does not follow it. Examples are rows
-    [k, 6] for all images, or a batch size that the exporter wrote into the graph.
+    A dynamic batch size is fixed at 1, with a note, if an output does not depend on it. Examples
+    are an output [k, 6] with the boxes of all images, and a batch size that the exporter wrote into
+    the graph.
     """
     trials = [_infer_lengths(model)]
     if graph_inputs(model)[0].shape[0] == -1:
@@ -311,7 +335,11 @@ def _infer_outputs(model: onnx.ModelProto, note: Callable[[str], None]) -> None:
 def _find_unbatched(
     model: onnx.ModelProto, trials: Sequence[Sequence[tuple[int, ...] | None]]
 ) -> str | None:
-    """Return the name of an output whose first dimension is not the batch, or None."""
+    """Return the name of the first output whose first dimension is not the batch.
+
+    If all outputs have a batch dimension, return None. `trials` are the output shapes for each
+    batch size of `_BATCHES`.
+    """
     counted = outputs_after(model, COUNTING)
     for value, *shapes in zip(model.graph.output, *trials, strict=True):
         rows = tuple((-1 if shape is None else next(iter(shape), 1)) for shape in shapes)

@@ -1,4 +1,4 @@
-"""Recognises a normalisation inside a model, before its network."""
+"""Recognises a normalisation of the image at the start of a model's graph."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from fovea_engines.onnx_graph.wiring import Wiring, constants_of
 _ARITHMETIC = {"Sub": "subtracted", "Mul": "multiplied by", "Div": "divided by", "Add": "added"}
 _FRONT = {*_ARITHMETIC, "Cast"}
 _SHOWN = 3
-# Smallest gain of a model for inputs of 0 to 1. It lies between 1/57, the smallest divisor in use
-# for inputs of 0 to 255, and 1.
+# Limit of the factor by which a model scales its input. Models for inputs of 0 to 255 scale by 1/57
+# or less; models for inputs of 0 to 1 scale by 1 or more.
 _LARGEST_OF_BYTES = 0.1
 
 
 def own_normalisation(model: onnx.ModelProto) -> Mapping[str, Any]:
-    """Return the `PreprocessSpec` fields of a model that itself scales inputs of 0 to 255.
+    """Return `PreprocessSpec` fields for a model whose graph scales inputs of 0 to 255.
+
+    These fields turn off the scaling on the host.
 
     The result is empty for all other models.
     """
@@ -44,7 +46,12 @@ def own_normalisation(model: onnx.ModelProto) -> Mapping[str, Any]:
 
 
 def leading_arithmetic(model: onnx.ModelProto, image: str) -> tuple[str, list[str]]:
-    """Return the last tensor of the arithmetic directly after the input, and descriptions of it."""
+    """Return the result of the arithmetic directly after the input, and a list of its operations.
+
+    Returns:
+        The name of the last tensor, which is `image` without any arithmetic, and a description of
+        each operation, e.g. "divided by 255".
+    """
     wiring = Wiring(model)
     constants = constants_of(model)
     last, operations = image, []

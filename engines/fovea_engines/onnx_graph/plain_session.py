@@ -1,6 +1,7 @@
-"""Runs models unchanged in plain ONNX Runtime or OpenVINO, as a reference for comparisons.
+"""Runs models unchanged in ONNX Runtime or OpenVINO, as a reference for comparisons.
 
-It uses no backend: the reference must share no code with the engines that are checked.
+This module does not use Fovea's backends, because a reference must share no code with the engines
+that a build checks.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
 def open_plain(
     model: Path | bytes, *, fused: bool = False, keeps_memory: bool = True
 ) -> ort.InferenceSession:
-    """Load a model on CPU cores; raise ONNX Runtime's errors unchanged, see `onnxruntime_errors`.
+    """Load a model for the CPU in ONNX Runtime.
+
+    ONNX Runtime's own errors are raised unchanged. `onnxruntime_errors` converts them.
 
     Args:
         model: path of the file, or its content.
-        fused: optimize the graph. It runs faster, but nodes have other names, and values round
-            differently.
+        fused: let ONNX Runtime optimise the graph. The optimised graph runs faster, but some nodes
+            are fused or renamed, and the rounding of the values differs.
         keeps_memory: keep the memory of the largest run for the next run.
     """
     import onnxruntime as ort
@@ -37,9 +40,10 @@ def open_plain(
     if not fused:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_cpu_mem_arena = keeps_memory
-    # Waiting threads must not take cores from code that processes the results.
+    # Threads of ONNX Runtime that wait must not occupy cores which the code for the results needs.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    # Compute Q/DQ as written. Fused Q/DQ overflows on CPUs without VNNI.
+    # Compute QuantizeLinear and DequantizeLinear as separate nodes. The sums of fused INT8
+    # operators overflow on CPUs without VNNI.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     return ort.InferenceSession(model, options, ["CPUExecutionProvider"])
 
@@ -47,11 +51,13 @@ def open_plain(
 def open_openvino(
     model: Path | bytes, outputs: Sequence[str]
 ) -> Callable[[Mapping[str, Array]], list[Array]]:
-    """Load a model on CPU cores in float32; return a function that computes the named outputs.
+    """Load a model for the CPU in OpenVINO, and return a function that computes the named outputs.
+
+    OpenVINO computes in float32. The returned function takes the name of each input -> its array.
 
     Raises:
-        UnsupportedModel: OpenVINO cannot load the model. The function raises it if OpenVINO cannot
-            run the model.
+        UnsupportedModel: OpenVINO cannot load the model. The returned function raises this error if
+            OpenVINO cannot run the model.
     """
     import openvino as ov
 
@@ -79,9 +85,9 @@ def _openvino_errors(what: str) -> Iterator[None]:
 
 @contextmanager
 def onnxruntime_errors(explain: Callable[[str], str]) -> Iterator[None]:
-    """Raise ONNX Runtime's errors in the block as `UnsupportedModel`.
+    """Convert ONNX Runtime's errors in the `with` block to `UnsupportedModel`.
 
-    `explain` returns the message.
+    `explain` takes ONNX Runtime's message, and returns the new message.
     """
     import onnxruntime as ort
 

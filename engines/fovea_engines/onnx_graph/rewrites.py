@@ -1,4 +1,4 @@
-"""Rewrites patterns that CPU runtimes compute slowly or reject: Focus, late Transpose, Slice."""
+"""Rewrites graph patterns that CPU runtimes compute slowly or reject."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from onnx.numpy_helper import from_array, to_array
 
 from fovea_engines.onnx_graph.wiring import Wiring, attribute, rebuild
 
-_TO_THE_END = 2**31 - 1  # smallest value that exporters write for "to the end"
+_TO_THE_END = 2**31 - 1  # smallest end of a Slice that means "to the end of the axis"
 
 
 def fuse_focus(model: onnx.ModelProto) -> None:
     """Replace four strided slices, their concatenation and a convolution by one convolution.
 
-    The slices take every second pixel of every second row. Their convolution with [out, 4c, k, k]
-    at stride 1 equals a convolution of the image with [out, c, 2k, 2k] at stride 2. CPU runtimes
-    slice slowly: the slices take an eighth of the time of yolox_nano in INT8. A graph without the
-    pattern stays unchanged.
+    This pattern is YOLO's Focus layer. Each slice takes every second pixel of every second row. A
+    convolution of the joined slices with weights [out, 4c, k, k] at stride 1 equals a convolution
+    of the image with weights [out, c, 2k, 2k] at stride 2. CPU runtimes compute slices slowly: they
+    take an eighth of the time of yolox_nano in INT8. The model is changed in place if it has the
+    pattern.
     """
     wiring = Wiring(model)
     for concat in wiring.nodes:
@@ -43,7 +44,7 @@ def fuse_focus(model: onnx.ModelProto) -> None:
 
 
 def _offsets(wiring: Wiring, concat: onnx.NodeProto) -> list[tuple[int, int]] | None:
-    """Return (row, column) of each slice's start; None if this is not a Focus layer."""
+    """Return each slice's start (row, column), or None if `concat` is not part of a Focus layer."""
     if concat.op_type != "Concat" or len(concat.input) != 4 or attribute(concat, "axis", 0) != 1:
         return None
     nodes = [wiring.producer.get(name) for name in concat.input]
@@ -82,7 +83,7 @@ def _is_plain(wiring: Wiring, node: onnx.NodeProto) -> bool:
 
 
 def _spread(weight: NDArray[Any], offsets: list[tuple[int, int]]) -> NDArray[Any]:
-    """Convert weights [out, 4c, k, k] for the slices to [out, c, 2k, 2k] for the image."""
+    """Convert weights [out, 4c, k, k] for the joined slices to [out, c, 2k, 2k] for the image."""
     out, channels, height, width = weight.shape
     each = channels // 4
     spread = np.zeros((out, each, 2 * height, 2 * width), weight.dtype)
@@ -101,10 +102,11 @@ def _double(conv: onnx.NodeProto) -> None:
 
 
 def gather_first_columns(model: onnx.ModelProto) -> None:
-    """Replace a Slice of the first columns by Gather, if GatherElements reads its result.
+    """Replace a Slice that selects the first columns by Gather, if GatherElements reads its result.
 
-    OpenVINO (2026.4.1) drops such a Slice during compilation and then rejects the shapes. This
-    happens with YOLO26 for masks, keypoints and rotated boxes. The model is changed in place.
+    OpenVINO 2026.4.1 removes such a Slice during compilation, and then reports an error about the
+    shapes. Examples are the YOLO26 models for masks, keypoints and rotated boxes. The model is
+    changed in place.
     """
     wiring = Wiring(model)
     tables = {node.input[0] for node in wiring.nodes if node.op_type == "GatherElements"}
@@ -114,7 +116,7 @@ def gather_first_columns(model: onnx.ModelProto) -> None:
     shapes = {value.name: value.type.tensor_type.shape.dim for value in inferred}
     for node, (count, axis) in found:
         table = shapes.get(node.input[0])
-        # The end of a Slice may be beyond the last column.
+        # Skip a Slice that ends after the last column: Gather would read columns that do not exist.
         if table and table[axis].dim_value >= count:
             name = f"{node.output[0]}/columns"
             model.graph.initializer.append(from_array(np.arange(count), name))
@@ -123,7 +125,10 @@ def gather_first_columns(model: onnx.ModelProto) -> None:
 
 
 def _first_columns(wiring: Wiring, node: onnx.NodeProto) -> tuple[int, int] | None:
-    """Return count and axis of a Slice from 0 to a constant end; None for other nodes."""
+    """Return the number of elements and the axis of a Slice from 0 to a constant end.
+
+    Return None for other nodes.
+    """
     if node.op_type != "Slice" or any(name not in wiring.constants for name in node.input[1:]):
         return None
     values = [to_array(wiring.constants[name]).tolist() for name in node.input[1:]]
@@ -134,12 +139,12 @@ def _first_columns(wiring: Wiring, node: onnx.NodeProto) -> tuple[int, int] | No
 
 
 def move_late_transpose(model: onnx.ModelProto) -> None:
-    """Convert each grid [n, c, h, w] to rows [n, h*w, c] before the grids are joined, not after.
+    """Transpose each grid [n, c, h, w] to rows [n, h*w, c] before the grids are joined.
 
-    YOLOX flattens its grids to [n, c, h*w], joins them, and transposes the result. The
-    transposition takes a twentieth of the time of yolox_nano in INT8. OpenVINO stores channels
-    last, so each grid already consists of rows. The model is changed in place if it has the
-    pattern.
+    YOLOX flattens its grids to [n, c, h*w], joins them, and transposes the result. This
+    transposition takes a twentieth of the time of yolox_nano in INT8. OpenVINO stores the channels
+    of each grid last in memory, so a transposition before the join is free. The model is changed in
+    place if it has the pattern.
     """
     wiring = Wiring(model)
     for transpose in wiring.nodes:
@@ -163,7 +168,7 @@ def move_late_transpose(model: onnx.ModelProto) -> None:
 
 
 def _flattens_grid(wiring: Wiring, node: onnx.NodeProto) -> bool:
-    """Return True if a node flattens joined channels [n, c, h, w] to [n, c, h*w]."""
+    """Return whether a node flattens joined channels [n, c, h, w] to [n, c, h*w]."""
     grid = wiring.producer.get(node.input[0])
     if (
         grid is None
@@ -173,7 +178,7 @@ def _flattens_grid(wiring: Wiring, node: onnx.NodeProto) -> bool:
     ):
         return False
     shape = to_array(wiring.constants[node.input[1]]).tolist()
-    # The batch is copied (0) or 1. The dimension h*w is inferred.
+    # In the shape of a Reshape, 0 copies the length of the batch, and -1 infers the length h*w.
     return len(shape) == 3 and shape[0] in (0, 1) and shape[2] == -1
 
 

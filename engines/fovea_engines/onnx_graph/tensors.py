@@ -1,4 +1,4 @@
-"""Reads inputs, outputs and metadata of ONNX models."""
+"""Reads the inputs, outputs and metadata of ONNX models."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 _PAGE = "a web page, and not the model: it may ask to log in; download the file itself"
-# First bytes of files that often replace a model by mistake -> a description, and how to get the
-# model.
+# First bytes of files that users often have in place of the model, in lower case -> a description
+# of the file, and instructions to get the model.
 _IN_ITS_PLACE = {
     b"version https://git-lfs.github.com/spec/": (
         "a pointer of Git LFS, and not the model: fetch it with `git lfs pull`"
@@ -31,14 +31,18 @@ _IN_ITS_PLACE = {
 
 
 def explain_file(path: Path) -> str | None:
-    """Describe a file that is not the model, and how to get the model; None if it is unknown."""
+    """Return a description of a file that users often have in place of the model, or None.
+
+    The description includes instructions to get the model. None means that the first bytes are not
+    known as a mistake.
+    """
     with path.open("rb") as file:
         start = file.read(512).lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     return next((what for first, what in _IN_ITS_PLACE.items() if start.startswith(first)), None)
 
 
 def graph_inputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """Return the inputs without weights, which older exporters also list.
+    """Return the inputs of the graph, without the weights that older exporters list as inputs.
 
     Raises:
         UnsupportedModel: an input is not a tensor.
@@ -48,7 +52,7 @@ def graph_inputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
 
 
 def graph_outputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
-    """Return the outputs.
+    """Return the outputs of the graph.
 
     Raises:
         UnsupportedModel: an output is not a tensor.
@@ -57,12 +61,12 @@ def graph_outputs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    """Return the version of the default operator set; 0 if the model imports none."""
+    """Return the version of ONNX's operator set, or 0 if the model does not declare it."""
     return next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
 
 
 def metadata_of(model: onnx.ModelProto) -> dict[str, str]:
-    """Return the key-value pairs of the exporter."""
+    """Return the metadata of the exporter: pairs of key and value."""
     return {entry.key: entry.value for entry in model.metadata_props}
 
 
@@ -73,17 +77,18 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
         kind = value.type.WhichOneof("value")
         raise UnsupportedModel(f"{value.name!r} is a {kind}; only tensors are supported")
     tensor = value.type.tensor_type
-    # A dimension without value and name is also dynamic, and so is a dimension of 0.
+    # A dimension with a name, without any value, or with the value 0 is dynamic.
     shape = tuple(dim.dim_value or -1 for dim in tensor.shape.dim)
     return TensorSpec(value.name, tensor_dtype_to_np_dtype(tensor.elem_type).name, shape)
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """Read the exporter's key-value pairs from a file, without its weights or the onnx package.
+    """Read the exporter's metadata from a file, without its weights and without the onnx package.
 
-    A server that opens a plain Triton repository needs them at startup. Importing onnx would take
-    longer than loading the model. Wire format: protobuf.dev/programming-guides/encoding; field
-    numbers: onnx.proto, messages ModelProto and StringStringEntryProto.
+    A server that opens a plain Triton repository needs the metadata at startup. The import of onnx
+    would take longer than loading the model. The wire format is described at
+    protobuf.dev/programming-guides/encoding. The field numbers are in onnx.proto, in the messages
+    ModelProto and StringStringEntryProto.
 
     Raises:
         InvalidModel: the file is not an ONNX model.
@@ -101,7 +106,10 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def _fields(stream: BinaryIO, size: int, wanted: set[int]) -> Iterator[tuple[int, bytes]]:
-    """Yield the length-delimited fields with a wanted number; skip other fields by seeking."""
+    """Yield number and content of the length-delimited fields whose number is in `wanted`.
+
+    Other fields are skipped without reading them.
+    """
     while stream.tell() < size:
         number, kind = divmod(_varint(stream), 8)
         if kind == _VARINT:

@@ -1,4 +1,4 @@
-"""An index over an ONNX graph: producers and consumers of tensors, and roles of its layers."""
+"""Indexes an ONNX graph: which nodes compute and read each tensor, and which are layers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 from onnx.helper import get_attribute_value
 
-# Operators that only move values, so the output of a Softmax keeps its values after them.
+# Operators that change the shape or order of values but not the values themselves.
 _SHAPE_OPS = {"Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"}
 
 _PRODUCTS = {"ConvTranspose", "Gemm", "MatMul"}
@@ -22,11 +22,11 @@ RANKING = COUNTING | {"TopK"}
 
 
 class Wiring:
-    """An index over a graph in topological order. It is invalid after changes of the graph.
+    """An index of a graph in topological order. Create a new index after you change the graph.
 
     Attributes:
         nodes: nodes of the graph.
-        constants: name -> initializer.
+        constants: name of a tensor -> initializer with its values.
         producer: name of a tensor -> node that computes it.
         outputs: names of the graph's outputs.
         consumers: name of a tensor -> nodes that read it.
@@ -44,10 +44,11 @@ class Wiring:
                 self.consumers[name].append(node)
 
     def layers(self) -> list[onnx.NodeProto]:
-        """Return the convolutions with learned weights.
+        """Return the convolutions with learned weights, in the order of the graph.
 
-        The fixed convolution that computes the mean of a distribution in YOLOv8 and later (arXiv
-        2006.04388) is left out. Its input is a softmax, and it belongs to the decoding of boxes.
+        Convolutions whose input is a softmax are left out. In YOLOv8 and later, such a convolution
+        has fixed weights. It computes the mean of a distribution (arXiv 2006.04388), and belongs to
+        the decoding of boxes.
         """
         return [
             node
@@ -56,7 +57,7 @@ class Wiring:
         ]
 
     def projections(self) -> list[onnx.NodeProto]:
-        """Return the products of rows with learned matrices, which transformers contain."""
+        """Return the matrix products with learned weights, which transformers contain."""
         return [
             node
             for node in self.nodes
@@ -70,15 +71,15 @@ class Wiring:
     def head_layers(self) -> set[str]:
         """Return the names of the last layers before the outputs.
 
-        No other layer is between them and an output. The convolutions before the projection of a
-        classifier are included.
+        No other layer is between a last layer and an output. If a last layer is a matrix product,
+        e.g. in a classifier, the convolutions directly before it are included.
         """
         last = self.last_layers(self.outputs)
         rows = {node.input[0] for node in self.projections() if node.name in last}
         return last | (self.last_layers(rows) & {node.name for node in self.layers()})
 
     def last_layers(self, tensors: Set[str]) -> set[str]:
-        """Return the names of the layers that reach a tensor without another layer in between."""
+        """Return the names of the layers from which a path without layers leads to a tensor."""
         layers = {node.name for node in (*self.layers(), *self.projections())}
         found: set[str] = set()
         reached = set(tensors)
@@ -98,7 +99,7 @@ class Wiring:
             learned = not self.constants.keys().isdisjoint(node.input)
             if learned and not self._comes_from_softmax(node.input[0]):
                 layers.add(node.name)
-        before: set[str] = set()  # tensors that reach a layer
+        before: set[str] = set()  # tensors on which a layer depends
         after: set[str] = set()
         for node in reversed(self.nodes):
             if node.name in layers or not before.isdisjoint(node.output):
@@ -108,7 +109,10 @@ class Wiring:
         return after
 
     def maker(self, name: str) -> onnx.NodeProto | None:
-        """Return the node that computes the values of a tensor; None for inputs and constants."""
+        """Return the node that computes a tensor's values, or None for inputs and initializers.
+
+        Nodes that only change the shape or order of the values are skipped.
+        """
         node = self.producer.get(name)
         while node is not None and node.op_type in _SHAPE_OPS:
             node = self.producer.get(node.input[0])
@@ -120,7 +124,7 @@ class Wiring:
 
 
 def constants_of(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    """Return initializers and the tensors of Constant nodes, by name."""
+    """Return the name of each initializer and Constant node -> its tensor."""
     found = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant" and node.attribute[0].name == "value":
@@ -146,7 +150,7 @@ def tensors_of(graph: onnx.GraphProto) -> set[str]:
 
 
 def tensors_read(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the names of tensors that a node reads, and that its branches may read."""
+    """Yield the names of the tensors that a node and its subgraphs read."""
     yield from filter(None, node.input)
     for graph in subgraphs(node):
         for inner in graph.node:
@@ -169,17 +173,17 @@ def tensors_after(model: onnx.ModelProto, operators: Set[str]) -> set[str]:
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    """Return the value of a node's attribute, or `default`."""
+    """Return the value of a node's attribute, or `default` if the node does not have it."""
     return next((get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
 
 def output_axis(layer: onnx.NodeProto) -> int:
-    """Return the axis of a layer's weight that corresponds to its outputs."""
+    """Return the axis of a layer's weight whose elements belong to different output channels."""
     return 0 if layer.op_type == "Conv" or attribute(layer, "transB", 0) else 1
 
 
 def is_depthwise(node: onnx.NodeProto, weight: onnx.TensorProto) -> bool:
-    """Return True if each output channel of a convolution depends on only one input channel."""
+    """Return whether each output channel of a convolution depends on only one input channel."""
     return int(attribute(node, "group", 1)) > 1 and weight.dims[1] == 1
 
 

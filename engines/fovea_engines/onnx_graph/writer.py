@@ -1,4 +1,4 @@
-"""Adds nodes to an ONNX graph by calls."""
+"""Creates ONNX nodes by function calls, e.g. `write("Add", a, b)`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Operand = str | NDArray[Any]
 
 
 class Writer:
-    """Creates nodes whose tensors are named STEM/OPERATOR_NUMBER.
+    """Creates nodes for a graph. The output of a node is named STEM/OPERATOR_NUMBER.
 
-    A call takes an operator and its operands: names of tensors, or arrays as constants. It returns
-    the name of the output. Each writer of a graph needs its own stem, usually the name of a tensor.
+    A call of the writer takes an operator and its operands: names of tensors, or arrays as
+    constants. The call returns the name of the output. Each writer for the same graph needs its own
+    stem, usually the name of a tensor.
     """
 
     def __init__(self, stem: str) -> None:
@@ -31,20 +32,26 @@ class Writer:
         return self._add(operator, operands, 1, attributes)[0]
 
     def split(self, tensor: str, sizes: Sequence[int], axis: int) -> list[str]:
-        """Split a tensor into parts of the given sizes; return their names."""
+        """Split a tensor along an axis into parts of the given sizes, and return their names."""
         return self._add("Split", (tensor, np.array(sizes)), len(sizes), {"axis": axis})
 
     def top(self, tensor: str, count: int) -> tuple[str, str]:
-        """Return the largest values along the last axis, best first, and their indices."""
+        """Return the names of the `count` largest values along the last axis and of their indices.
+
+        The values are sorted, the largest first.
+        """
         values, indices = self._add("TopK", (tensor, np.array([count])), 2, {"axis": -1})
         return values, indices
 
     def cast(self, tensor: str, dtype: str) -> str:
-        """Cast a tensor to another element type, given by NumPy's name."""
+        """Cast a tensor to another element type, and return the result's name.
+
+        `dtype` is NumPy's name of the element type.
+        """
         return self("Cast", tensor, to=np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
     def name(self, tensor: str) -> None:
-        """Rename the last output."""
+        """Rename the output of the last node."""
         self.nodes[-1].output[0] = tensor
 
     def _add(
