@@ -1,4 +1,7 @@
-"""Files that all versions of a model share, such as fovea.toml, and the path of one version."""
+"""Files that all versions of a model share, such as fovea.toml.
+
+And the directory of one version.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from fovea_server.pipelines.reference import REFERENCE_FILE
 
 
 def find_faults(folder: Path, labels: Sequence[str] | None) -> Iterator[str]:
-    """Yield the faults of fovea.toml and reference.json; the model is served in spite of them.
+    """Yield the faults in fovea.toml and reference.json; a server serves the model despite them.
 
     Args:
         folder: directory of the model.
-        labels: class names by id; None if they are not known.
+        labels: class names, in the order of class ids; None if the names are unknown.
     """
     try:
         if (folder / SETTINGS_FILE).is_file():
@@ -35,7 +38,7 @@ def version_folder(path: Path, version: int | None = None) -> Path:
     """Return the directory of a model's version, by default of the latest version.
 
     Args:
-        path: directory of the model, or of one version.
+        path: directory of the model, or directory of one version.
         version: number of the version.
 
     Raises:

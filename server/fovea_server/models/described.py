@@ -22,7 +22,7 @@ from fovea_server.settings import Settings
 
 
 class CardSession(Closing):
-    """Session of an engine that stays closed; it has tensor specifications only."""
+    """Session of an engine that is not opened; it has the specifications of the tensors only."""
 
     concurrency = 1
     steady = offloads = False
@@ -31,7 +31,7 @@ class CardSession(Closing):
         self.inputs, self.outputs, self.max_batch = card.inputs, card.outputs, card.max_batch
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
-        """Raise ModelNotReady: the engine runs in another process."""
+        """Raise ModelNotReady, because the engine runs in another process."""
         raise ModelNotReady("this process only describes the model; another process runs it")
 
     def close(self) -> None:
@@ -41,9 +41,11 @@ class CardSession(Closing):
 def describe_engine(
     folder: Path, config: ModelConfig, settings: Settings, progress: Progress
 ) -> tuple[Engine, ModelConfig]:
-    """Describe a version from its card, in the form of `open_engine`; raise the same errors.
+    """Describe a version from its card; return and raise the same as `open_engine`.
 
-    An engine without a card is opened for a moment, because only the engine knows its tensors.
+    An engine without a card is opened for a moment, because only the engine has the specifications
+    of
+    its tensors.
     """
     if (folder / CARD_FILE).exists():
         card = EngineCard.read(folder / CARD_FILE)

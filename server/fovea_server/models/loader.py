@@ -28,19 +28,19 @@ from fovea_server.settings import Settings
 
 log = logging.getLogger(__name__)
 
-# Largest depth of ensembles that run one another; each level takes several stack frames.
+# Largest depth of ensembles that run other ensembles. Each level takes several stack frames.
 _DEEPEST = 32
 
-# Number of threads that read model directories. A directory on a slow file system holds up one
-# thread, and the models in other directories are read meanwhile.
+# Number of threads that read model directories. A directory on a slow file system blocks one
+# thread; the other threads read the other directories meanwhile.
 _READERS = 8
 
 
 class StartedLoads:
-    """Models that `Loader.begin` has read and that the threads of a pool load.
+    """Models that `Loader.begin` has read, and that a pool of threads loads.
 
     Attributes:
-        tried: names of the models.
+        tried: names of all models that were read.
         ensembles: ensembles and pipelines, which `Loader.finish` loads last.
     """
 
@@ -50,7 +50,7 @@ class StartedLoads:
         self._pool, self._loads = pool, list[Future[None]]()
 
     def add(self, slot: ModelSlot, source: Source) -> None:
-        """Load a model whose slot has begun its load; callable from any thread."""
+        """Begin to load a model whose slot is prepared; callable from any thread."""
         self.tried.add(slot.name)
         if source.config.composing:
             self.ensembles.append((slot, source))
@@ -71,13 +71,14 @@ def _finish(slot: ModelSlot, source: Source) -> None:
 
 
 class Loader:
-    """Loads and unloads models; thread-safe, and different models load in parallel.
+    """Loads and unloads models; thread-safe. Different models load in parallel.
 
-    An ensemble is loaded after the models that it runs, and again when one of them changes.
+    An ensemble is loaded after the models that it runs. It is reloaded when one of these models
+    changes.
 
     Attributes:
-        slots: a slot for each model, by name.
-        closing: set after the server has begun to stop; no model is loaded any more.
+        slots: the slot of each model, by the model's name. A slot holds all versions of one model.
+        closing: set when the server begins to stop; then no more models are loaded.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Loader:
         self._open_engine = open_engine
 
     def slot(self, name: str) -> ModelSlot:
-        """Return the slot of a model, and make it if it does not exist."""
+        """Return the slot of a model; create the slot if it does not exist."""
         new = ModelSlot(name, self._make, self._settings.exit_timeout_secs, self.closing)
         return self.slots.setdefault(name, new)
 
@@ -107,7 +108,11 @@ class Loader:
         return ServedModel(*arguments, self._find, self._cache, self._open_engine)
 
     def read(self, name: str, config: str | None = None) -> Source:
-        """Read the present state of a model's directory; raise the errors of `Source.read`."""
+        """Read the present state of a model's directory.
+
+        Raises:
+            NotFound, InvalidModel: see `Source.read`.
+        """
         return Source.read(self._repositories.folder(name), name, self._settings, config)
 
     def load(
@@ -117,12 +122,12 @@ class Loader:
 
         Args:
             name: name of the model.
-            source: its configuration and files.
+            source: configuration and files of the model.
             wanted: True if the model was requested by name, False if an ensemble needs it.
             above: names of the ensembles that are being loaded and need this model.
 
         Raises:
-            InvalidModel: the model cannot be loaded; the versions before stay in service.
+            InvalidModel: the model cannot be loaded; the previous versions stay in service.
             ShuttingDown: the server is stopping.
         """
         slot = self.slot(name)
@@ -146,13 +151,14 @@ class Loader:
     def follow(self, name: str, beside: int | None = None) -> bool:
         """Apply a model's promotion history; do nothing if the model is not loaded.
 
-        The loaded configuration stays. The version `beside` is also loaded, until the next call.
+        The loaded configuration stays in use. The version `beside` is loaded in addition, until the
+        next call of this function.
 
         Returns:
             True if the model is loaded.
 
         Raises:
-            The errors of `load` and `read`.
+            FoveaError: one of the errors of `load` and `read`.
         """
         slot = self.slots.get(name)
         if slot is None or slot.tried is None:
@@ -169,7 +175,8 @@ class Loader:
 
         Raises:
             NotFound: the version does not exist, or the model is not loaded.
-            InvalidRequest: the files of the model came with a request, so it has no other versions.
+            InvalidRequest: the files of the model came with a request, so the model has no other
+                versions.
             InvalidModel: the version cannot be loaded; the present versions stay in service.
         """
         slot = self.slots.get(name)
@@ -190,11 +197,11 @@ class Loader:
             raise
 
     def unload_version(self, name: str, version: int) -> None:
-        """Unload a version that `load_version` has loaded, after its accepted requests.
+        """Finish the accepted requests of a version that `load_version` has loaded, and unload it.
 
         Raises:
             NotFound: the version is not loaded.
-            InvalidRequest: the version is also served for another reason, so it stays.
+            InvalidRequest: the version is also served for another reason, so it stays loaded.
             InvalidModel: the model's directory cannot be read; nothing has changed.
         """
         slot = self.slots.get(name)
@@ -217,10 +224,10 @@ class Loader:
     def _read_beside(
         self, slot: ModelSlot, version: int | None, *, without: int | None = None
     ) -> Source | None:
-        """Read a model's directory, and keep its present configuration and versions.
+        """Read a model's directory again, but keep the configuration and the versions in service.
 
-        `version` is added to the present versions, and `without` is removed. Versions built since
-        the model was loaded are left out: the next start or poll loads them.
+        `version` is added to the versions in service, and `without` is removed from them. Versions
+        that were built after the model was loaded are left out; the next start or poll loads them.
 
         Returns:
             The source, or None if the model's files came with a request.
@@ -239,7 +246,7 @@ class Loader:
         return replace(source, config=now.config, versions=versions, history=history)
 
     def refuse(self, name: str, error: Exception, source: Source | None = None) -> None:
-        """Log the reason why a model cannot be loaded, and store it in the model's slot."""
+        """Log the reason why a model cannot be loaded, and store the reason in the model's slot."""
         log.error("model %s failed to load: %s", name, error)
         self.slot(name).refuse(str(error), source)
 
@@ -248,8 +255,9 @@ class Loader:
     ) -> StartedLoads:
         """Read models of the repository in parallel; faults are logged and stored in their slots.
 
-        A model is loaded as soon as it was read. `finish` waits for these loads, and then loads the
-        ensembles. With `changed`, models that are unchanged since the last attempt are skipped.
+        A model begins to load as soon as it was read. `finish` waits until these models are loaded,
+        and then loads the ensembles. If `changed` is True, models that are unchanged since the last
+        attempt are skipped.
         """
         slots = [self.slot(name) for name in names]
         started = StartedLoads(ThreadPoolExecutor(self._settings.model_load_thread_count, "load"))
@@ -279,18 +287,21 @@ class Loader:
             self._try(slot, source)
         for name in started.tried:
             self._refresh(name, but=started.tried)
-        # Rebuilds come last, because they may take minutes and no other model should wait.
+        # Rebuilds come last, because they may take minutes and must not delay other models.
         for slot in list(self.slots.values()):
             if slot.rebuild():
                 self._refresh(slot.name)
 
     def _try(self, slot: ModelSlot, source: Source) -> None:
-        # The slot stores the fault.
+        # A fault is stored in the slot, so it needs no handling here.
         with suppress(InvalidModel, ShuttingDown):
             self.load(slot.name, source, wanted=False)
 
     def _load_composing(self, name: str, source: Source, above: tuple[str, ...]) -> None:
-        """Load the models of an ensemble that are not ready, and check the tensors of its steps."""
+        """Load the models of an ensemble that are not ready.
+
+        Check the tensors between its steps.
+        """
         composing, missing = source.config.composing, []
         for other in composing:
             if other in (name, *above) or name in self._composing_of(other):
@@ -363,14 +374,14 @@ class Loader:
         return set(slot.composing).union(*map(self._composing_of, slot.composing))
 
     def ready(self, name: str) -> tuple[int, ...]:
-        """Return the versions of a model that can respond, ascending."""
+        """Return the versions of a model that can respond now, ascending."""
         slot = self.slots.get(name)
         return slot.ready if slot is not None else ()
 
     def _refresh(self, name: str, *, but: Collection[str] = ()) -> None:
         """Reload the ensembles that run a model which has changed.
 
-        Ensembles that failed to load without the model are tried again, except those named in
+        Ensembles that failed to load without the model are loaded again, except the ensembles in
         `but`.
         """
         for slot in list(self.slots.values()):
@@ -382,9 +393,9 @@ class Loader:
                 self._try(slot, source)
 
     def _bind(self, slot: ModelSlot) -> None:
-        """Load an ensemble again with the present versions of its models.
+        """Reload an ensemble with the present versions of its models.
 
-        Close it if they do not fit.
+        If these versions do not fit the ensemble, close it.
         """
         assert slot.source is not None, "it is served"
         try:
@@ -397,10 +408,11 @@ class Loader:
                 self._bind(above)
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Unload a model after its accepted requests; do nothing if it is not loaded.
+        """Finish the accepted requests of a model, and unload it; do nothing if it is not loaded.
 
-        Ensembles that run the model are unloaded first. With `dependents`, the models of an
-        ensemble are unloaded too, unless they were requested by name or another ensemble runs them.
+        Ensembles that run the model are unloaded first. If `dependents` is True and the model is an
+        ensemble, the models that it runs are also unloaded, unless they were requested by name or
+        another ensemble runs them.
         """
         slot = self.slots.get(name)
         if slot is None:
@@ -426,7 +438,7 @@ class Loader:
         return [slot for slot in list(self.slots.values()) if slot.ready and name in slot.composing]
 
     def stop(self) -> None:
-        """Stop loading models, and cancel a rebuild that is in progress."""
+        """Stop loading models, and cancel a rebuild in progress."""
         self.closing.set()
         for slot in list(self.slots.values()):
             slot.cancel()
@@ -441,13 +453,16 @@ class Loader:
 
 
 class Attempts:
-    """Reads the repositories repeatedly; logs a fault when it begins and when it ends."""
+    """Reads the repositories again and again.
+
+    Logs a fault once when it begins and once when it ends.
+    """
 
     def __init__(self) -> None:
         self._fault = ""
 
     def __call__(self, read: Callable[[], None]) -> None:
-        """Call `read` once, and log its fault if it differs from the last one."""
+        """Call `read`; log its error if the error differs from the error of the previous call."""
         fault = ""
         try:
             read()
@@ -455,7 +470,7 @@ class Attempts:
             fault = str(error)
             if fault != self._fault:
                 log.error("a repository cannot be read: %s; its models stay loaded", fault)
-        except Exception as error:  # one failed poll must not end polling
+        except Exception as error:  # a failed poll must not end the polling
             fault = repr(error)
             if fault != self._fault:
                 log.exception("the repositories could not be polled")

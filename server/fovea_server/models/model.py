@@ -42,12 +42,12 @@ log = logging.getLogger(__name__)
 FindModel = Callable[[str, int | None], "ServedModel"]
 """Looks up a model that can respond now, by name and version.
 
-A version of None is the current one.
+None means the current version.
 """
 
 
-# Largest number of model executions per request. If each ensemble runs two ensembles of the level
-# below, the number doubles with each level.
+# Largest number of model executions per request. Nested ensembles could multiply this number: it
+# doubles with each level if each ensemble runs two ensembles of the level below.
 _MAX_EXECUTIONS = 256
 
 
@@ -61,14 +61,15 @@ class State(StrEnum):
 
 
 class ServedModel:
-    """A model version; it is loaded once, and later it fails or is closed.
+    """A version of a model. It is loaded once; a reload creates a new object.
 
     Attributes:
         folder: directory of the version, inside the directory of the model.
-        config: the configuration; complete from READY on.
-        engine: the engine; None for an ensemble, and before it is loaded. A pipeline has the engine
-            of its first model.
-        fault: the reason why the process that runs the model cannot respond; empty while it can.
+        config: the configuration; complete once the state is READY.
+        engine: the engine; None for an ensemble, and before the version is loaded. For a pipeline,
+            the engine of its first model.
+        fault: the reason why the process that runs the model cannot respond; empty while the
+            process can respond.
         executions: number of executions per request, including all models that an ensemble runs.
     """
 
@@ -111,7 +112,7 @@ class ServedModel:
 
     @property
     def failure(self) -> str | None:
-        """The reason why a version that was ready can never respond again; None while it can."""
+        """The reason why a loaded version can never respond again; None while it can respond."""
         scheduler = self._scheduler
         return None if scheduler is None else scheduler.failure
 
@@ -129,12 +130,15 @@ class ServedModel:
 
     @property
     def is_live(self) -> bool:
-        """True if the version has an engine, or is about to load one."""
+        """True if the version has an engine, or will load one."""
         return self._state is not State.UNAVAILABLE
 
     @property
     def unserved(self) -> str:
-        """The reason why the version is not served although it should be; otherwise empty."""
+        """The reason why the version is not served although it should be served.
+
+        Otherwise empty.
+        """
         if self._retired or self.state is State.READY:
             return ""
         return self.reason
@@ -142,7 +146,7 @@ class ServedModel:
     @property
     def takes_images(self) -> bool:
         """True if the model accepts images."""
-        # Read `engine` only once: another thread may unload the model in between.
+        # `engine` is read only once, because another thread may set it to None.
         engine = self.engine
         return engine is not None and engine.preprocessor is not None
 
@@ -154,14 +158,18 @@ class ServedModel:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler of the version; raises the errors of `check_ready`."""
+        """The scheduler of the version.
+
+        Raises:
+            ModelLoading, ModelNotReady: see `check_ready`.
+        """
         scheduler = self._scheduler
         if self.state is not State.READY or scheduler is None:
             raise self._not_ready
         return scheduler
 
     def check_ready(self) -> None:
-        """Raise ModelLoading or ModelNotReady if the version cannot respond."""
+        """Raise ModelLoading while the version loads, and ModelNotReady if it cannot respond."""
         if self.state is not State.READY:
             raise self._not_ready
 
@@ -171,9 +179,9 @@ class ServedModel:
         return error(f"model '{self.name}' version {self.version}: {self.reason}")
 
     def expected_bytes(self, inputs: Sequence[InputTensor]) -> int:
-        """Return the expected size of all outputs in bytes.
+        """Return the expected size of all outputs, in bytes.
 
-        For an ensemble, also between its steps.
+        For an ensemble, the size includes the tensors between its steps.
         """
         expected = self.answer_size.expected(inputs)
         if self._members:
@@ -181,12 +189,15 @@ class ServedModel:
         return expected
 
     def labels_of(self, output: str) -> tuple[str, ...] | None:
-        """Return the class names of an output, by index; None if it has none."""
+        """Return the class names of an output, in the order of class ids.
+
+        None if it has no class names.
+        """
         return self._labels.get(output)
 
     @property
     def outdated(self) -> bool:
-        """True if a model of this ensemble was loaded again, or is gone."""
+        """True if a model that this ensemble runs was reloaded or is gone."""
         try:
             return self._found_members() != self._members
         except (NotFound, ModelNotReady):
@@ -204,17 +215,17 @@ class ServedModel:
         return labels
 
     def load(self, *, rebuild: bool) -> None:
-        """Open the engine, warm it up, and start the scheduler; never raises (see `state`).
+        """Open the engine, warm it up, and start the scheduler; never raise (see `state`).
 
-        If the engine must be rebuilt, and the settings allow that, the call takes minutes. Without
-        `rebuild`, such a version stays LOADING.
+        An engine that does not fit this machine must be rebuilt, which takes minutes, if the
+        settings allow that. If `rebuild` is False, a version with such an engine stays LOADING.
         """
         if self._state is not State.LOADING:
             return
         try:
             if self._settings.rebuild and (self.folder / CARD_FILE).exists():
                 card = EngineCard.read(self.folder / CARD_FILE)
-                # Only GPU engines keep the file from which they are rebuilt.
+                # Only GPU engines store a file from which they can be rebuilt.
                 kept = get_backend(card.backend).kept_file
                 if kept and (reason := mismatch(card)) is not None:
                     self._reason = f"it is being rebuilt: {reason}"
@@ -230,7 +241,7 @@ class ServedModel:
             self._fail_to_load(f"its folder cannot be read: {error}")
         except MemoryError as error:
             self._fail_to_load(f"it takes more memory than there is ({error}): use a smaller model")
-        except Exception:  # one model must not prevent others from loading
+        except Exception:  # an error in one model must not prevent other models from loading
             log.exception("model %s version %d", self.name, self.version)
             self._fail_to_load("an internal error; the server's log has the details")
 
@@ -242,13 +253,17 @@ class ServedModel:
             self._reason,
             sum(card.build_seconds.values()),
         )
-        # Imported here, because it imports onnx, which takes 0.3 s.
+        # Imported here, because it imports onnx, which takes 0.3 s; most servers never rebuild.
         from fovea_engines.build.rebuild import rebuild
 
         rebuild(self.folder, self._progress, allow_code=self._settings.allow_code)
 
     def open(self) -> None:
-        """Open the engine and start the scheduler; raise the errors of both."""
+        """Open the engine, warm it up, and start the scheduler.
+
+        Raises:
+            FoveaError: one of the errors of `open_engine` and `make_scheduler`.
+        """
         started = time.monotonic()
         if self.config.composing:
             self._members = self._found_members()
@@ -308,7 +323,11 @@ class ServedModel:
         return PipelineScheduler(model_io, predict, self.statistics, most)
 
     async def _ask(self, name: str, request: ImageRequest) -> tuple[Engine, Results]:
-        """Return the results of a model of this pipeline, from its current version."""
+        """Run a model of this pipeline on images.
+
+        Returns:
+            The engine of the model's current version, and its results.
+        """
         model = self._find(name, None)
         scheduler, engine = model.scheduler, model.engine
         assert engine is not None, "models of a pipeline take images"
@@ -324,7 +343,7 @@ class ServedModel:
         return f"{card.backend} {card.precision}, head {head}"
 
     def _fail_to_load(self, reason: str) -> None:
-        # Clients read the reason, and need not know the path of the repository.
+        # Clients read the reason, and the path of the repository must not be disclosed to them.
         reason = reason.replace(f"{self.folder.parents[1]}/", "")
         self.fail(reason)
         log.error("model %s version %d failed to load: %s", self.name, self.version, reason)
@@ -339,7 +358,7 @@ class ServedModel:
         self._progress.cancelled = True
 
     def retire(self) -> None:
-        """Reject new requests; `close` frees the engine."""
+        """Reject new requests; a later call of `close` frees the engine."""
         self._retired = True
         self._state, self._reason = State.UNLOADING, "it is being unloaded"
 

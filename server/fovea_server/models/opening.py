@@ -1,6 +1,7 @@
 """Opens the engine of a version, checks it against the configuration, and warms it up.
 
-After the warm-up, no request has to wait for a runtime's one-time work.
+A runtime does some work only once, in its first executions. After the warm-up, no request waits for
+this work.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ log = logging.getLogger(__name__)
 OpenEngine: TypeAlias = Callable[
     [Path, ModelConfig, Settings, Progress], tuple[Engine, ModelConfig]
 ]
-"""Opens the engine of a version's directory; returns it with the complete configuration."""
+"""Opens the engine of a version's directory.
+
+Returns the engine, and the complete configuration of the version.
+"""
 
 _SAMPLES = "warmup"
 _SEED = 1
@@ -49,7 +53,10 @@ _SEED = 1
 def open_engine(
     folder: Path, config: ModelConfig, settings: Settings, progress: Progress
 ) -> tuple[Engine, ModelConfig]:
-    """Open the engine of a version's directory, and return it with the complete configuration.
+    """Open the engine of a version's directory, and complete the configuration of the version.
+
+    Returns:
+        The engine, and the complete configuration.
 
     Raises:
         ShuttingDown: the load was cancelled.
@@ -81,7 +88,10 @@ def open_engine(
 
 
 def images_of(engine: Engine, config: ModelConfig, settings: Settings) -> ImageSource | None:
-    """Return the source of image jobs for an engine; None if the engine takes no images."""
+    """Return the object that makes jobs from images for an engine.
+
+    Return None if the engine takes no images.
+    """
     if engine.preprocessor is None:
         return None
     batching = config.dynamic_batching or ModelDynamicBatching()
@@ -101,7 +111,7 @@ def image_limits(settings: Settings) -> ImageLimits:
 
 
 def _file(config: ModelConfig) -> str:
-    """Return the engine file that the configuration names for this machine; "" if it names none."""
+    """Return the engine file that the configuration names for this machine; "" if there is none."""
     gpu = gpu_here() if config.cc_model_filenames else None
     if gpu is not None:
         dotted = f"{gpu.capability[:-1]}.{gpu.capability[-1]}"
@@ -111,22 +121,23 @@ def _file(config: ModelConfig) -> str:
 
 
 def _max_batch(config: ModelConfig, file: str, settings: Settings) -> int:
-    """Return the batch size for an engine without a card: as configured, or Triton's default."""
+    """Return the configured batch size for an engine without a card, or Triton's default."""
     configured = config.max_batch_size
     if configured or config.has_tensors or settings.disable_auto_complete_config:
         return configured
     name = config.backend
     chosen = (one for one in BACKENDS.values() if name == one.name or file.endswith(one.suffixes))
-    # These backends accept only the batch sizes that their engines were built for.
+    # An engine of these backends accepts only the batch sizes for which it was built.
     built = any(one.takes_builder for one in chosen)
     return 1 if built else settings.default_max_batch_size
 
 
 def _adapt_to_version(card: EngineCard, config: ModelConfig, folder: Path) -> ModelConfig:
-    """Return the configuration of a version, even if a build wrote it for another version.
+    """Adapt the configuration of a model to one of its versions.
 
-    Each build writes the only config.pbtxt of its model. An older version may take smaller batches
-    or other image sizes, and must still load after a rollback.
+    A model has one config.pbtxt, and each build overwrites it for the new version. An older version
+    may take smaller batches or other image sizes than the newest version, and must still load after
+    a rollback.
     """
 
     def fits(other: EngineCard) -> bool:
@@ -151,7 +162,7 @@ def _adapt_to_version(card: EngineCard, config: ModelConfig, folder: Path) -> Mo
 
 def _check_batch(engine: Engine, configured: int) -> None:
     rows, built = engine.session.max_batch, engine.card.created is not None
-    # Buffers for images hold whole batches, so their size is limited.
+    # Each buffer for images holds a whole batch, so the batch size is limited.
     if (rows > MAX_BATCH and engine.preprocessor is not None) or (built and rows < 1):
         raise InvalidModel(
             f"its max_batch is {rows}, and must be from 1 to {MAX_BATCH}: build the engine again, "
@@ -165,7 +176,7 @@ def _check_batch(engine: Engine, configured: int) -> None:
 
 
 def warm_up_images(engine: Engine) -> None:
-    """Run an empty image through all stages, with and without `alone` of `Session.infer`."""
+    """Run an empty image through all stages, with both values of `alone` of `Session.infer`."""
     assert engine.preprocessor is not None, "the model takes images"
     image = engine.session.inputs[0]
     feeds = {spec.name: _zero(spec) for spec in _size_inputs(engine.session.inputs, 1)}
@@ -186,17 +197,18 @@ def warm_up_images(engine: Engine) -> None:
 def run_samples(
     engine: Engine, config: ModelConfig, folder: Path, most_bytes: int, progress: Progress
 ) -> None:
-    """Run the samples of `model_warmup`, whose files are in the model's directory `warmup`."""
+    """Run the samples of `model_warmup`; their files are in the directory `warmup` of the model."""
     for sample in config.model_warmup:
         if sample.batch_size > max(1, config.max_batch_size):
             raise InvalidModel(
                 f"warmup sample '{sample.name}': batch_size {sample.batch_size} is over "
                 f"max_batch_size {config.max_batch_size}"
             )
-        # Inputs that the sample does not set are zero, for example the flags of sequences.
+        # Inputs that the sample does not set are filled with zeros, for example the flags of
+        # sequences.
         specs = {spec.name: spec for spec in _size_inputs(engine.session.inputs, sample.batch_size)}
         specs |= {name: _spec(config, sample, name) for name in sample.inputs}
-        # Random numbers take eight bytes each before they are converted.
+        # Random values take eight bytes each before they are converted to the type of the input.
         size = sum(prod(spec.shape) * max(8, spec.numpy_dtype.itemsize) for spec in specs.values())
         if size > most_bytes:
             raise InvalidModel(

@@ -41,7 +41,9 @@ log = logging.getLogger(__name__)
 def freeze_heap() -> None:
     """Collect garbage, exclude all living objects from later collections, and trim the heap.
 
-    Objects that imports and loads have made live as long as the process.
+    The objects that imports and loads have created live as long as the process, so later
+    collections
+    need not visit them.
     """
     gc.collect()
     gc.freeze()
@@ -49,11 +51,13 @@ def freeze_heap() -> None:
 
 
 def make_settings(folder: Path, *, allow_code: bool | None = None) -> Settings:
-    """Make the settings of a command that loads models from the parent directory of `folder`.
+    """Make settings for a command that loads models from the parent directory of `folder`.
 
-    If `allow_code` is None, the environment decides. Load errors are no longer printed by default.
+    If `allow_code` is None, the environment variable decides. Log records of load errors are no
+    longer printed to stderr.
     """
-    # The command also gets load errors as exceptions, so the log need not print them to stderr.
+    # The command gets load errors as exceptions, so the log need not print them to stderr a second
+    # time.
     logging.getLogger(__package__).addHandler(logging.NullHandler())
     mode = ModelControlMode.EXPLICIT
     given: dict[str, Any] = {} if allow_code is None else {"allow_code": allow_code}
@@ -61,23 +65,25 @@ def make_settings(folder: Path, *, allow_code: bool | None = None) -> Settings:
 
 
 class Registry:
-    """The models of the repositories: looks them up, and decides when they are loaded.
+    """All models of a server: looks them up, and loads and unloads them.
 
-    `model_control_mode` decides when, as in Triton. `started` is True after the server has tried to
-    load every model once.
+    The setting `model_control_mode` decides when models are loaded, as in Triton.
 
     Args:
         settings: settings of the server.
-        sees: returns True if the client of the current request may see the model of this name.
-        only: names of the models that the registry serves; None for all.
-        described: True to keep engines closed, and to pull only descriptions from remote stores.
+        sees: returns whether the client of the current request may see the model of this name.
+        only: names of the models that the registry serves; None for all models.
+        described: True to keep engines closed and to pull only the cards from remote stores,
+            because other processes run the models.
 
     Raises:
         NotFound, Unavailable: a repository is not a directory, or its store cannot be read now.
         InvalidOption: the cache setting is invalid.
 
     Attributes:
-        settings, sees: the arguments.
+        settings: the argument.
+        sees: the argument.
+        started: True after the server has tried to load every model once.
     """
 
     def __init__(
@@ -151,7 +157,7 @@ class Registry:
         self._loader.finish(self._loader.begin(there, changed=True))
 
     def _refuse_unpulled(self) -> None:
-        """Record why models could not be pulled from a store, if no earlier version exists."""
+        """Record why models could not be pulled from a store and have no earlier version here."""
         for name, reason in self._remotes.refused.items():
             self._loader.slot(name).refuse(reason, None)
 
@@ -159,19 +165,21 @@ class Registry:
         return name in self._slots
 
     def __iter__(self) -> Iterator[ServedModel]:
-        """Iterate over every version that is loaded, or is being loaded or unloaded."""
+        """Iterate over every version that is loaded, is being loaded, or is being unloaded."""
         for slot in list(self._slots.values()):
             for model in list(slot.versions.values()):
                 if model.is_live:
                     yield model
 
     def get(self, name: str, version: int | None = None) -> ServedModel:
-        """Look up a model; a version of None means the current version, or else the newest.
+        """Look up a model.
+
+        None means the current version, or the newest version if none can respond.
 
         Raises:
             NotFound: the model or version does not exist; the message lists the existing ones.
-            ModelNotReady: the model exists but none of its versions could be read, or the
-                repositories were not read yet.
+            ModelNotReady: the model exists but none of its versions could be read, or the server
+                has not read the repositories yet.
         """
         scanned, slot = self._scanned, self._slots.get(name)
         if slot is None or not (slot.versions or slot.fault):
@@ -180,7 +188,7 @@ class Registry:
             known = list(filter(self.sees, ready))
             close = get_close_matches(name, known, 1)
             meant = f"did you mean '{close[0]}'? " if close else ""
-            # A client must not learn even the number of models that it may not see.
+            # A client must not learn how many models exist that it may not see.
             served = ", ".join(known) or ("" if ready else "none")
             listed = f"; {meant}served models: {served}" if served else ""
             raise NotFound(f"there is no model '{name}'{listed}")
@@ -200,11 +208,12 @@ class Registry:
         return slot.versions[version]
 
     def find(self, name: str, version: int | None = None) -> ServedModel:
-        """Look up a model that can respond now, with Triton's messages.
+        """Look up a model that can respond now; errors have Triton's wording.
 
         Raises:
             NotFound: the model or version does not exist, or no version can respond.
-            ModelNotReady: the version cannot respond now, or the repositories were not read yet.
+            ModelNotReady: the version cannot respond now, or the server has not read the
+                repositories yet.
         """
         scanned, slot = self._scanned, self._slots.get(name)
         if slot is None or not (slot.versions or slot.fault):
@@ -225,7 +234,7 @@ class Registry:
     def of_sequence(self, model: ServedModel, sequence: int | str) -> ServedModel:
         """Return the version in which a sequence began; a promotion does not move sequences.
 
-        Returns `model` if the sequence has not begun in any version.
+        Return `model` if the sequence has not begun in any version.
         """
         if model.config.sequence_batching is None or model.name not in self._slots:
             return model
@@ -234,24 +243,27 @@ class Registry:
         return next((one for one in ready if one.scheduler.holds(sequence)), model)
 
     def _check_scanned(self, name: str, scanned: bool) -> None:
-        """Raise ModelNotReady before the first scan, so that a proxy tries another server.
+        """Raise ModelNotReady if the repositories were not read yet.
 
-        `scanned` is the state before the lookup, because the scan may find the model just after it.
+        A proxy then tries another server.
+
+        `scanned` is the state before the lookup, because the scan may find the model just after the
+        lookup.
         """
         if not scanned:
             raise ModelNotReady(f"model '{name}': {self._not_scanned}")
 
     def promoted_version(self, name: str) -> int | None:
-        """Return the promoted version of a model; None if its newest version is the current one."""
+        """Return the promoted version of a model; None if no version was promoted."""
         slot = self._slots.get(name)
         return None if slot is None else slot.promoted
 
     def folder(self, name: str) -> Path:
-        """Return the directory of a model, to write its history.
+        """Return the directory of a model, for writing its promotion history.
 
         Raises:
             NotFound: the model does not exist.
-            Unavailable: the directory is a copy of a remote store.
+            Unavailable: the directory is a copy from a remote store, so a change would be lost.
         """
         if name[:1] == "." or not (folder := self._repositories.folder(name)).is_dir():
             raise NotFound(f"there is no model '{name}' in the repository")
@@ -263,11 +275,11 @@ class Registry:
         return folder
 
     def follow(self, name: str, beside: int | None = None) -> bool:
-        """Apply a model's promotion history; see `Loader.follow`. Blocks."""
+        """Apply a model's promotion history; see `Loader.follow`. This call blocks."""
         return self._loader.follow(name, beside)
 
     def list_unloaded(self, name: str) -> list[int]:
-        """List the versions in the directory of a model that are not loaded, ascending."""
+        """List the versions of a model that are on disk but not loaded, ascending."""
         slot = self._slots.get(name)
         if slot is None or slot.tried is None:
             return []
@@ -287,11 +299,14 @@ class Registry:
         self._loader.unload_version(name, version)
 
     def versions(self, name: str) -> tuple[int, ...]:
-        """Return the versions of a model that can respond, ascending."""
+        """Return the versions of a model that can respond now, ascending."""
         return self._loader.ready(name)
 
     def index(self, ready: bool = False) -> list[IndexEntry]:
-        """List every model of the repository, or every version that can respond, sorted by name."""
+        """List the entries of all models, sorted by name.
+
+        If `ready` is True, list only versions that can respond now.
+        """
         names = set(self._slots) if ready else self._repositories.folders().union(self._slots)
         return [entry for name in sorted(names) for entry in self.entries(name, ready)]
 
@@ -301,14 +316,14 @@ class Registry:
         return [IndexEntry(name)] if slot is None else list(slot.entries(ready))
 
     def availability(self) -> dict[str, bool]:
-        """Return by name whether each model can respond.
+        """Return for each model, by name, whether it can respond now.
 
-        Models that left the repository are omitted.
+        Models that have left the repository are omitted.
         """
         try:
             folders = self._repositories.folders()
         except (FoveaError, OSError):
-            # A repository that cannot be read now still has its models.
+            # If a repository cannot be read now, its loaded models are still served.
             folders = set(self._slots)
         return {
             name: bool(slot.ready)
@@ -318,12 +333,12 @@ class Registry:
 
     @property
     def ready(self) -> bool:
-        """True if all models of the start are ready and none has died."""
+        """True if the server is ready, see `reason`."""
         return not self.reason
 
     @property
     def reason(self) -> str:
-        """The reason why the server is not ready, in one sentence; empty if it is ready."""
+        """The reason why the server is not ready, in one sentence; empty if the server is ready."""
         if not self._scanned:
             return self._not_scanned
         if not self.settings.strict_readiness:
@@ -346,11 +361,14 @@ class Registry:
 
     @property
     def unserved(self) -> list[str]:
-        """Models that the start could not load, and models that have died, each with its reason."""
+        """Models that could not be loaded at the start or have failed since, with their reasons."""
         return [text for _, text in self._list_unserved()]
 
     def _list_unserved(self) -> list[tuple[str, str]]:
-        """List the models of `unserved` as (name, text); the name is "" for models of a store."""
+        """List the models of `unserved` as pairs (name, text).
+
+        The name is "" for models of a store.
+        """
         died = [(m.name, f"{m.name}: {m.reason}") for m in self if m.state is State.UNAVAILABLE]
         slots = [(n, text) for n, slot in sorted(self._slots.items()) for text in slot.unserved()]
         stores = [("", text) for text in self._remotes.unserved]
@@ -359,17 +377,18 @@ class Registry:
     def load(
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
     ) -> None:
-        """Load a model, or reload it if it has changed; blocks.
+        """Load a model, or reload it if it has changed. This call blocks.
 
         Args:
             name: name of the model.
             config: JSON that replaces config.pbtxt until the next load.
-            files: content by path; replaces the model's directory.
+            files: content of each file by its path; these files replace the model's directory.
 
         Raises:
-            Unavailable: the control mode does not allow it, or the server is stopping.
+            Unavailable: the control mode does not allow loading by request, or the server is
+                stopping.
             LoadFailed: the model does not exist, or its configuration or files cannot be used.
-            InvalidRequest: the model cannot be served; the versions before stay in service.
+            InvalidRequest: the model cannot be served; the previous versions stay in service.
         """
         self._check_mode(f"load model {name!r}")
         check_name(name)
@@ -382,7 +401,8 @@ class Registry:
                     log.error("model %s cannot be loaded: %s", name, error)
                 else:
                     self._loader.refuse(name, error)
-                # Clients match Triton's text, which ends here; the reason is for people.
+                # Triton's text ends before the reason, and clients match that text. The reason is
+                # for people.
                 reason = "" if isinstance(error, NotFound) else f": {error}"
                 raise LoadFailed(about + reason) from error
             try:
@@ -406,13 +426,19 @@ class Registry:
         return source
 
     def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Unload a model; see `Loader.unload`. Blocks; raises Unavailable like `load`."""
+        """Unload a model; see `Loader.unload`. This call blocks.
+
+        Raises:
+            Unavailable: the control mode does not allow unloading by request, or the server is
+                stopping.
+        """
         self._check_mode(f"unload model {name!r}")
         self._loader.unload(name, dependents=dependents)
 
     def _check_mode(self, action: str) -> None:
         if self._mode is not ModelControlMode.EXPLICIT:
-            # Clients match Triton's text, which is the same in every mode; the advice follows it.
+            # Clients match Triton's text, which is the same in every mode and does not explain the
+            # cause, so the cause is logged.
             log.warning(
                 "a request to %s was rejected: requests may load and unload models only with "
                 "--model-control-mode=explicit (now %s)",
@@ -432,7 +458,10 @@ class Registry:
         self._remotes.stop()
 
     def close(self) -> None:
-        """Finish accepted requests and unload all models; pending loads never happen."""
+        """Finish accepted requests, and unload all models.
+
+        Loads that have not begun are dropped.
+        """
         self.stop()
         if self._thread.ident is not None:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""Repositories of a server that are in remote stores."""
+"""The repositories of a server that are in remote stores."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
 
 
 class Remotes:
-    """Follows every repository that is in a remote store.
+    """Copies every repository that is in a remote store to a local directory, and keeps it current.
 
     Args:
         settings: settings of the server.
-        only: names of the models to pull; None for all.
-        described: True to pull only the card of a version that has one.
+        only: names of the models to pull; None for all models.
+        described: True to pull only the card of a version, and not its engine, if the version has a
+            card.
 
     Attributes:
-        folders: directories of all repositories; local repositories are unchanged.
+        folders: local directories of all repositories, in the order of the settings.
 
     Raises:
-        NotFound, Unavailable: a store cannot be read, and nothing was pulled from it before.
+        NotFound, Unavailable: a store cannot be read, and no earlier pull of it exists.
         InvalidOption: the store needs packages that are not installed, or the cache directory
             cannot be written.
     """
@@ -47,27 +48,30 @@ class Remotes:
         self.folders = tuple(folders)
 
     def start(self) -> None:
-        """Begin to pull in threads, and return at once."""
+        """Begin to pull changes in threads, and return at once."""
         for follower in self._followers:
             follower.start()
 
     def has(self, folder: Path) -> bool:
-        """Return True if the directory of a model was pulled from a store."""
+        """Return whether the directory of a model was pulled from a store."""
         return any(folder.parent == each.folder for each in self._followers)
 
     def wait(self) -> None:
-        """Wait until every store was pulled once, or can be served from an earlier pull."""
+        """Wait until every store was pulled once, or an earlier pull of it can be served."""
         for follower in self._followers:
             follower.started.wait()
 
     def pull(self) -> None:
-        """Pull all changes now; faults are logged."""
+        """Pull all changes now; log the faults."""
         for follower in self._followers:
             follower.pull()
 
     @property
     def reason(self) -> str:
-        """The reason why there is no model to serve yet, without URLs; otherwise empty."""
+        """The reason why no model can be served yet, without URLs.
+
+        Empty if models can be served.
+        """
         waiting = [each for each in self._followers if not each.started.is_set()]
         if any(follower.fault for follower in waiting):
             return "the repository could not be pulled so far: the server's log says why"
@@ -75,23 +79,23 @@ class Remotes:
 
     @property
     def unserved(self) -> list[str]:
-        """Models that the first pull rejected and that are still rejected, with reasons."""
+        """Models that the first pull rejected and that are still rejected, with their reasons."""
         return [each for follower in self._followers for each in follower.unserved]
 
     @property
     def refused(self) -> dict[str, str]:
-        """Models that were never pulled, with the reason why they are rejected."""
+        """Reasons for the rejection of models that were never pulled before, by model."""
         found: dict[str, str] = {}
         for follower in self._followers:
             found |= follower.refused_new
         return found
 
     def faults(self) -> int:
-        """Count the stores whose last pull failed, and the models that are rejected."""
+        """Count the stores whose last pull failed, plus the models that are rejected."""
         return sum(bool(each.fault) + len(each.refused) for each in self._followers)
 
     def stop(self) -> None:
-        """Stop pulling."""
+        """Stop pulling changes."""
         for follower in self._followers:
             follower.stop()
 
@@ -99,7 +103,7 @@ class Remotes:
 def _follower(
     address: Address, settings: Settings, only: Collection[str] | None, described: bool
 ) -> MirrorFollower:
-    # Imported here, because httpx takes 0.1 s to import.
+    # Imported here, because it imports httpx, which takes 0.1 s.
     from fovea_server.stores.follower import MirrorFollower
     from fovea_server.stores.mirror import Mirror
 

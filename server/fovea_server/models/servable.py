@@ -1,4 +1,4 @@
-"""Checks that a server can load a version, before the version is published."""
+"""Checks that a server can load a new version, before the version is published."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from fovea_server.settings import Settings
 def check_servable(folder: Path, version: int) -> None:
     """Load a version from a model's directory as a server does, and close it again.
 
-    An engine for another machine stays closed; only its card is compared with the configuration.
+    An engine that was built for another machine is not opened; only its card is compared with the
+    configuration.
 
     Raises:
-        InvalidModel: the version cannot be loaded; the message has the server's reason.
+        InvalidModel: the version cannot be loaded; the message has the reason that a server would
+            log.
     """
-    # Use default settings, because the environment of a build may differ from the server's. The
-    # build has already run the code of the head, which the user chose.
+    # Use the default settings, because the environment of the build may differ from the server's
+    # environment. `allow_code` is True, because the build has already run the code of the head,
+    # which the user chose.
     settings = Settings.model_construct(allow_code=True)
     try:
         source = Source.read(folder, folder.name, settings)
         card = EngineCard.read(folder / str(version) / CARD_FILE)
-        # `judge` is set if the build could not run the engine, because its GPU is in another
-        # machine.
+        # `judge` is set if the build could not run the engine, because the engine is for a GPU that
+        # this machine does not have.
         away = card.judge is not None or mismatch(card) is not None
         opening = describe_engine if away else open_engine
         model = ServedModel(
@@ -46,7 +49,7 @@ def check_servable(folder: Path, version: int) -> None:
         finally:
             model.close(0)
     except FoveaError as error:
-        # The directory is temporary, so its path means nothing to the user.
+        # The directory is temporary, so its path is removed from the message.
         raise InvalidModel(str(error).replace(f"{folder.parent}/", "")) from error
 
 

@@ -16,14 +16,14 @@ from fovea_server.models.source import Source
 
 log = logging.getLogger(__name__)
 
-# Seconds between a replacement and closing the old versions. A request may have looked up an old
-# version and not have entered its queue yet.
+# Time in seconds between the replacement of versions and the closing of the old versions. A request
+# may have looked up an old version but not entered its queue yet.
 _GRACE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """A version of a model in the repository's index; None for unknown fields.
+    """A version of a model in the repository's index; fields that are not known are None.
 
     Attributes:
         name: name of the model.
@@ -42,7 +42,13 @@ class IndexEntry:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Replacement:
-    """The versions of a source: `kept` are served already and unchanged, `fresh` must be loaded."""
+    """The versions of a source that will replace the served versions.
+
+    Attributes:
+        source: the source from which the versions are loaded.
+        kept: versions that are served already and have not changed.
+        fresh: versions that must be loaded.
+    """
 
     source: Source
     kept: dict[int, ServedModel]
@@ -53,10 +59,12 @@ class _Replacement:
         return self.kept | self.fresh
 
     def leave_out(self, broken: Collection[int], *, answers: bool) -> _Replacement | None:
-        """Drop broken versions; return None if the present versions must stay in service instead.
+        """Drop broken versions; return None if the served versions must stay in service instead.
 
-        The replacement goes ahead only if a version was promoted and at least one version loads. If
-        the promoted version itself is broken, it goes ahead only while no version `answers`.
+        The replacement is possible only if a version was promoted and at least one version loads.
+        If the
+        promoted version itself is broken, the replacement is possible only if no served version can
+        respond (`answers` is False).
         """
         promoted = self.source.history.current
         left = self.versions.keys() - {*broken}
@@ -66,25 +74,28 @@ class _Replacement:
 
 
 class ModelSlot:
-    """One model with all its versions. Threads take turns to load and unload it.
+    """One model with all its versions. A lock serialises loads and unloads of the model.
 
     Args:
         name: name of the model.
-        make: makes a version of a source, without loading it.
-        timeout_s: seconds for versions to finish accepted requests before they are unloaded.
+        make: creates the object of a version from a source, without loading the version.
+        timeout_s: time in seconds for a version to finish accepted requests before it is unloaded.
         closing: set when the server stops.
 
     Attributes:
-        versions: the latest object of each version, ascending; includes unloaded versions.
+        versions: the latest object of each version by its number, ascending; includes unloaded
+            versions.
         source: source of the versions in service; None before the first load.
         tried: source of the last load; None after an unload by name, or if the repository could not
             be read.
-        wanted: True if the model was requested by name and not unloaded since.
+        wanted: True if a load of the model was requested by name, and the model was not unloaded
+            since.
         required: True if the server is not ready without the model.
         fault: the reason why the last load failed; empty if it succeeded.
-        promoted: the version for requests that name none, while it can respond; None for the
-            newest.
-        beside: a version loaded because it is about to be promoted; None if there is none.
+        promoted: the promoted version, which gets the requests that name no version while it can
+            respond; None if the newest version gets these requests.
+        beside: a version that is loaded because it is about to be promoted; None if there is no
+            such version.
         requested: versions that were loaded by number, in addition to the served versions.
     """
 
@@ -117,7 +128,10 @@ class ModelSlot:
 
     @property
     def current(self) -> ServedModel | None:
-        """The version for requests that name none; None if no version can respond."""
+        """The version that gets requests without a version number.
+
+        None if no version can respond.
+        """
         versions, promoted = self.versions, self.promoted
         if promoted in versions and versions[promoted].state is State.READY:
             return versions[promoted]
@@ -128,22 +142,25 @@ class ModelSlot:
 
     @property
     def composing(self) -> frozenset[str]:
-        """Names of the models that the ensemble runs, as it is served or was last tried."""
+        """Names of the models that the ensemble runs.
+
+        They are from the served configuration; if no version can respond, from the last tried one.
+        """
         source = self.source if self.current else self.tried
         return frozenset(source.config.composing if source is not None else ())
 
     @property
     def outdated(self) -> bool:
-        """True if a model of the ensemble was loaded again since."""
+        """True if a model that the ensemble runs was reloaded since the ensemble was loaded."""
         return any(self.versions[version].outdated for version in self.ready)
 
     @property
     def pending(self) -> Source | None:
-        """The source that should be served but could not be loaded so far; otherwise None."""
+        """The source that should be served but could not be loaded yet; otherwise None."""
         return self.tried if not self.current and (self.wanted or self.fault) else None
 
     def unserved(self) -> list[str]:
-        """List the versions without which the server is not ready, with reasons."""
+        """List the versions that must respond before the server is ready, with the reasons."""
         if not self.required:
             return []
         if self.fault and not self.versions:
@@ -151,9 +168,9 @@ class ModelSlot:
         return [f"{self.name}: {m.unserved}" for m in self.versions.values() if m.unserved]
 
     def entries(self, ready: bool = False) -> Iterator[IndexEntry]:
-        """Yield the entries of all versions, or of versions that can respond.
+        """Yield the index entries of all versions, or only of the versions that can respond.
 
-        A model without versions has one entry, except if `ready` is set.
+        A model without versions has one entry, unless `ready` is True.
         """
         versions, current = self.versions, None if self.promoted is None else self.current
         for version, model in versions.items():
@@ -169,7 +186,7 @@ class ModelSlot:
 
     @property
     def _remark(self) -> str | None:
-        """The reason why the last reload failed, or why the promoted version does not respond."""
+        """The reason why the last reload failed, or why the promoted version cannot respond."""
         if self.fault:
             return f"the last reload failed: {self.fault}"
         if self.promoted is None or self.promoted in self.versions:
@@ -180,7 +197,7 @@ class ModelSlot:
         )
 
     def load(self, source: Source) -> str:
-        """Replace the served versions by the versions of a source; see `begin` and `finish`.
+        """Replace the served versions with the versions of a source; see `begin` and `finish`.
 
         Returns:
             The reason why the load failed; empty if it succeeded.
@@ -190,25 +207,31 @@ class ModelSlot:
             return self.fault
 
     def begin(self, source: Source) -> Source:
-        """Decide which versions to load; `finish` loads them. Raises the errors of `Source.served`.
+        """Decide which versions to load; a later call of `finish` loads them.
 
         Returns:
-            The source for `finish`. Its history is that of the last source, if that was read later.
+            The source for `finish`. If the previous source was read later than `source`, the
+            returned source
+            has the promotion history of the previous source.
+
+        Raises:
+            InvalidModel: see `Source.served`.
         """
         with self._lock:
             if self.tried is not None and source.read_at < self.tried.read_at:
-                # A poll read the files before a promotion, but arrives after it.
+                # A poll has read the files before a promotion, but calls this function after the
+                # promotion.
                 source = replace(source, history=self.tried.history)
             self.tried, self.fault = source, ""
             for model in self.versions.values():
                 if model.failure:
-                    # A dead version rejects all requests, and holds memory that its successor
+                    # A failed version rejects all requests, and holds memory that its replacement
                     # needs.
                     model.close(0)
             extra = {self.beside, *self.requested}
             chosen = {*source.served, *(v for v in source.versions if v in extra)}
-            # Keep the previously promoted version: clients may pin it, and a rollback must be
-            # quick.
+            # The previously promoted version stays loaded, because clients may request it by
+            # number, and because a rollback to it must be quick.
             if source.history.current is not None:
                 chosen |= {*source.history.earlier[-1:]} & {*self.ready} & {*source.versions}
             kept = {
@@ -223,20 +246,21 @@ class ModelSlot:
             fresh = {v: self._make(source, v) for v in chosen if v not in kept}
             self._next = _Replacement(source, kept, fresh)
             if source.history.current in kept:
-                # The promoted version is loaded already, so it need not wait for the other
-                # versions.
+                # The promoted version is loaded already, so it becomes current before the other
+                # versions are loaded.
                 self.promoted = source.history.current
             if not self.ready:
-                # No version responds, so the fresh versions may replace all in the index.
+                # No version can respond, so the index may show the fresh versions immediately.
                 self._show(source, fresh)
             return source
 
     def finish(self, source: Source, *, rebuild: bool) -> None:
         """Load the fresh versions, serve them, and unload the versions that they replace.
 
-        If a version fails, the present versions stay in service, unless `_Replacement.leave_out`
-        allows the replacement; `fault` has the reason. They also stay while an engine must be
-        rebuilt. The call does nothing if another load has begun since.
+        If a version cannot be loaded, the served versions stay in service, unless
+        `_Replacement.leave_out` allows the replacement; `fault` has the reason. The served versions
+        also stay in service until an engine that must be rebuilt is rebuilt. The call does nothing
+        if another load has begun since the call of `begin`.
 
         Raises:
             ShuttingDown: the server is stopping.
@@ -269,7 +293,7 @@ class ModelSlot:
         if State.LOADING not in states or all(
             self.versions[v] is replacement.versions.get(v) for v in self.ready
         ):
-            # No served version is replaced by an engine that must be rebuilt first.
+            # A served version is not replaced while an engine of the replacement must be rebuilt.
             self._exchange(replacement)
 
     def _give_up(self, replacement: _Replacement) -> None:
@@ -299,9 +323,10 @@ class ModelSlot:
         self.versions = dict(sorted((past | new).items()))
 
     def rebuild(self) -> bool:
-        """Rebuild the engines that `finish` has left.
+        """Rebuild the engines that `finish` has left for rebuilding.
 
-        Return True if the served versions changed.
+        Returns:
+            True if the served versions changed.
         """
         with self._lock:
             if self._closing.is_set():
@@ -314,7 +339,7 @@ class ModelSlot:
             return before != [self.versions[version] for version in self.ready]
 
     def refuse(self, fault: str, source: Source | None) -> None:
-        """End the present load, and store the reason why it failed."""
+        """End the present load, and store the reason why the load failed."""
         with self._lock:
             self.tried, self.fault, self._next = source, fault, None
             for model in self.versions.values():
@@ -329,11 +354,11 @@ class ModelSlot:
             model.cancel()
 
     def close(self, fault: str = "", reason: str = "unloaded") -> None:
-        """Unload every version after its accepted requests; a rebuild is cancelled.
+        """Finish the accepted requests of every version, and unload it; cancel a rebuild.
 
         Args:
-            fault: reason for an unload that nobody requested.
-            reason: reason for an unload by request.
+            fault: reason why the model is unloaded, if no request caused the unload.
+            reason: state of the versions after an unload that a request caused.
         """
         self.cancel()
         with self._lock:

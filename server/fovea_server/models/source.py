@@ -1,4 +1,7 @@
-"""The directory and configuration from which a model is loaded, in one of several repositories."""
+"""The directory and the configuration from which a model is loaded.
+
+A server may have several repositories; `Repositories` finds the directory of a model in them.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,19 @@ from fovea_server.settings import Settings
 log = logging.getLogger(__name__)
 
 Stamp = frozenset[tuple[str, int, int]]
-"""Path, modification time (ns) and size of every file below a directory."""
+"""Path, modification time in nanoseconds, and size in bytes of every file below a directory.
+
+A directory counts as a file of size 0.
+"""
 
 
 class Repositories:
-    """Finds models in several root directories; duplicate roots count once.
+    """Finds models in several repositories; a repository that is given twice counts once.
 
     Args:
-        roots: directories of the repositories.
+        roots: directories of the repositories ("roots").
         model_name: name of a model whose own directory may be one of the roots.
-        only: names of the models to list; None for all.
+        only: names of the models to list; None for all models.
     """
 
     def __init__(
@@ -46,15 +52,19 @@ class Repositories:
         self._roots = tuple(places.values())
         self._name = None if model_name is None else check_name(model_name)
         self._devices: dict[Path, int] = {}
-        """The device number of each root's file system, when the root last had a model."""
+        """Device number of each root's file system when the root last contained a model."""
         self._misnamed: set[Path] = set()
 
     def __str__(self) -> str:
-        """List the repositories, as they were given."""
+        """List the paths of the repositories, as they were given."""
         return ", ".join(map(str, self._roots))
 
     def folders(self) -> set[str]:
-        """Return the names of directories that may hold a model; raise as `ModelRepository`."""
+        """Return the names of directories that may contain a model.
+
+        Raises:
+            NotFound, Unavailable: see `ModelRepository`.
+        """
         found = {name for each in self._all for name in each.folders()} | self._single()
         return set(filter(self._lists, found))
 
@@ -62,8 +72,8 @@ class Repositories:
         """List the models by name, including models without a version, which cannot be loaded.
 
         Raises:
-            The errors of `ModelRepository`.
-            Unavailable: the file system with the models is not mounted.
+            NotFound, Unavailable: see `ModelRepository`.
+            Unavailable: the file system that contained the models is not mounted.
         """
         found = self._single()
         for root in self._models:
@@ -100,7 +110,10 @@ class Repositories:
 
     @property
     def _models(self) -> list[Path]:
-        """Roots that are the directory of a model; this may change while the server polls."""
+        """Roots that are themselves the directory of a model.
+
+        This may change while the server polls.
+        """
         return [root for root in self._roots if self._name is not None and _is_model(root)]
 
     @property
@@ -109,7 +122,10 @@ class Repositories:
         return [ModelRepository(root) for root in self._roots if root not in models]
 
     def advice(self) -> str:
-        """Return advice for a repository without models; clients read it, so it names no path."""
+        """Return advice for the user of a repository without models.
+
+        Clients read the advice, so it contains no path.
+        """
         for root in (root.resolve() for root in self._roots):
             if _is_model(root):
                 return f"{root.name} is a model's folder: serve its parent, or give --model-name"
@@ -118,7 +134,11 @@ class Repositories:
         return "create one with `fovea build`, then start again"
 
     def folder(self, name: str) -> Path:
-        """Find the directory of a model, which need not exist; raise InvalidModel if two exist."""
+        """Find the directory of a model; the directory need not exist.
+
+        Raises:
+            InvalidModel: several repositories contain the model.
+        """
         folders = [repository.root / name for repository in self._all]
         folders += self._models if name == self._name else ()
         found = [folder for folder in folders if folder.is_dir()]
@@ -136,15 +156,18 @@ def _is_model(folder: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A snapshot of a model's directory and configuration; equal if nothing has changed.
+    """A snapshot of a model's directory and configuration.
+
+    Two snapshots are equal if nothing changed.
 
     Attributes:
         folder: directory of the model.
         config: configuration from config.pbtxt, or from the request.
         versions: version numbers on disk, ascending.
-        stamps: state of the files in each entry of the directory, by name.
+        stamps: paths, modification times and sizes of the files in each entry of the directory, by
+            the name of the entry.
         history: the promotion history.
-        read_at: `time.monotonic()` before anything was read.
+        read_at: value of `time.monotonic()` before the directory was read.
     """
 
     folder: Path
@@ -172,7 +195,8 @@ class Source:
         try:
             if not folder.is_dir():
                 raise NotFound(f"there is no folder {folder}: put the model there")
-            # macOS writes hidden files when a user opens a directory.
+            # Hidden entries are ignored, because macOS creates hidden files when a user opens a
+            # directory.
             shown = (entry for entry in os.scandir(folder) if not entry.name.startswith("."))
             stamps = {entry.name: frozenset(_stamps(entry)) for entry in shown}
             if config is None and is_pipeline(folder):
@@ -198,19 +222,20 @@ class Source:
             reason = f"{error.filename} cannot be read: {error.strerror}"
         except (NotFound, InvalidModel) as error:
             failed, reason = type(error), str(error)
-        # Clients read the reason, and need not know the path of the repository.
+        # Clients read the reason, and the path of the repository must not be disclosed to them.
         raise failed(reason.replace(f"{folder.parent}/", ""))
 
     @property
     def served(self) -> tuple[int, ...]:
         """The versions to load.
 
-        Raises InvalidModel if the version policy names no existing version.
+        Raises:
+            InvalidModel: the version policy names no existing version.
         """
         return self.history.served(self.config.served(self.versions), self.versions)
 
     def same_version(self, other: Source, version: int) -> bool:
-        """Return True if a version is the same in both sources and need not be reloaded."""
+        """Return whether a version is the same in both sources, so that it need not be reloaded."""
         return (
             self.folder == other.folder
             and drop_version_policy(self.config) == drop_version_policy(other.config)
@@ -218,7 +243,7 @@ class Source:
         )
 
     def _files_of(self, version: int) -> dict[str, Stamp]:
-        """Return the stamps of the entries that a version reads: its directory and shared files."""
+        """Return the stamps of the files that a version reads: its own files and shared files."""
         return {
             name: stamp
             for name, stamp in self.stamps.items()
@@ -231,7 +256,7 @@ def _stamps(entry: os.DirEntry[str], *above: tuple[int, int]) -> Iterator[tuple[
     try:
         found = entry.stat()
     except OSError:
-        # A broken or circular link counts as an entry too.
+        # A broken or circular link counts as a file.
         found = entry.stat(follow_symlinks=False)
     place = found.st_dev, found.st_ino
     if not stat.S_ISDIR(found.st_mode):

@@ -1,4 +1,4 @@
-"""Rules of fovea.toml that choose which images to keep, by the results of the model."""
+"""Rules in fovea.toml that choose the images to capture, by the results of the model."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ Takes = Callable[[TaskResult, Vocabulary], bool]
 _RANGE = re.compile(r"([0-9.]+)\.\.([0-9.]+)")
 _UNLIKE = 0.3
 _REMEMBERED = 512
-# Largest result, in bytes, that the rule "unlike" remembers. Embeddings and class scores fit, maps
-# do not.
+# Size in bytes of the largest result that the rule "unlike" remembers for comparison. Embeddings
+# and class scores are smaller; class maps and depth maps are larger.
 _LARGEST = 65_536
 _BINS = np.linspace(0, 1, 11)
 
@@ -58,11 +58,11 @@ class CaptureRules:
     """Settings that choose the captured images of one model.
 
     Attributes:
-        rules: rules in order; the first one that matches an image is recorded with it. Without
-            rules no image is kept.
+        rules: the rules, in order. The first rule that matches an image is stored with the image.
+            Without rules, no image is captured.
         per_minute: largest number of captures per minute.
-        blur: name of a model whose detections are blurred before an image is written; None for no
-            blurring.
+        blur: name of a model; the objects that it detects are blurred before an image is stored.
+            None for no blurring.
     """
 
     rules: tuple[Rule, ...]
@@ -71,11 +71,11 @@ class CaptureRules:
 
 
 def read_rules(folder: Path, usual: tuple[str, ...]) -> CaptureRules:
-    """Read `[capture]` of a model's fovea.toml; the file and the table may both be missing.
+    """Read the table `[capture]` of a model's fovea.toml; the file or the table may be missing.
 
     Args:
         folder: directory of the model.
-        usual: rules of a model that sets none.
+        usual: rules for a model whose fovea.toml sets no rules.
 
     Raises:
         InvalidOption: the file or a rule is invalid; the message describes the valid form.
@@ -103,7 +103,8 @@ def check_rules(folder: Path, labels: Sequence[str] | None) -> None:
     """Check the `[capture]` table in a model's directory.
 
     Raises:
-        InvalidOption: `read_rules` fails, the model for `blur` is missing, or a class is unknown.
+        InvalidOption: `read_rules` raises it, the model named by `blur` is missing, or a rule names
+            an unknown class.
     """
     read = read_rules(folder, ())
     if read.blur is not None and not (folder.parent / read.blur).is_dir():
@@ -121,7 +122,7 @@ def check_rules(folder: Path, labels: Sequence[str] | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule as it was written, and its decision on the result of an image."""
+    """The text of a rule, and the function that decides on the result of an image."""
 
     text: str
     takes: Takes
@@ -173,10 +174,10 @@ def _classes(given: str) -> Takes:
 
 
 def _list_scores(found: TaskResult) -> Iterable[tuple[int, float]]:
-    """List the class ids and scores of all objects, or of a classifier's first class only."""
+    """List the class ids and scores of all objects, or of only the first class of a classifier."""
     if not isinstance(found, Detections | Classes):
         return ()
-    # A classifier's other classes have low scores on every image, so they do not count.
+    # The other classes of a classifier have low scores on every image, so they do not count.
     most = 1 if isinstance(found, Classes) else None
     return zip(found.class_ids[:most].tolist(), found.scores[:most].tolist(), strict=True)
 
@@ -213,7 +214,7 @@ def _unlike(given: str) -> Takes:
 
 
 def _histogram(found: Detections) -> NDArray[np.float64]:
-    """Return the histogram of the scores plus a bin for "no objects", as a unit vector."""
+    """Return the histogram of the scores as a unit vector; one more bin counts "no objects"."""
     counts = np.append(np.histogram(found.scores, _BINS)[0], not len(found)).astype(np.float64)
     return np.divide(counts, np.linalg.norm(counts))
 
@@ -228,7 +229,7 @@ def _likeness(
 
 
 def _remembers(found: TaskResult) -> bool:
-    """Return True if results of this kind can be compared, and are small enough to remember."""
+    """Return whether a result is comparable with others and small enough to remember."""
     size = sum(each.nbytes for each in found.arrays)
     return size <= _LARGEST and found.shared(found) is not None
 

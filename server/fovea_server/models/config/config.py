@@ -71,9 +71,9 @@ def load_config(
         folder: directory of the model.
         name: name of the model.
         override: JSON that replaces the file.
-        variant: use configs/VARIANT.pbtxt if that file exists.
+        variant: name of a variant; configs/VARIANT.pbtxt replaces config.pbtxt if it exists.
         required: raise an error if the file is missing.
-        renamed: ignore the name in the file, because the server gives the model another name.
+        renamed: ignore the name in the file, because the server serves the model under `name`.
 
     Raises:
         InvalidModel: the configuration is missing or cannot be used.
@@ -94,7 +94,7 @@ def load_config(
 
 
 def _fill_in_dims(config: ModelConfig) -> ModelConfig:
-    """Give outputs without dims the shape of one number per row: older builds omitted it."""
+    """Give outputs without dims the shape of one value per row: older builds omitted such dims."""
     one = ((1,), ModelTensorReshape() if config.max_batch_size else None)
     outputs = [
         each if each.dims or each.reshape else replace(each, dims=one[0], reshape=one[1])
@@ -134,7 +134,7 @@ def _prefer_full_batches(batching: _Batching, rows: int) -> _Batching:
 def complete_config(config: ModelConfig, engine: Engine, *, fill_in: bool = True) -> ModelConfig:
     """Complete the configuration of a version from its engine.
 
-    Without `fill_in`, the configuration must list the tensors itself.
+    If `fill_in` is False, the configuration must list all tensors itself.
 
     Raises:
         InvalidModel: the configuration does not fit the engine.
@@ -167,9 +167,9 @@ def complete_config(config: ModelConfig, engine: Engine, *, fill_in: bool = True
 def _parameters(engine: Engine) -> dict[str, ModelParameter]:
     parameters = {}
     if engine.card.metadata:
-        # The client of Ultralytics reads names, stride and task from this Python literal.
+        # The client of Ultralytics reads class names, stride and task from this Python literal.
         parameters["metadata"] = ModelParameter(repr(public_metadata(engine.card.metadata)))
-    # Without a card, the precision of an engine is unknown.
+    # The precision of an engine is known only from its card, so it is set only if there is a card.
     if engine.card.created is not None:
         parameters["precision"] = ModelParameter(engine.card.precision)
     if engine.head is not None and engine.preprocessor is not None:
@@ -225,7 +225,11 @@ def _complete_instance(
 
 
 def _check_fit(config: ModelConfig, session: Session) -> None:
-    """Compare the tensors of a complete configuration with the tensors of its engine."""
+    """Compare the tensors of a complete configuration with the tensors of its engine.
+
+    Raises:
+        InvalidModel: a tensor is missing, or has another type or shape.
+    """
     sequences = config.sequence_batching or ModelSequenceBatching()
     optional = {spec.name: spec for spec in getattr(session, "optional_inputs", ())}
     inputs = {spec.name: spec for spec in session.inputs}
@@ -267,14 +271,14 @@ def _check_shape(config: ModelConfig, tensor: ConfigTensor, spec: TensorSpec) ->
     head = f"model '{config.name}', tensor '{tensor.name}': "
     expects = f"the model expects {len(spec.shape)} dimensions (shape {shape_text(spec.shape)})"
     if not config.max_batch_size:
-        # A configuration declares a scalar as [1].
+        # A configuration declares a scalar with dims [1].
         if shapes_match(dims, spec.shape) or (not spec.shape and dims == (1,)):
             return
         raise InvalidModel(
             f"{head}{expects} but the model configuration specifies {len(dims)} dimensions (shape "
             f"{shape_text(dims)})"
         )
-    # With max_batch_size 1, the batch dimension of the graph may be fixed or variable.
+    # If max_batch_size is 1, the batch dimension of the graph may be fixed at 1 or variable.
     rows = (-1, 1) if config.max_batch_size == 1 else (-1,)
     if not spec.shape or spec.shape[0] not in rows:
         raise InvalidModel(

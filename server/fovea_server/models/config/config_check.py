@@ -1,6 +1,6 @@
-"""Checks a configuration before an engine is opened, and logs settings without an effect.
+"""Checks a configuration before an engine is opened, and logs settings that have no effect.
 
-Texts and rules: `ValidateModelConfig` of Triton's model_config_utils.cc.
+Source of the messages and rules: `ValidateModelConfig` of Triton's model_config_utils.cc.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ _IGNORED = (
     "instance_group.profile",
     "instance_group.secondary_devices",
     "instance_group.gpus (one GPU is used)",
-    # Parameters of Triton's backends. Clients may read all other parameters.
+    # Parameters of Triton's backends, which have no effect here. All other parameters are for
+    # clients, so they cause no warning.
     "parameters.intra_op_thread_count",
     "parameters.inter_op_thread_count",
     "parameters.execution_mode",
@@ -54,20 +55,22 @@ _IGNORED = (
     "parameters.arena_extend_strategy",
     "parameters.do_copy_in_default_stream",
     "parameters.share_session_between_instances",
-    # openvino_backend
+    # Parameters of Triton's openvino_backend.
     "parameters.CPU_EXTENSION_PATH",
     "parameters.PERFORMANCE_HINT",
-    # tensorrt_backend
+    # Parameters of Triton's tensorrt_backend.
     "parameters.execution_context_allocation_strategy",
     "ensemble_scheduling.max_inflight_requests",
 )
-# Largest number of instances per model: `_INSTANCES_PER_CORE` per core, but at least
-# `_MIN_INSTANCES`. A waiting thread costs 130 KB and makes no engine faster.
+# Limits on the number of instances of a model: `_INSTANCES_PER_CORE` for each core, or
+# `_MIN_INSTANCES` if that is more. A thread that waits for an instance takes 130 KB of memory, and
+# more threads make no engine faster.
 _MIN_INSTANCES, _INSTANCES_PER_CORE = 64, 16
 _MAX_WARMUP_RUNS = 10_000
 _MAX_OF_A_STATE = 1 << 24
 _PLATFORMS = ("", "onnxruntime_onnx", "tensorrt_plan", "ensemble")
-# Names of file formats or platforms that users write in place of backends, and the reverse.
+# Names of file formats or platforms that users write as a backend's name, with the backend's name.
+# The next table has the names that users write as a platform.
 _MEANT_BACKENDS = {
     "onnx": "onnxruntime",
     "ort": "onnxruntime",
@@ -80,28 +83,35 @@ _MEANT_PLATFORMS = {
     "onnxruntime": "onnxruntime_onnx",
     "tensorrt": "tensorrt_plan",
 }
-_ALIKE = 0.85  # similarity of a typing error; other Triton backends (tensorrt_llm) are below it
+_ALIKE = 0.85  # least similarity of a typing error; tensorrt_llm and others are less similar
 
 
 def validate(kind: type[Document], given: object) -> Document:
-    """Make a document from `given`; raise InvalidOption with the name of the first wrong key."""
+    """Make a document of type `kind` from parsed JSON, TOML or options.
+
+    Raises:
+        InvalidOption: a value is invalid; the message names the first wrong key.
+    """
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        # A misspelt key causes two errors, "missing" and "unknown"; the former has the better
-        # message.
+        # A misspelt key causes two errors, "missing" for the right key and "unknown" for the wrong
+        # key. The first error has the better message.
         first = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
         raise InvalidOption(key_fault(first, kind.model_fields)) from None
 
 
 def check_config(config: ModelConfig, name: str) -> None:
-    """Raise InvalidModel for the first fault, in Triton's words if Triton has the check."""
+    """Raise InvalidModel for the first fault of a configuration.
+
+    If Triton has the same check, the message has Triton's wording.
+    """
     if (fault := next(_faults(config, name), None)) is not None:
         raise InvalidModel(fault)
 
 
 def check_amounts(config: ModelConfig) -> None:
-    """Raise InvalidModel if the configuration asks for too many instances, runs or states."""
+    """Raise InvalidModel for too many instances or warm-up runs, and for too large states."""
     name, most = config.name, max(_MIN_INSTANCES, _INSTANCES_PER_CORE * usable_cores())
     if config.instances > most:
         raise InvalidModel(
@@ -213,7 +223,7 @@ def _ensemble_faults(config: ModelConfig) -> Iterator[str]:
 
 
 def _unserved(config: ModelConfig) -> Iterator[str]:
-    """Yield faults for settings that would give wrong results if the server ignored them."""
+    """Yield a fault for each setting that would give wrong results if the server ignored it."""
     given = fields_in_source(config)
     for field in ("batch_input", "batch_output"):
         if field in given:
@@ -239,7 +249,7 @@ def _batching_faults(config: ModelConfig, batching: ModelDynamicBatching) -> Ite
     name, preferred, levels = config.name, batching.preferred_batch_size, batching.priority_levels
     if any(size <= 0 for size in preferred):
         yield f"dynamic batching preferred size must be positive for {name}"
-    # The engine may set max_batch_size later; then the sizes are checked again.
+    # The engine may set max_batch_size later. Then this check runs again.
     if config.max_batch_size and any(size > config.max_batch_size for size in preferred):
         yield f"dynamic batching preferred size must be <= max batch size for {name}"
     if levels:
@@ -293,7 +303,7 @@ def _tensor_faults(config: ModelConfig, tensor: ConfigTensor, prefix: str) -> It
 
 
 def _trunks(dims: tuple[int, ...]) -> list[int]:
-    """Multiply the sizes between variable dimensions: [2, 4, -1, 6] gives [8, 6]."""
+    """Multiply the sizes between the variable dimensions (-1): [2, 4, -1, 6] gives [8, 6]."""
     counts = [1]
     for dim in dims:
         if dim == -1:
@@ -304,7 +314,7 @@ def _trunks(dims: tuple[int, ...]) -> list[int]:
 
 
 def warn_of_settings(config: ModelConfig) -> None:
-    """Log the settings that have no effect in this server, and the "decoupled" setting."""
+    """Log the settings that have no effect in this server, and the setting "decoupled"."""
     if config.model_transaction_policy.decoupled:
         log.warning(
             "model %s is decoupled: only gRPC streams may run it, as in Triton; remove "

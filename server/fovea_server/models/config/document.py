@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 def config_json(config: ModelConfig) -> bytes:
     """Write a configuration as Triton's HTTP endpoint does: JSON, UTF-8.
 
-    The form differs from proto3's JSON: 64-bit integers are numbers, all plain fields are present,
-    and fields have the order of the schema.
+    The form differs from the JSON that protobuf defines: 64-bit integers are numbers, all fields
+    without presence are written even if they have their default value, and the fields are in the
+    order of the schema.
     """
     return orjson.dumps(_object(config_message(config)))
 
@@ -49,11 +50,12 @@ def _value(field: FieldDescriptor, value: object) -> object:
     if field.message_type is not None:
         return _object(value)
     if field.enum_type is not None:
-        # protobuf accepts any number for an enum; a number without a name is written as it is.
+        # protobuf accepts any number for an enum. A number without a name is written as a number.
         known = field.enum_type.values_by_number.get(value)
         return value if known is None else known.name
     if field.type == field.TYPE_FLOAT and isinstance(value, float):
-        # The shortest decimal that gives the same float32: 0.1, not 0.10000000149.
+        # The shortest decimal number that gives the same float32, for example 0.1 and not
+        # 0.10000000149.
         return float(str(np.float32(value)))
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()

@@ -1,6 +1,6 @@
 """Checks the tensors between the steps of an ensemble.
 
-Texts and rules: `ValidateEnsembleConfig` of Triton's ensemble_utils.cc, and
+Source of the messages and rules: `ValidateEnsembleConfig` of Triton's ensemble_utils.cc, and
 `ValidateEnsembleSchedulingConfig` of its model_config_utils.cc.
 """
 
@@ -17,7 +17,7 @@ from fovea_server.tensors.signature import shape_text, shapes_match
 
 @dataclass(frozen=True, slots=True)
 class _StepTensor:
-    """A tensor between steps, as one of the models declares it."""
+    """A tensor between two steps, with the type and shape that one of the models declares."""
 
     model: str
     kind: str
@@ -93,7 +93,7 @@ def _join(
     names: Mapping[str, str],
     own: dict[str, _StepTensor],
 ) -> Iterator[str]:
-    """Add the tensors of a step, and yield faults for tensors that contradict earlier ones."""
+    """Add the tensors of a step to `tensors`; yield a fault if a type or shape contradicts it."""
     for name, tensor in names.items():
         here, there = tensors.setdefault(tensor, own[name]), own[name]
         if here.kind != there.kind:
@@ -109,7 +109,10 @@ def _join(
 
 
 def data_flow_faults(config: ModelConfig) -> Iterator[str]:
-    """Yield faults for tensors that are unused, written twice or never, or part of a cycle."""
+    """Yield faults in the flow of tensors between steps.
+
+    A tensor may be unused, never written, written twice, or part of a cycle.
+    """
     name, steps = config.name, config.steps
     inputs = {tensor.name for tensor in config.input}
     outputs = {tensor.name for tensor in config.output}
@@ -122,15 +125,16 @@ def data_flow_faults(config: ModelConfig) -> Iterator[str]:
     ready = _ready(steps, inputs)
     if late := sorted(outputs - ready):
         yield f"output '{late[0]}' for ensemble '{name}' is not written"
-    # A tensor that never becomes ready is part of a cycle, or no step writes it.
+    # The tensors that never become ready are part of a cycle, or no step writes them.
     if unused := sorted((read | written) - (ready & read) - outputs):
         yield f"ensemble tensor '{unused[0]}' is unused in ensemble '{name}'"
 
 
 def _collect_written(config: ModelConfig, inputs: set[str]) -> Generator[str, None, set[str]]:
-    """Collect the tensors that the steps write.
+    """Collect the names of the tensors that the steps write.
 
-    Yield a fault if two steps write the same tensor.
+    Yield a fault if a step lacks a field, writes an input of the ensemble, or writes a tensor that
+    another step writes.
     """
     written: set[str] = set()
     for index, step in enumerate(config.steps):
@@ -148,7 +152,7 @@ def _collect_written(config: ModelConfig, inputs: set[str]) -> Generator[str, No
 
 
 def _ready(steps: Sequence[EnsembleStep], inputs: set[str]) -> set[str]:
-    """Return the names of the tensors that exist after the last step."""
+    """Return the names of the tensors that exist after all steps that can run have run."""
     ready, waiting = set(inputs), list(steps)
     while able := [step for step in waiting if ready.issuperset(step.input_map.values())]:
         waiting = [step for step in waiting if step not in able]

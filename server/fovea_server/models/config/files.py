@@ -1,6 +1,6 @@
-"""Checks names and paths in a model's configuration and in requests to load a model.
+"""Checks names and paths in the configuration of a model and in requests to load a model.
 
-Both may come over the network, so no path may lead out of the model's directory.
+Both may come from a client, so no path may lead out of the model's directory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.repository.model_config import ModelConfig
 from fovea_preprocess.errors import InvalidModel, InvalidOption, InvalidRequest, NotFound
 
-# Deserialising a TensorRT engine can execute code, and a card may name any file as its engine.
+# Suffixes of TensorRT engine files. Loading such a file can execute code, so requests may not
+# upload these files. A card may name any file as its engine, so the check covers all files.
 _UNSAFE_SUFFIXES = (".plan", ".engine")
 _SAFE_ENGINES = (".onnx", ".xml")
 _UNSAFE = (
@@ -26,7 +27,7 @@ _UNSAFE = (
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidRequest for names that lead out of the repository or could forge a log line."""
+    """Raise InvalidRequest for empty names and for names that are unsafe in paths or log lines."""
     if not name:
         raise InvalidRequest("model name must not be empty")
     if not name.strip():
@@ -42,9 +43,10 @@ def check_name(name: str) -> None:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Join a directory and a file path.
+    """Join a directory and a relative path.
 
-    Raise InvalidModel if the path leads out of the directory.
+    Raises:
+        InvalidModel: the path leads out of the directory.
     """
     path = Path(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
@@ -55,7 +57,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def read_output_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str, ...]]:
-    """Read the labels of each output, in the order of class indices.
+    """Read the class names of each output, in the order of class ids.
 
     Raises:
         InvalidModel: a label file is missing or empty.
@@ -72,11 +74,11 @@ def read_output_labels(config: ModelConfig, folder: Path) -> dict[str, tuple[str
 
 @contextmanager
 def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
-    """Write files to a temporary model directory, which exists until the block ends.
+    """Write files to a temporary model directory, which is removed when the `with` block ends.
 
     Args:
         name: name of the model.
-        files: content by path; a path may begin with "file:".
+        files: content of each file by its path; a path may begin with "file:".
 
     Yields:
         The directory of the model.
@@ -96,7 +98,7 @@ def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
 
 
 def check_engine_files(config: ModelConfig) -> None:
-    """Raise InvalidModel if a file would be loaded as a TensorRT engine."""
+    """Raise InvalidModel if the configuration names a file that could be a TensorRT engine."""
     unsafe = [backend for backend in BACKENDS.values() if backend.runs_code]
     if any(config.backend == one.name or config.platform == one.platform for one in unsafe):
         raise InvalidModel(f"a model for {config.backend or config.platform} {_UNSAFE}")
