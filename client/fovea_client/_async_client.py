@@ -204,7 +204,7 @@ class AsyncClient(BaseClient):
         return (await self.model(name, version)).card
 
     async def ready(self, model: str | None = None) -> bool:
-        """Return True if the server, or the named model, is ready, as `Client.ready` does."""
+        """Return whether the server, or the named model, is ready, as `Client.ready` does."""
         return await self._ask(self._ready(model))
 
     async def aclose(self) -> None:
@@ -225,8 +225,9 @@ class AsyncClient(BaseClient):
         for wait_s, request in attempts:
             if wait_s:
                 await asyncio.sleep(wait_s)
-            # The steps of a request have their own timeouts, whose errors show if the request was
-            # sent. This timeout, a little later, ends a response that arrives in many small pieces.
+            # Each step of a request (connect, write, read) has its own timeout, and the error of a
+            # step shows whether the request was sent. The timeout below is 0.1 s later. It ends a
+            # response that arrives in many small pieces, because then no single step times out.
             left = attempts.until - time.monotonic() + 0.1
             try:
                 async with asyncio.timeout(left):
@@ -241,10 +242,11 @@ class AsyncClient(BaseClient):
 
 
 class _Lanes:
-    """A pool of httpx clients with one connection each; the client that was used last comes first.
+    """A pool of httpx clients. Each client has one connection.
 
-    A single httpx client would do, but its pool walks through all its connections several times per
-    request. With 64 connections this takes as much CPU time as everything else.
+    The pool reuses the client that became free last. A single httpx client with many connections is
+    slower: its pool checks all connections several times per request. With 64 connections these
+    checks take half of the CPU time of a request.
     """
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None) -> None:
@@ -255,7 +257,12 @@ class _Lanes:
         self._closed = False
 
     async def send(self, request: httpx.Request) -> httpx.Response:
-        """Send a request when a connection is free; raises the errors of httpx."""
+        """Wait for a free connection, and send a request over it.
+
+        Raises:
+            httpx.PoolTimeout: no connection became free in time. httpx raises its other errors.
+            RuntimeError: the client is closed.
+        """
         if self._closed:
             raise RuntimeError("the client is closed: create another one")
         try:
@@ -272,9 +279,10 @@ class _Lanes:
             return response
         finally:
             self._room.release()
-            # After a cancelled request httpcore 1.0.9 may count the connection as in use forever,
-            # so its client is closed. Closing would also close a given transport, which all clients
-            # share.
+            # After a cancelled request httpcore 1.0.9 may count the connection as in use forever.
+            # Therefore this code closes the httpx client of a failed request. It does not close the
+            # client if the caller passed a transport: all clients share that transport, and closing
+            # one client would close it.
             if (sound and not self._closed) or self._transport is not None:
                 self._idle.append(lane)
             else:

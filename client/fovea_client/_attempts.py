@@ -18,8 +18,7 @@ from fovea_client.errors import ConnectionFailed, FoveaClientError, ServerError,
 
 Answer = TypeVar("Answer")
 FIRST_WAIT_S = 0.1
-# Errors after which the server cannot have executed the request: it was not sent, or not
-# completely.
+# Errors of a request that was not sent completely. The server cannot have executed it.
 _NOT_SENT = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
@@ -37,7 +36,7 @@ _REFUSED = (429, 503)
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Answer]):
-    """A request, and the function that reads its response."""
+    """A request, and the function that converts its response to a result."""
 
     request: Request
     read: Callable[[httpx.Response], Answer]
@@ -104,7 +103,7 @@ class Attempts(Generic[Answer]):
             wait = chosen
 
     def received(self, response: httpx.Response) -> None:
-        """Read a response: keep its result, or its error."""
+        """Read a response, and keep its result or its error."""
         self._error = None
         try:
             self.answer = self._call.read(response)
@@ -138,27 +137,28 @@ class Attempts(Generic[Answer]):
 
 
 class _Left(dict[str, float]):
-    """Timeouts for httpx: each step may take the time that is left for the whole call."""
+    """Timeouts for httpx. Each step of a request may take all the time left for the whole call."""
 
     def __init__(self, until: float) -> None:
         self._until = until
         super().__init__({step: self._left() for step in ("connect", "read", "write", "pool")})
 
     def get(self, step: str, default: object = None) -> Any:
-        """Return the seconds that are left. httpcore calls this at the beginning of each step."""
+        """Return the seconds left for the call. httpcore calls `get` at the start of each step."""
         return self._left()
 
     def _left(self) -> float:
-        # httpcore treats a timeout of 0 as non-blocking, which raises another error.
+        # Never return 0: httpcore treats 0 as non-blocking mode, and raises an error that is not a
+        # timeout.
         return max(self._until - time.monotonic(), 0.001)
 
 
 def wait_s(error: FoveaClientError, attempt: int) -> float | None:
-    """Return the seconds to wait before the next attempt, or None if there must be no retry.
+    """Return the seconds to wait before the next attempt. If there must be no retry, return None.
 
-    After a rejection (429, 503) the wait is the server's Retry-After. After a failed connection the
-    waits are 0.1, 0.2, 0.4 ... s. A random extra of up to a quarter keeps clients that were
-    rejected at the same time from returning at the same time.
+    After a rejection (status 429 or 503) the wait is the server's Retry-After. After a failed
+    connection the waits are 0.1, 0.2, 0.4 ... s. The function adds a random time of up to 25 % of
+    the wait. Otherwise, clients that were rejected at the same time would retry at the same time.
     """
     match error:
         case ServerError(status=status, retry_after_s=float(seconds)) if status in _REFUSED:
@@ -194,7 +194,7 @@ def _translate_error(error: httpx.RequestError, policy: Policy) -> FoveaClientEr
             "`fovea serve` has HTTP on port 8000 and gRPC on 8001"
         )
     if unanswered:
-        # A TLS port closes the connection, or resets it, if it receives plain HTTP.
+        # Typical errors of a TLS port that receives plain HTTP: it closes or resets the connection.
         broken = ("without sending a response", "reset by peer")
         tls = url.startswith("http:") and any(each in str(error) for each in broken)
         hint = "; if it speaks TLS, its address begins with https" if tls else ""
@@ -212,7 +212,7 @@ def server_address(url: str) -> str:
     """Return the URL of a server with a scheme; "host:8000" becomes "http://host:8000".
 
     Raises:
-        ValueError: it is not an http or https URL.
+        ValueError: `url` is not an http or https URL.
     """
     address = url if "://" in url else f"http://{url}"
     try:

@@ -29,7 +29,7 @@ Images: TypeAlias = ImageSource | Sequence[ImageSource]
 
 
 class BaseClient:
-    """Builds the calls of a client. The subclasses send them by the rules of its `Policy`."""
+    """Builds the calls of a client. Its subclasses send these calls with the client's `Policy`."""
 
     def __init__(
         self,
@@ -85,8 +85,7 @@ class BaseClient:
                 if error.of_one_image:
                     return ImageError(error.code, error.message)
                 raise
-            # Only paths are kept as sources: bytes and arrays would stay in memory until the
-            # response.
+            # Keep only paths as sources. Bytes and arrays of many images would need much memory.
             if isinstance(image, str | os.PathLike):
                 remember_source(found, partial(image_to_send, image))
             return found
@@ -147,7 +146,7 @@ def encode_image(image: ImageSource, channels: Channels) -> bytes | Url | ImageE
 
 
 def remember_source(result: ImageResult | ImageError, source: Source) -> None:
-    """Set the source of a result, a function that reads its image again."""
+    """Set the source of a result. The source is a function that reads the image again."""
     if isinstance(result, ImageResult):
         object.__setattr__(result, "source", source)  # the dataclass is frozen
 
@@ -171,7 +170,11 @@ def check_many(in_flight: int, options: PredictOptions) -> None:
 
 
 async def build_in_thread(image: Images | None, build: Callable[[], Built]) -> Built:
-    """Run `build`, in a thread unless the image is bytes: it reads files and encodes pixels."""
+    """Run `build`, which encodes images.
+
+    Unless `image` is encoded bytes, `build` runs in a thread. Otherwise reading a file or encoding
+    pixels would block the event loop.
+    """
     return build() if isinstance(image, bytes) else await asyncio.to_thread(build)
 
 

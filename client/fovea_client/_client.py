@@ -115,10 +115,10 @@ class Client(BaseClient):
     ) -> Iterator[ImageResult | ImageError]:
         """Run a model on many images, with up to `in_flight` requests at once (1 to 100).
 
-        Results come in the order of the images. The client takes the next image when you take a
-        result, so at most `in_flight` images are in memory. An image that fails or cannot be read
-        gives an `ImageError` in its place. Other errors end the iteration. The other arguments and
-        the errors are described at `predict`.
+        The results have the order of the images. The client takes the next image when you take a
+        result, so at most `in_flight` images are in memory. If an image fails or cannot be read,
+        its result is an `ImageError`. Other errors end the iteration. `predict` describes the other
+        arguments and the errors.
 
         If `images` raises an error, the iteration first yields the results of the images before it.
         If you leave the iteration early, it does not wait for the requests in flight.
@@ -141,7 +141,8 @@ class Client(BaseClient):
             found: Future[ImageResult | ImageError] = Future()
             try:
                 for image in images:
-                    # Threads of a pool would delay the exit of Python until their requests end.
+                    # Daemon threads, because the threads of a pool would delay the exit of Python
+                    # until their requests end.
                     Thread(target=find, args=(image, found), daemon=True).start()
                     yield found
                     found = Future()
@@ -167,15 +168,15 @@ class Client(BaseClient):
     ) -> Iterator[ImageResult | ImageError]:
         """Run a model on the frames of a camera, over one WebSocket connection.
 
-        Results come in the order of the frames, each as soon as the server sends it. A thread takes
-        the frames from `images`. At most `in_flight` frames (1 to 8) are in flight, so a slow model
-        slows `images`. A frame that fails, or that the overloaded server drops, gives an
-        `ImageError` in its place. With `track` you need no `stream_id`: the frames of one call are
-        one stream.
+        The results have the order of the frames. You receive each result as soon as the server
+        sends it. A thread takes the frames from `images`. At most `in_flight` frames (1 to 8) are
+        in flight, so with a slow model the thread waits before it takes the next frame. If a frame
+        fails, or if the overloaded server drops it, its result is an `ImageError`. With `track` you
+        need no `stream_id`: the frames of one call are one stream.
 
-        This method needs the package `websockets`. `timeout` holds for the connection, and for the
-        response to each frame. `retries` has no effect. If you leave the iteration early, the
-        connection is closed.
+        This method needs the package `websockets`. The client's `timeout` limits the time to
+        connect, and the time until the response to each frame. The client's `retries` have no
+        effect. If you leave the iteration early, the connection is closed.
 
         Raises:
             ServerError: the server rejected the connection, or would reject every frame.
@@ -200,8 +201,8 @@ class Client(BaseClient):
     ) -> bytes:
         """Return the image with its results drawn in, encoded as `format`.
 
-        An image-to-image model has no drawing: the method returns the image that the model
-        generated. The other arguments and the errors are described at `predict`.
+        For an image-to-image model, the method returns the image that the model generated.
+        `predict` describes the other arguments and the errors.
 
         Example:
             Path("found.jpg").write_bytes(client.annotate("yolov8n", "bus.jpg"))
@@ -225,7 +226,7 @@ class Client(BaseClient):
 
         Args:
             model: name of the model; `Client.model` lists its inputs and outputs.
-            inputs: name of each input -> its array, in the element type of the input.
+            inputs: name of each input -> its array. The dtype is the element type of the input.
             outputs: names of the outputs to return; by default all.
             version: version of the model; by default the newest.
             parameters: parameters of the request, e.g. the id of a sequence.
@@ -236,7 +237,7 @@ class Client(BaseClient):
         Raises:
             TypeError: the protocol has no datatype for an input array.
             ServerError: the server rejected the request or failed. The protocol has no error codes,
-                so `code` is "http_" and the status.
+                so `code` is "http_" followed by the status, e.g. "http_400".
             ConnectionFailed: no response came from the server.
             UnexpectedAnswer: the response does not follow the protocol.
 
@@ -331,7 +332,8 @@ class Client(BaseClient):
         """Return the engine card of a model, the content of its `card.json`.
 
         Returns:
-            The card; None if the model has no card. Then `card_reason` of `model` has the reason.
+            The card. If the model has no card, None; then `Client.model` returns the reason in the
+                field `card_reason`.
 
         Example:
             print(client.card("yolov8n")["precision"])
@@ -339,7 +341,7 @@ class Client(BaseClient):
         return self.model(name, version).card
 
     def ready(self, model: str | None = None) -> bool:
-        """Return True if the server, or the named model, is ready; False for an unknown model.
+        """Return whether the server, or the named model, is ready. An unknown model is not ready.
 
         Raises:
             ConnectionFailed: no response came from the server.

@@ -1,4 +1,4 @@
-"""Shows results in a notebook: the image, reduced to the page, with the results drawn over it."""
+"""Shows results in a notebook: a reduced image with the results drawn over it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from fovea_client.answers import ImageError, ImageResult, Prediction
 from fovea_client.images import Channels, ImageSource, PillowImage, Source, Url, image_to_send
 from fovea_client.png import write_rgb
 
-# Lengths in pixels of an image's longer side: the smallest, the largest, and in a list.
+# Length of a displayed image's longer side in pixels: the smallest length, the largest length, and
+# the length in a list of images.
 _MIN, _MAX, _IN_A_LIST = 240, 1000, 420
-# Largest number of images that are shown of a list. More would make the notebook file large.
+# Largest number of images that a list shows. More images would make the notebook file large.
 _LISTED = 24
 _JPEG_QUALITY = 85
 
@@ -29,10 +30,10 @@ _JPEG_QUALITY = 85
 def source_of(image: ImageSource, channels: Channels) -> Source:
     """Return a function that reads the image again to show it.
 
-    It returns None if the image is gone.
+    The function returns None if the image cannot be read again, for example an open file.
 
-    The function keeps encoded bytes whole. It keeps an array or a Pillow image as a copy of at most
-    1000 pixels a side.
+    The function keeps encoded bytes unchanged in memory. Of an array or a Pillow image it keeps a
+    copy, reduced to at most 1000 pixels on the longer side.
     """
     if isinstance(image, bytes | str | os.PathLike):
         return partial(image_to_send, image)
@@ -46,7 +47,7 @@ def source_of(image: ImageSource, channels: Channels) -> Source:
 
 
 def as_html(result: Prediction | ImageResult | ImageError, most: int = _MAX) -> str:
-    """Return results as HTML. It loads nothing, except images that were sent as URLs."""
+    """Return results as HTML that contains the images. Images that were sent as URLs are linked."""
     match result:
         case Prediction(images=(only,)):
             return as_html(only, most)
@@ -58,7 +59,10 @@ def as_html(result: Prediction | ImageResult | ImageError, most: int = _MAX) -> 
 
 
 def list_as_html(results: Sequence[Any]) -> str | None:
-    """Return a list of results as HTML, side by side; None if another object is in the list."""
+    """Return a list of results as HTML, side by side.
+
+    Return None if the list contains an object that is not a result.
+    """
     ours = Prediction | ImageResult | ImageError
     if not results or not all(isinstance(each, ours) for each in results):
         return None
@@ -98,7 +102,7 @@ def _image(result: ImageResult, most: int) -> str:
     if result.picture is not None:
         sent = result.picture.png or sent
     address = sent.address if isinstance(sent, Url) else None
-    if isinstance(sent, bytes):  # browsers detect the format, and turn the image upright
+    if isinstance(sent, bytes):  # a browser detects the real format and applies the orientation
         data = base64.b64encode(_shrink(sent, shown)).decode()
         address = f"data:image/jpeg;base64,{data}"
     fill = "position:absolute;inset:0;width:100%;height:100%"
@@ -113,7 +117,10 @@ def _image(result: ImageResult, most: int) -> str:
 
 
 def _shrink(sent: bytes, side: int) -> bytes:
-    """Return a JPEG of the displayed size; the bytes unchanged without Pillow and OpenCV."""
+    """Return a JPEG of the displayed size.
+
+    Return the bytes unchanged if neither Pillow nor OpenCV can read them.
+    """
     try:
         from PIL import Image, ImageOps
 

@@ -32,7 +32,7 @@ def coco(
     return [_coco_row(each, image_id, categories[each.class_name]) for each in result.detections]
 
 
-# Decimals of pixels and of scores; the server rounds to the same decimals.
+# Number of decimals of pixel coordinates and of scores. The server rounds in the same way.
 _PIXEL, _SCORE = 2, 5
 
 
@@ -55,7 +55,10 @@ def _coco_row(found: Detection, image_id: int, category_id: int) -> dict[str, An
 
 
 def _stage_results(found: Detection) -> dict[str, Any]:
-    """Return the results of a pipeline's stages for one object, by field of `Detection`."""
+    """Return the results of a pipeline's stages for one object.
+
+    The keys are fields of `Detection`, and "text_score" for the score of the text.
+    """
     more: dict[str, Any] = {}
     if found.attributes:
         more["attributes"] = {
@@ -141,7 +144,7 @@ def _detection(fo: Any, found: Detection, size: tuple[int, int]) -> Any:
 
 
 def _crop_mask(found: Detection) -> NDArray[np.bool_] | None:
-    """Return the part of the mask inside the box, including pixels that the box only touches."""
+    """Return the mask inside the box. Pixels that the box covers only partly are included."""
     if not isinstance(found.mask, RunLengths | MaskFile):
         return None
     box = found.box
@@ -168,7 +171,11 @@ def _outline(fo: Any, found: Detection, size: tuple[int, int]) -> Any:
 
 
 def import_package(module: str, package: str) -> Any:
-    """Import a module; the ImportError of a missing module names the package to install."""
+    """Import a module.
+
+    Raises:
+        ImportError: the module is missing. The message names the package to install.
+    """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

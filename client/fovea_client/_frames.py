@@ -26,9 +26,11 @@ MAX_IN_FLIGHT = 8
 
 Found = ImageResult | ImageError
 
-# Statuses after which no frame gets a result: key missing or not allowed, unknown model.
+# Statuses that concern all frames of a stream: the key is missing or not allowed, or the model is
+# unknown.
 _OF_ALL = (401, 403, 404)
-# No limit on the size of a message: it comes from the server that the caller chose.
+# Options of the connection. The size of messages has no limit, because the client trusts the
+# server that the caller chose. Compression is off, because encoded images hardly compress.
 _CONNECTING: dict[str, Any] = {"max_size": None, "compression": None}
 
 
@@ -36,7 +38,7 @@ class Frames:
     """The settings of a stream, and the code that reads its messages. It does no I/O itself.
 
     Raises:
-        ValueError: `in_flight`, `frame` or `channels` is wrong.
+        ValueError: `in_flight` is not 1 to 8, `frame` is given, or `channels` is unknown.
         TypeError: an option is unknown.
         ImportError: `websockets` is not installed.
     """
@@ -58,7 +60,14 @@ class Frames:
         }
 
     def read_credits(self, hello: str | bytes) -> int:
-        """Return how many frames may wait for results; the first message has the server's limit."""
+        """Return the largest number of frames in flight.
+
+        This is the smaller of the caller's `in_flight` and the server's limit. The server sends its
+        limit in the first message of the connection.
+
+        Raises:
+            UnexpectedAnswer: the message contains no limit.
+        """
         try:
             return min(self._in_flight, int(json.loads(hello)["in_flight"]))
         except (LookupError, TypeError, ValueError) as error:

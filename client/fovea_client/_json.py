@@ -1,4 +1,4 @@
-"""Converts typed values from and to parsed JSON, by the fields and types of their classes."""
+"""Converts parsed JSON to typed values and back. The fields of the classes define the JSON."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ T = TypeVar("T")
 
 
 def read(kind: type[T], value: Any) -> T:
-    """Read a value of a class from parsed JSON; ignore fields that newer servers add.
+    """Read a value of a class from parsed JSON.
 
-    A field with a default may be missing or null.
+    Fields that the class does not have are ignored: newer servers may add fields. A field with a
+    default may be missing or null.
 
     Raises:
         ValueError, TypeError, LookupError, AttributeError: the JSON does not fit the class.
@@ -51,7 +52,7 @@ def as_json(result: ImageResult | ImageError) -> dict[str, Any]:
         return {"error": _to_json(result)}
     answer: dict[str, Any] = _to_json(result)
     if len(answer) == len(_required_fields(ImageResult)):
-        answer["detections"] = []  # an empty list means that a detector found nothing
+        answer["detections"] = []  # `_to_json` omits empty lists, but a detector's list must stay
     return answer
 
 
@@ -95,7 +96,10 @@ def _reader_of_fields(kind: Any) -> Read:
 
 
 def _reader_of_one(kinds: Sequence[Any]) -> Read:
-    """Return a function that reads the first of several classes whose fields are all present."""
+    """Return a function that reads JSON as one of several classes.
+
+    The function uses the first class whose required fields are all present.
+    """
     if len(kinds) == 1:
         return _reader(kinds[0])
     readers = [({each.name for each in fields(kind)}, _reader(kind)) for kind in kinds]

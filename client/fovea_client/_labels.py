@@ -1,4 +1,4 @@
-"""Chooses colours, texts and places of the labels on an image, for all drawings."""
+"""Chooses colours, texts and positions of the labels on an image, for Pillow and SVG drawings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from fovea_client.answers import Detection, ImageResult
 from fovea_client.shapes import Box
 
 BACKGROUND = ("background", "0")
-"""Names of the background class, which is not coloured.
+"""Names of the background class. Drawings do not colour this class.
 
-A model without class names mostly has it first, as class "0".
+In most models without class names, the background is the first class, with the name "0".
 """
 
-# Smallest score and smallest share of the image that are listed; less rounds to 0.00 or 0.0%.
+# Smallest score of a class, and smallest fraction of the image that an area covers, that the
+# drawing lists. Smaller values would be displayed as 0.00 or 0.0%.
 _MIN_SCORE, _MIN_SHARE = 0.005, 0.0005
 
 
@@ -30,7 +31,7 @@ class Label(NamedTuple):
     height: float
 
     def is_clear_of(self, other: Label) -> bool:
-        """Return True if the two labels do not overlap."""
+        """Return whether this label does not overlap the other label."""
         return (
             abs(self.top - other.top) >= self.height
             or self.left >= other.left + other.width
@@ -71,8 +72,8 @@ def labels_of(
 ) -> Iterator[Label]:
     """Yield labels that lie inside an image of (width, height) and do not overlap.
 
-    The best object chooses its place first. A label that does not fit loses its score; if it still
-    does not fit, it is left out.
+    The label of the best object is placed first. If a label with name and score does not fit, the
+    label has only the name. If the name does not fit either, the object gets no label.
     """
     taken: list[Label] = []
     for each, fill in zip(found, colours_of(found), strict=True):
@@ -102,7 +103,7 @@ def _line(text: str) -> str:
 def _spots(box: Box, wide: float, tall: float, width: int) -> Iterator[tuple[float, float]]:
     """Yield possible top left corners of a label at a box's edges, best first, as (x, y).
 
-    A corner may place the label beyond the top or bottom of the image.
+    With some corners, the label extends beyond the top or bottom of the image.
     """
     for top in (box.y1 - tall, max(box.y1, 0.0), box.y2, box.y2 - tall):
         for left in (box.x1, box.x2 - wide):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fovea_client.png import MAX_PIXELS, read_grey
 
-# Largest number of bits of a run length; any image needs fewer.
+# Largest number of bits of an encoded run length. The run lengths of every image need fewer bits.
 _DIGITS = 60
 
 
@@ -19,7 +19,7 @@ class RunLengths:
     """A mask in COCO's compressed run-length encoding.
 
     Attributes:
-        size: (height, width) of the image, pixels.
+        size: (height, width) of the image in pixels.
         counts: the encoded run lengths.
     """
 
@@ -38,10 +38,10 @@ class RunLengths:
 
 @dataclass(frozen=True, slots=True)
 class MaskFile:
-    """A mask as a PNG file of the part of the image that contains it.
+    """A mask as a PNG file. The file covers only the part of the image that contains the object.
 
     Attributes:
-        size: (height, width) of the image, pixels.
+        size: (height, width) of the image in pixels.
         left: column of the image at which the file begins.
         top: row of the image at which the file begins.
         png: PNG file; pixels of the object are white.
@@ -74,8 +74,8 @@ class Outlines:
     """A mask as polygons.
 
     Attributes:
-        size: (height, width) of the image, pixels.
-        polygons: coordinates x1 y1 x2 y2 ... of each polygon, pixels.
+        size: (height, width) of the image in pixels.
+        polygons: coordinates x1 y1 x2 y2 ... of each polygon, in pixels.
     """
 
     size: tuple[int, int]
@@ -88,9 +88,10 @@ Mask = RunLengths | Outlines | MaskFile
 def run_length_pixels(size: tuple[int, int], counts: str) -> NDArray[np.bool_]:
     """Decode COCO's compressed run lengths to a mask, bool [height, width].
 
-    A number is written in groups of five bits, lowest first. Each group is a character from "0" on.
-    From the third number on, the difference to the number before the last is written (cocoapi's
-    `rleFrString`). Runs go down the columns; the first run is outside the mask.
+    The format is the one of cocoapi's `rleFrString`. Each number is split into groups of five bits,
+    lowest group first, and each group is one character, beginning at "0". From the fourth number
+    on, the string holds the difference between a number and the number two places before it. Runs
+    go down the columns. The first run is outside the mask.
 
     Raises:
         ValueError: the run lengths do not fit the size.

@@ -15,13 +15,18 @@ from fovea_client._skeleton import SEEN
 from fovea_client.answers import Detection, ImageResult
 
 _OPACITY = 0.45
-# Height, font size, width of a letter and margin of a label, in pixels of the page. Its text is
-# stretched to the mean width of letters.
+# Height, font size, width of a letter and margin of a label, in CSS pixels. The width of the text
+# is the number of letters times the width of a letter, and SVG stretches the text to this width.
 _HEIGHT, _LETTERS, _LETTER, _MARGIN = 18, 12, 6.8, 5
 
 
 def overlay(result: ImageResult, unit: float) -> str:
-    """Return SVG in the coordinates of the image; a pixel of the page has `unit` pixels of it."""
+    """Return SVG in the coordinates of the image.
+
+    Args:
+        result: results to draw.
+        unit: number of image pixels per CSS pixel.
+    """
     found, size = result.detections, (result.width, result.height)
     areas = [
         _mask(area.mask, _css(colour(area.class_id)))
@@ -85,7 +90,7 @@ def _mask(mask: Mask | None, fill: str) -> str:
 
 
 def _columns(pixels: NDArray[np.bool_]) -> Iterator[str]:
-    """Yield one SVG path rectangle for each run of pixels in a column."""
+    """Yield one rectangle as an SVG path for each run of True pixels in a column."""
     edges = np.diff(np.pad(pixels.T.astype(np.int8), ((0, 0), (1, 1))), axis=1)
     begins, ends = np.argwhere(edges == 1).tolist(), np.argwhere(edges == -1).tolist()
     for (x, begin), (_, end) in zip(begins, ends, strict=True):

@@ -21,9 +21,9 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("Pillow is not installed: pip install pillow", name=error.name) from error
 
-# Opacity of masks and of semantic areas, 0 to 255. Objects below must stay recognisable.
+# Opacity of masks and of semantic areas, 0 to 255. The image under them must stay recognisable.
 _MASK, _AREA = 115, 140
-_LINES = 10  # largest number of text lines; more would hide the image
+_LINES = 10  # largest number of text lines on an image; more lines would hide the image
 
 
 def plot(result: ImageResult, image: ImageSource | None, channels: Channels) -> Image.Image:
@@ -69,10 +69,10 @@ def _upright(result: ImageResult, image: ImageSource | None, channels: Channels)
 def _depths(depth: Depth) -> Image.Image:
     """Return a depth map as an image whose near pixels are bright.
 
-    Depths in metres grow away from the camera. Depths without a unit grow towards it.
+    Depths in metres are larger for far pixels. Depths without a unit are larger for near pixels.
     """
-    # Percentiles instead of extremes: a few outliers would leave almost one colour for all other
-    # depths.
+    # The colours span the 1st to the 99th percentile of the depths. If they spanned the smallest to
+    # the largest depth, a few outliers would give all other pixels almost the same colour.
     values = depth.values
     low, high = np.percentile(values, (1, 99))
     levels = ((values - low) / max(high - low, 1e-12) * 255).clip(0, 255).astype(np.uint8)
@@ -83,8 +83,8 @@ def _depths(depth: Depth) -> Image.Image:
 def _tint_classes(canvas: Image.Image, found: Semantic) -> None:
     ids = None if found.png is None else found.class_ids
     tints, weights = Image.new("RGB", canvas.size), Image.new("L", canvas.size)
-    # The largest class comes first. An outline also covers its holes, until the classes in them are
-    # drawn.
+    # Draw the largest class first. A polygon also covers the holes of its class. The smaller
+    # classes in these holes are drawn later, over the polygon.
     for area in found.classes:
         inside = None if ids is None else Image.fromarray(ids == area.class_id)
         if area.mask is not None:
@@ -100,7 +100,7 @@ def _inside(mask: Mask, size: tuple[int, int]) -> Image.Image:
     if not isinstance(mask, Outlines):
         return Image.fromarray(mask.pixels)
     inside = Image.new("1", size)
-    for outline in mask.polygons:  # Pillow's coordinates are centres of pixels
+    for outline in mask.polygons:  # in Pillow, (0, 0) is the centre of a pixel, not its corner
         ImageDraw.Draw(inside).polygon([place - 0.5 for place in outline], 1)
     return inside
 
@@ -125,7 +125,7 @@ def _draw_objects(canvas: Image.Image, result: ImageResult) -> None:
 
 
 def _draw_keypoints(pen: ImageDraw.ImageDraw, found: Detection, fill: Colour, line: int) -> None:
-    """Draw the keypoints with a sufficient score, and the bones between them for a person."""
+    """Draw the keypoints with a score of at least `SEEN`. For a person, also draw the bones."""
     points = found.keypoints
     seen = [point.score >= SEEN for point in points]
     if tuple(point.name for point in points) == PERSON:
@@ -140,7 +140,7 @@ class _Letters:
     """Writes lines of text on an image.
 
     Attributes:
-        height: height of a line, pixels.
+        height: height of a line in pixels.
     """
 
     def __init__(self, canvas: Image.Image) -> None:

@@ -13,7 +13,8 @@ from urllib.parse import quote, urlencode
 
 from fovea_client.images import Channels, ImageSource, Url, image_to_send, multipart
 
-# Options that do not go into the query: the version is in the path, the channels are in the image.
+# Options that are not part of the query: the path contains the version, and `channels` is only
+# used to encode the image.
 _OF_CALL = ("version", "channels")
 
 ImageFormat = Literal["image/jpeg", "image/png", "image/webp"]
@@ -40,7 +41,7 @@ class PredictOptions(TypedDict, total=False):
         normalize: divide an embedding by its length; on by default.
         vector: encoding of an embedding in JSON: "base64" or "list".
         tile: cut the image into tiles: their side in pixels, or columns and rows such as "3x2".
-        overlap: fraction of a tile that overlaps the next tile, 0 to 0.9.
+        overlap: fraction of a tile's side that overlaps the next tile, 0 to 0.9.
         track: tracker that gives objects ids across frames: "bytetrack", "sort", "ocsort" or
             "botsort".
         stream_id: name of the camera or video, for `track`.
@@ -102,10 +103,11 @@ def predict(
     accept: ImageFormat | Literal["application/json"] = "application/json",
     **options: Unpack[PredictOptions],
 ) -> Request:
-    """Build a request to run a model on images; read the image files.
+    """Build a request to run a model on images. If an image is a path, its file is read.
 
-    With `accept`, the response is the image with its results drawn in. One image is sent as the raw
-    body, several as a multipart form in their order. If one of them is a URL, all are sent as JSON.
+    If `accept` is an image format, the response is the image with its results drawn in. The body of
+    a request with one image is the image file. Several images are sent as a multipart form, in
+    their order. If one of the images is a URL, all images are sent as JSON.
 
     Raises:
         ValueError: there are no images, or an image or option is wrong.
@@ -137,7 +139,10 @@ def images_path(
 
 
 def query(options: Mapping[str, object]) -> str:
-    """Return the query of all options that are not None, with its question mark."""
+    """Return the query string of all options that are not None.
+
+    The string begins with a question mark, or is empty if there are no options.
+    """
     given = {name: value for name, value in options.items() if value is not None}
     for name in given.keys() & {"classes", "labels"}:
         given[name] = _format_list(cast("Iterable[int | str]", given[name]))
@@ -146,7 +151,7 @@ def query(options: Mapping[str, object]) -> str:
 
 
 def body_of(sources: Sequence[ImageSource], channels: Channels) -> tuple[str, bytes]:
-    """Return the content type and the body for images; read their files."""
+    """Return the content type and the body of a request with images. Image files are read."""
     images = [image_to_send(source, channels) for source in sources]
     files = [image for image in images if isinstance(image, bytes)]
     if len(files) < len(images):
@@ -172,7 +177,7 @@ def ready_path(model: str | None) -> str:
 
 
 def _format_list(entries: Iterable[int | str]) -> str:
-    """Return a list as one line of CSV, with every name in double quotes."""
+    """Return a list as one line of CSV with every name in double quotes. A str stays unchanged."""
     if isinstance(entries, str):
         return entries
     line = io.StringIO()

@@ -18,7 +18,10 @@ from fovea_client.models import Model, ModelSummary
 from fovea_client.results import Embedding, Match
 
 BEFORE_TENSORS = "inference-header-content-length"
-"""Header of the v2 protocol: number of bytes of JSON in the body. Tensors follow the JSON."""
+"""Header of the v2 protocol. Its value is the size of the JSON at the start of the body in bytes.
+
+Binary tensors follow the JSON.
+"""
 
 
 def prediction(response: Response) -> Prediction:
@@ -76,7 +79,11 @@ def image(response: Response) -> bytes:
 
 
 def ready(response: Response) -> bool:
-    """Return the readiness: True for a 2xx status, False for 400 and 503."""
+    """Read the response of a readiness check: True for a 2xx status, False for 400 and 503.
+
+    Raises:
+        ServerError: any other status.
+    """
     if response.status_code in (400, 503):
         return False
     raise_for_status(response)
@@ -106,14 +113,14 @@ def _error(response: Response) -> tuple[str, str]:
                 return str(given), str(message)
             case {"error": str(message)}:  # the v2 protocol has no codes
                 return code, message
-    # The body may come from a proxy. Its first characters usually have the most useful words.
+    # The body may be an HTML page of a proxy. Its first 200 bytes usually contain the error.
     text = response.content[:200].decode("utf-8", "replace").strip()
     return code, text or "the answer has no content"
 
 
 @contextmanager
 def parse_json(response: Response, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the JSON of a response; errors in the block become `UnexpectedAnswer`."""
+    """Yield the JSON of a response. Errors in the `with` block are raised as `UnexpectedAnswer`."""
     raise_for_status(response)
     try:
         yield json.loads(response.content[: json_size(response)])
@@ -137,7 +144,7 @@ def json_size(response: Response) -> int:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    # The header may also be a date. Only proxies send dates, so they are ignored.
+    # Retry-After may also be a date. Only proxies send dates, so a date is ignored.
     try:
         seconds = float(retry_after or "")
     except ValueError:

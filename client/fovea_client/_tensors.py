@@ -27,8 +27,8 @@ _DATATYPES = {
 }
 """NumPy's name of a dtype -> datatype of the protocol."""
 _NUMPY = {datatype: np.dtype(name) for name, datatype in _DATATYPES.items()}
-_TEXT = "OSUT"  # dtype kinds of objects, str and bytes in NumPy
-_LENGTH = 4  # size in bytes of the length before each string
+_TEXT = "OSUT"  # kinds of NumPy dtypes that hold text: object, bytes, str and StringDType
+_LENGTH = 4  # size in bytes of the number that precedes each string and gives its length
 
 
 def infer(
@@ -107,7 +107,7 @@ def _encode_element(name: str, element: object) -> bytes:
 
 
 def _decode(datatype: str, data: bytes) -> NDArray[Any]:
-    """Return the elements as a new array: the buffer is read-only and may not be aligned."""
+    """Return the elements as a new array. `data` itself is read-only and may not be aligned."""
     if datatype == "BYTES":
         return _decode_strings(data)
     if datatype == "BF16":  # BF16 is the upper half of a float32; NumPy has no such dtype

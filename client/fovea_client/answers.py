@@ -1,6 +1,6 @@
 """The server's responses as typed values.
 
-`_json.py` reads and writes them by their fields.
+`_json.py` converts JSON to these classes and back. The fields have the names of the JSON keys.
 """
 
 from __future__ import annotations
@@ -44,20 +44,21 @@ class Detection:
         box: box around the object, pixels of the upright image.
         score: confidence, 0 to 1.
         class_id: number of the class, from 0 up.
-        class_name: name of the class, or its number as text.
-        mask: mask by a segmentation model, in the requested encoding; None if there is no mask.
-        keypoints: keypoints by a pose model.
-        rotated: rotated box by a model of rotated boxes or of text; `box` is then the upright box
-            around it. None for other models.
+        class_name: name of the class. If the model has no class names, the number as text.
+        mask: mask of a segmentation model, in the requested encoding; None if there is no mask.
+        keypoints: keypoints of a pose model; empty for other models.
+        rotated: rotated box of a model that detects rotated objects or text. Then `box` is the
+            smallest upright box around the rotated box. None for other models.
         corners: the four corners of `rotated`, clockwise. The angle points from the first to the
             second corner.
-        track_id: id of the object in a request with `track`. None without it, and until the tracker
-            has confirmed the object.
+        track_id: id of the object in a request with the option `track`. None without this option,
+            and as long as the tracker has not confirmed the object.
         attributes: results of attribute models that a pipeline runs on the crop of the object.
-        classes: classes by a classifier of a pipeline, best first.
-        text: text by a recognition model of a pipeline; None without such a model.
-        embedding: embedding by a model of a pipeline; None without such a model.
-        error: error of a pipeline's stage that failed for this object; None if none failed.
+        classes: result of a pipeline's classifier for the object, best class first.
+        text: text that a pipeline's recognition model read on the object; None without such a
+            model.
+        embedding: embedding of the object from a pipeline's model; None without such a model.
+        error: error of the pipeline's stage that failed for this object; None if no stage failed.
     """
 
     box: Box
@@ -89,11 +90,11 @@ class Detection:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A raw output of a model whose head is not recognised, for one image.
+    """A raw output of a model for one image. The server does not know the meaning of the output.
 
     Attributes:
         name: name of the output.
-        data: values without the batch dimension.
+        data: values of the output, without the batch dimension.
     """
 
     name: str
@@ -114,16 +115,16 @@ class Shown:
 class ImageResult(Shown):
     """Results of one image.
 
-    A notebook shows the image with the results drawn on it. For this, the result keeps the bytes of
-    an image that was sent to `predict`, or a reduced copy of an array.
+    A notebook shows the image with the results drawn on it. For this purpose, the result of
+    `predict` keeps the bytes of the image, or a reduced copy of an array.
 
     Attributes:
-        width: width of the upright image, pixels.
-        height: height of the upright image, pixels.
+        width: width of the upright image in pixels.
+        height: height of the upright image in pixels.
         orientation: EXIF orientation that was applied, 1 to 8.
         detections: detected objects, best first; empty for models of other tasks.
-        tensors: raw outputs of a model whose head is not recognised.
-        classes: classes by a classifier, best first.
+        tensors: raw outputs of a model whose task is "tensors"; empty for other models.
+        classes: classes from a classifier, best first; empty for other models.
         semantic: classes of the pixels; None unless the task is "semantic".
         saliency: foreground mask; None unless the task is "saliency".
         depth: depth map; None unless the task is "depth".
@@ -190,7 +191,7 @@ class ImageResult(Shown):
         """Return the masks, bool [n, height, width].
 
         Returns:
-            The masks; None unless every detection has a mask as run lengths or as a file.
+            The masks. If a detection has no mask, or if its mask is a polygon, return None.
         """
         known = (d.mask for d in self.detections if isinstance(d.mask, RunLengths | MaskFile))
         masks = [mask.pixels for mask in known]
@@ -200,7 +201,11 @@ class ImageResult(Shown):
 
     @property
     def keypoints(self) -> NDArray[np.float32] | None:
-        """Return the keypoints, float32 [n, points, 3]: x, y in pixels, score; None without."""
+        """Return the keypoints, float32 [n, points, 3], as x and y in pixels and score.
+
+        Returns:
+            The keypoints; None if there are none.
+        """
         points = [[(p.x, p.y, p.score) for p in d.keypoints] for d in self.detections]
         return np.array(points, np.float32) if points and points[0] else None
 
@@ -223,16 +228,16 @@ class ImageResult(Shown):
         image are listed in a corner. A depth map or a generated image replaces the image.
 
         Args:
-            image: the image that was sent. By default a path is read again, and after `predict`
-                bytes and arrays with sides of up to 1000 pixels are kept. You need to give the
-                image after `predict` with a larger array, a URL or an open file, after `stream`,
-                and after `predict_many` with anything but paths.
+            image: the image that was sent. You can leave it out if the image was a path: the file
+                is read again. You can also leave it out after `predict` with bytes, or with an
+                array of up to 1000 pixels a side: the result keeps the image. In all other cases,
+                pass the image.
             channels: order of the channels of an array.
 
         Raises:
-            ValueError: the image is needed, or has another size than the sent one; or the result
-                cannot be drawn (tensors, embeddings, and after mask="none" maps and generated
-                images).
+            ValueError: the image is missing, or its size differs from the sent image; or the result
+                cannot be drawn. Tensors and embeddings cannot be drawn. With mask="none", maps and
+                generated images cannot be drawn.
             ImportError: Pillow is not installed. The extra `plot` of the package installs it.
             OSError: the file cannot be read.
 
@@ -251,8 +256,7 @@ class ImageResult(Shown):
     ) -> None:
         """Write the image that `plot` returns to a file: .jpg, .png or .webp.
 
-        The other arguments and the errors are described at `plot`. Another suffix is a
-        `ValueError`.
+        `plot` describes the other arguments and the errors. Any other suffix raises `ValueError`.
 
         Example:
             client.predict("yolov8n", "bus.jpg").image.save("found.jpg")
@@ -303,8 +307,9 @@ class ImageResult(Shown):
                 `Keypoints`, "rotated" `Polylines`. They are empty if nothing was detected.
 
         Returns:
-            For other tasks: `Classifications` of a classifier, a `Segmentation` of classes (needs
-                mask="png"), or a `Heatmap` of the foreground or depth.
+            For detectors: the label that `kind` names. For other tasks: `Classifications` for a
+                classifier, `Segmentation` for classes of pixels (needs mask="png"), or `Heatmap`
+                for the foreground or the depth.
 
         Raises:
             ImportError: fiftyone is not installed.
@@ -334,7 +339,7 @@ TASKS: Mapping[str, str] = {
     "attributes": "attributes",
     "tensors": "tensors",
 }
-"""Task of a model -> field of an `ImageResult` that has its results."""
+"""Task of a model -> name of the field of `ImageResult` that holds the results of this task."""
 
 _FIELDS = tuple(each.name for each in fields(ImageResult))
 
@@ -354,13 +359,14 @@ class ImageError:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Duration of each stage, and in total, in milliseconds.
+    """Duration of a request and of its steps, in milliseconds.
 
-    With several images, each stage has the time of its slowest image. For a pipeline these are the
-    stages of its detector.
+    If the request has several images, each step has the time of the slowest image. For a pipeline
+    these are the steps of its detector.
 
     Attributes:
-        stages: name of each stage of a pipeline -> its milliseconds; None for other models.
+        stages: name of each stage of a pipeline -> its duration in milliseconds; None for other
+            models.
     """
 
     decode: float
@@ -381,7 +387,7 @@ class Prediction:
         version: version of the model.
         task: task of the model, a key of `TASKS`.
         images: results in the order of the sent images.
-        timing_ms: duration of each stage, milliseconds.
+        timing_ms: duration of the request and of its steps, in milliseconds.
     """
 
     model: str

@@ -32,12 +32,14 @@ _TYPES = {
 
 
 class DetectionFunction:
-    """Annotates images with rectangles, masks or polygons, skeletons or tags, by the model's task.
+    """Annotates images with rectangles, masks, polygons, skeletons or tags.
+
+    The task of the model determines the kind of annotation.
 
     Args:
         url: URL of the server.
         model: name of the model.
-        boxes: also return rectangles for a model of masks or keypoints.
+        boxes: if True, also return rectangles for a model that finds masks or keypoints.
         **options: options of each request, e.g. `conf` or `tile`: see `PredictOptions`.
 
     Raises:
@@ -52,7 +54,8 @@ class DetectionFunction:
         self._cvat = import_package("cvat_sdk.auto_annotation", "cvat-sdk")
         self._encode_mask = import_package("cvat_sdk.masks", "cvat-sdk").encode_mask
         self._client = Client(url, retries=3)
-        # CVAT has no call that ends the use of a function.
+        # Close the client when this object is garbage-collected: CVAT does not call a method at the
+        # end of an annotation run.
         finalize(self, self._client.close)
         self._name, self._options = model, options
         described = self._client.model(model, options.get("version"))
@@ -76,7 +79,7 @@ class DetectionFunction:
         """Return the annotations of a Pillow image, as shapes or tags of CVAT.
 
         Raises:
-            ServerError, ConnectionFailed, UnexpectedAnswer: as `Client.predict` raises them.
+            ServerError, ConnectionFailed, UnexpectedAnswer: `Client.predict` describes them.
             ValueError: the model found a class without a name.
         """
         options = self._options.copy()
@@ -98,7 +101,7 @@ class DetectionFunction:
         return [self._rectangle(each) for each in found.detections]
 
     def _number(self, class_id: int) -> int:
-        """Return the label number of a class."""
+        """Return CVAT's label id of a class."""
         if class_id >= len(self._ids):
             raise ValueError(
                 f"class {class_id} of {self._name!r} has no label: build the model with `fovea "
@@ -138,7 +141,7 @@ create = DetectionFunction
 
 
 def _type(described: Model, boxes: bool) -> str:
-    """Return CVAT's type of the labels for the task of a model."""
+    """Return the type of CVAT labels that suits the task of a model."""
     if boxes and described.task in ("segment", "pose"):
         return "rectangle"
     if described.task not in _TYPES:

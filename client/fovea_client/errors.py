@@ -13,7 +13,7 @@ class FoveaClientError(Exception):
 
 
 class ConnectionFailed(FoveaClientError):
-    """No response came: the connection failed, broke, or timed out.
+    """The client received no response: the connection failed, broke, or timed out.
 
     Attributes:
         unanswered: True if the request was sent, so the server may have executed it.
@@ -33,9 +33,10 @@ class ServerError(FoveaClientError):
 
     Attributes:
         status: HTTP status, 300 to 599.
-        code: stable code for programs, e.g. "invalid_image". It is "http_<status>" after `infer`,
-            whose protocol has no codes, and for a response by another program, such as a proxy.
-        message: message for people: what to do next.
+        code: stable code for programs, e.g. "invalid_image". The code is "http_<status>" for an
+            error of `infer`, because its protocol has no codes, and for a response from another
+            program, such as a proxy.
+        message: message for people. It explains the error and what to do next.
         retry_after_s: seconds to wait before a retry; None if the server sent no Retry-After.
 
     Example:
@@ -56,7 +57,7 @@ class ServerError(FoveaClientError):
 
     @property
     def of_one_image(self) -> bool:
-        """Return True if the error concerns only this image, so the next one may succeed."""
+        """Return whether the error concerns only this image, so that other images may succeed."""
         return self.code in OF_ONE_IMAGE
 
 

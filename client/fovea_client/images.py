@@ -25,7 +25,7 @@ class PillowImage(Protocol):
         """Return the image in another mode, e.g. "RGB"."""
 
     def getexif(self) -> Any:
-        """Return the EXIF data. It is ignored: the pixels are sent in their stored orientation."""
+        """Return the EXIF data. The client ignores it, and sends the pixels as they are stored."""
 
 
 ImageSource: TypeAlias = bytes | str | os.PathLike[str] | BinaryIO | NDArray[np.uint8] | PillowImage
@@ -138,7 +138,7 @@ def check_pixels(pixels: NDArray[np.uint8], channels: str) -> None:
     """Check the shape and dtype of pixels, and the order of their channels.
 
     Raises:
-        ValueError: they are not uint8 [height, width, 3], or `channels` is unknown.
+        ValueError: `pixels` is not uint8 [height, width, 3], or `channels` is unknown.
     """
     check_channels(channels)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
@@ -152,7 +152,7 @@ def check_channels(channels: str) -> None:
     """Check the order of channels.
 
     Raises:
-        ValueError: it is neither "RGB" nor "BGR".
+        ValueError: `channels` is neither "RGB" nor "BGR".
     """
     if channels not in ("RGB", "BGR"):
         raise ValueError(f"channels is 'RGB' or 'BGR', not {channels!r}")
@@ -160,7 +160,8 @@ def check_channels(channels: str) -> None:
 
 def multipart(images: Sequence[bytes]) -> tuple[str, bytes]:
     """Return the content type and the body of a multipart form with several encoded images."""
-    # The boundary has 128 random bits, so no image contains it, and the bodies are not searched.
+    # The boundary has 128 random bits. It is so unlikely to occur in an image that the code does
+    # not check the images for it.
     boundary = secrets.token_hex(16)
     pieces: list[bytes] = []
     for index, image in enumerate(images):

@@ -28,11 +28,14 @@ class ModelVersion:
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """One model of the server's list. Fields are None if they are unknown until the model is ready.
+    """One model of the server's list. A field is None as long as its value is unknown.
+
+    Some fields are unknown until a version of the model is ready.
 
     Attributes:
         name: name of the model.
-        version: the described version: the current one, or the newest if none is ready.
+        version: version that the other fields describe. This is the version that answers requests,
+            or the newest version if none is ready.
         ready: True if this version accepts requests.
         reason: error of a version that is not ready; otherwise None.
         versions: all versions in ascending order.
@@ -62,7 +65,7 @@ class TensorMetadata:
     Attributes:
         name: name of the tensor.
         datatype: datatype in the v2 protocol, e.g. "FP32".
-        shape: dimensions; -1 is a dimension of any size.
+        shape: size of each dimension; -1 if the dimension has no fixed size.
     """
 
     name: str

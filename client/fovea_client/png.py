@@ -21,7 +21,7 @@ def read_grey(data: bytes) -> NDArray[Any]:
     """Return the levels, or the palette indices, of a PNG file: uint8 or uint16 [height, width].
 
     Raises:
-        ValueError: the file has three channels, or `read_levels` does not support it.
+        ValueError: the file has three channels, or `read_levels` does not support the file.
     """
     found = read_levels(data)
     if found.ndim != 2:
@@ -32,8 +32,8 @@ def read_grey(data: bytes) -> NDArray[Any]:
 def read_levels(data: bytes) -> NDArray[Any]:
     """Return the levels of a PNG file, uint8 or uint16, [height, width] or [height, width, 3] RGB.
 
-    It supports the files that a Fovea server writes: not interlaced, 1, 8 or 16 bits, with the
-    filters None, Sub and Up (PNG, third edition, 9.2).
+    This function supports the PNG files that a Fovea server writes. They are not interlaced, have
+    1, 8 or 16 bits, and use the filters None, Sub and Up (PNG, third edition, 9.2).
 
     Raises:
         ValueError: the file is damaged or of another kind.
@@ -48,7 +48,7 @@ def read_levels(data: bytes) -> NDArray[Any]:
     size, length = max(1, bits // 8) * channels, (width * bits * channels + 7) // 8
     whole = height * (1 + length)
     try:
-        # The limit protects the memory: a small file may expand to more than the machine has.
+        # Limit the output, because a small file may expand to more than the machine's memory.
         unpacked = zlib.decompressobj().decompress(packed, whole + 1)
     except zlib.error as error:
         raise ValueError(f"the PNG file is damaged: {error}") from error
@@ -77,7 +77,8 @@ def read_levels(data: bytes) -> NDArray[Any]:
 def write_rgb(pixels: NDArray[np.uint8]) -> bytes:
     """Return pixels, uint8 [height, width, 3] RGB, as a PNG file with the fastest compression.
 
-    Each row uses the filter Up: its difference from the row above (PNG, third edition, 9.2).
+    Each row uses the filter Up, which stores the difference from the row above (PNG, third edition,
+    9.2).
     """
     height, width, _ = pixels.shape
     levels = pixels.reshape(height, width * 3)

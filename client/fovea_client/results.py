@@ -24,7 +24,7 @@ class Value:
 
     @property
     def colour_number(self) -> int:
-        """Return the class id whose colour the lines have."""
+        """Return the class id that determines the colour of the lines in a drawing."""
         return 0
 
 
@@ -36,7 +36,7 @@ class ClassArea:
         class_id: number of the class, from 0 up.
         class_name: name of the class, or its number as text.
         pixels: number of pixels of the class.
-        share: fraction of all pixels of the image, 0 to 1.
+        share: fraction of the image's pixels that have this class, 0 to 1.
         mask: run lengths or polygons, as requested; None if neither was requested.
     """
 
@@ -64,7 +64,7 @@ class ScoredClass:
 
 @dataclass(frozen=True, slots=True)
 class Character:
-    """One character of a text; its score is 0 to 1."""
+    """One character of a recognised text, with a score from 0 to 1."""
 
     character: str
     score: float
@@ -86,8 +86,9 @@ class Semantic:
     def class_ids(self) -> NDArray[Any]:
         """Return the class id of each pixel, uint8 [height, width]; the request needs mask="png".
 
-        Pixels of a class that the request leaves out are 255. If the model has class ids of 255 or
-        more, the array is uint16 and these pixels are 65535.
+        If the request selects classes with `classes`, the pixels of all other classes have the
+        value 255. If the model has class ids of 255 or more, the array is uint16 and the value is
+        65535.
 
         Raises:
             ValueError: there is no PNG file.
@@ -133,10 +134,11 @@ class Depth(Value):
     Attributes:
         min: smallest depth.
         max: largest depth.
-        unit: "m" for metres; None for the model's own scale, which mostly grows towards the camera.
+        unit: "m" for metres; None if the model has its own scale. Values on such a scale are
+            usually larger for pixels nearer to the camera.
         png: 16-bit grey PNG file of levels; None with mask="none".
-        scale: factor from levels to depths.
-        offset: depth of level 0.
+        scale: difference in depth between two consecutive levels of the PNG file.
+        offset: depth of level 0 of the PNG file.
     """
 
     min: float
@@ -165,11 +167,11 @@ class Depth(Value):
 
 @dataclass(frozen=True, slots=True)
 class Reading(Value):
-    """The text of an image that shows one line.
+    """The text in an image that shows one line of text.
 
     Attributes:
         text: the recognised text.
-        score: mean score of the characters, 0 to 1; 0 if there are none.
+        score: mean score of the characters, 0 to 1; 0 if there are no characters.
         characters: characters from left to right.
     """
 
@@ -188,8 +190,8 @@ class NewPicture(Value):
     """An image that an image-to-image model generated, e.g. larger or without noise.
 
     Attributes:
-        width: width of the generated image, pixels.
-        height: height of the generated image, pixels.
+        width: width of the generated image in pixels.
+        height: height of the generated image in pixels.
         png: 8-bit PNG file, RGB or grey; None with mask="none".
     """
 
@@ -218,10 +220,11 @@ class Embedding(Value):
     """The embedding of an image or a text.
 
     Attributes:
-        norm: length of the embedding that the model computed.
+        norm: length (L2 norm) of the embedding that the model computed, before normalisation.
         normalised: True if the embedding was divided by its length (option `normalize`).
-        data: numbers as float32, little-endian; in JSON they are base64. None with vector="list".
-        numbers: numbers with vector="list"; otherwise empty.
+        data: values of the embedding as little-endian float32; None if the request has
+            vector="list". JSON contains them as base64.
+        numbers: values of the embedding if the request has vector="list"; otherwise empty.
     """
 
     norm: float
@@ -251,13 +254,14 @@ _LIKELY = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Attribute(Value):
-    """The result of one classifier of a model with several.
+    """The result of one classifier, for a model with several classifiers.
 
     Attributes:
         name: name of the classifier.
         exclusive: True if exactly one class applies, so all scores add up to 1; False if any number
             of classes may apply.
-        classes: classes, best first. Class ids count across all classifiers of the model.
+        classes: classes, best first. The class ids are numbered across all classifiers of the
+            model.
     """
 
     name: str

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A box from its top left to its bottom right corner, in pixels of the upright image."""
+    """A box: x1, y1 is its top left and x2, y2 its bottom right corner, in pixels of the image.
+
+    The image is upright: its EXIF orientation is applied.
+    """
 
     x1: float
     y1: float
@@ -21,8 +24,8 @@ class Keypoint:
 
     Attributes:
         name: name of the point, e.g. "nose".
-        x: column, pixels.
-        y: row, pixels.
+        x: column in pixels.
+        y: row in pixels.
         score: confidence, 0 to 1.
     """
 
@@ -37,10 +40,10 @@ class Rotated:
     """A rotated box in pixels of the upright image; it may extend beyond the image.
 
     Attributes:
-        cx: column of the centre, pixels.
-        cy: row of the centre, pixels.
-        w: longer side, pixels.
-        h: shorter side, pixels.
+        cx: column of the centre in pixels.
+        cy: row of the centre in pixels.
+        w: longer side in pixels.
+        h: shorter side in pixels.
         angle: angle of the longer side in radians, from the x axis towards the y axis (clockwise,
             because y points down), -pi/4 to 3/4 pi.
     """

@@ -30,12 +30,12 @@ class FakeServer(httpx.MockTransport):
     """A transport for `Client` and `AsyncClient` that responds like a server with these models.
 
     Args:
-        results: model name -> outcome of its requests. An outcome is the result of every image, the
-            error of every request, or a function. The function receives the bytes of an image, or
-            its URL as str, and returns a result or an error.
+        results: model name -> outcome of requests to this model. An outcome is a result that all
+            images get, an error that all requests get, or a function. The function receives the
+            bytes of an image, or its URL as str, and returns a result or an error.
 
     Attributes:
-        requests: received requests in their order, for your assertions.
+        requests: received requests in their order. Your tests can check them.
 
     Example:
         server = FakeServer({"yolov8n": QueueFull(429, "queue_full", "try again", 0.1)})
@@ -107,7 +107,7 @@ def _images(request: httpx.Request) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a NumPy number for `json.dumps`."""
+    """Convert a NumPy number to a Python number, for `json.dumps`."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"FakeServer got {value!r}, which is not a result")
