@@ -1,4 +1,4 @@
-"""Finds the extensions of Fovea in installed packages, by the entry points in their metadata."""
+"""Finds extensions of Fovea in installed packages, through the entry points in their metadata."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 _OWN = "fovea-serve"
 _SERVICE = "let a service of its own ask this server, with fovea-client"
 _ALONE = "Fovea uses its own code there"
-# Entry point groups of version 0.1 that are not read any more -> their replacement.
+# Entry point group of version 0.1 that Fovea no longer reads -> replacement of the group.
 _REMOVED = {
     "fovea.abilities": _ALONE,
     "fovea.checks": _ALONE,
@@ -34,8 +34,9 @@ _REMOVED = {
 class Group(StrEnum):
     """An entry point group that other packages can fill.
 
-    `BACKENDS`: name of a `Backend` = the `Backend` object.
-    `HEADS`: any name = a subclass of `Head`, or a tuple of subclasses, one for each family.
+    `BACKENDS`: an entry is the name of a backend = its `Backend` object.
+    `HEADS`: an entry is any name = a subclass of `Head`, or a tuple of subclasses, one for each
+        head family.
     """
 
     BACKENDS = "fovea.backends"
@@ -110,7 +111,7 @@ def extending_packages() -> frozenset[str]:
 
 
 def _list_foreign(group: str) -> list[metadata.EntryPoint]:
-    """List the entry points of a group, except entry points of an older Fovea itself."""
+    """List the entry points of a group. Entry points of Fovea's own older versions are left out."""
     points = _all().select(group=group)
     return [point for point in points if not _package(point).startswith(f"{_OWN} ")]
 
@@ -123,7 +124,7 @@ class _Selectable(Protocol):
 
 @cache
 def _all() -> _Selectable:
-    """Return the entry points of all packages. They are cached: reading them takes 25 ms."""
+    """Return the entry points of all packages. The list is cached, because reading takes 25 ms."""
     return metadata.entry_points()
 
 
@@ -133,8 +134,8 @@ def _package(point: metadata.EntryPoint) -> str:
 
 @cache
 def _title(package: metadata.Distribution) -> str:
-    """Return name and version of a package.
+    """Return the name and version of a package.
 
-    They are cached: each access parses its metadata file.
+    The text is cached, because each access to the metadata parses a file.
     """
     return f"{package.name} {package.version}"

@@ -24,7 +24,7 @@ class FoveaError(Exception):
     def with_text(self, text: str) -> Self:
         """Return a copy of this error with another message.
 
-        A copy, because callers may share the error.
+        The error itself stays unchanged, because several callers may share it.
         """
         return type(self)(text)
 
@@ -38,15 +38,15 @@ class InvalidImage(InvalidRequest):
 
 
 class ImageTooLarge(InvalidImage):
-    """The image exceeds the limit of bytes or pixels. This is checked before it is decoded."""
+    """The image exceeds the limit of bytes or pixels. The check runs before decoding."""
 
 
 class InvalidOption(InvalidRequest):
-    """An option is unknown or out of its range; the message has the range."""
+    """An option is unknown or out of its range. The message contains the range."""
 
 
 class InvalidResult(InvalidRequest):
-    """The JSON of an image's result cannot be read: it is damaged, or its map is missing."""
+    """The JSON result of an image is damaged, or lacks the map that the caller needs."""
 
 
 class MethodNotAllowed(InvalidRequest):
@@ -54,11 +54,11 @@ class MethodNotAllowed(InvalidRequest):
 
 
 class BodyTooLarge(InvalidRequest):
-    """The request body exceeds the limit. This is checked while the body is read."""
+    """The request body exceeds the limit. The check runs while the body is read."""
 
 
 class AnswerTooLarge(InvalidRequest):
-    """The response would exceed the limit of its format; another format may fit."""
+    """The response would exceed the size limit of its format. Another format may be smaller."""
 
 
 class BodyTimeout(InvalidRequest):
@@ -78,15 +78,15 @@ class AlreadyExists(InvalidRequest):
 
 
 class OutOfOrder(InvalidRequest):
-    """A frame of a stream does not follow the last frame; the message has the last number."""
+    """A frame's number does not follow the stream's last frame. The message contains its number."""
 
 
 class Unsupported(FoveaError):
-    """A part of the protocol that Fovea does not support."""
+    """The request uses a part of the protocol that Fovea does not support."""
 
 
 class UpgradeRequired(FoveaError):
-    """A request without a WebSocket upgrade to a path that needs one."""
+    """The path needs a WebSocket, but the request has no WebSocket upgrade."""
 
 
 class Restricted(FoveaError):
@@ -98,15 +98,15 @@ class Unauthenticated(FoveaError):
 
 
 class Forbidden(FoveaError):
-    """The key does not allow this request; the message has the missing permission."""
+    """The key does not allow this request. The message names the missing permission."""
 
 
 class ForeignRequest(FoveaError):
-    """A browser sent the request for a page of another site, or under a foreign host name."""
+    """A browser sent the request from a page of another site, or to an unknown host name."""
 
 
 class LoadFailed(FoveaError):
-    """A model could not be loaded or unloaded; the versions that were served stay in service."""
+    """A model could not be loaded or unloaded. The versions in service stay in service."""
 
 
 class RegionFailed(FoveaError):
@@ -140,8 +140,8 @@ class QueueFull(Unavailable):
     """The queue is full.
 
     Attributes:
-        retry_after_s: seconds until there should be room, by the queue length and the measured
-            speed.
+        retry_after_s: estimated seconds until the queue has room. The estimate uses the queue
+            length and the measured throughput.
     """
 
     def __init__(self, message: str, retry_after_s: float) -> None:
@@ -157,7 +157,7 @@ class QueueFull(Unavailable):
 
 
 class RateLimited(QueueFull):
-    """The key has used up its rate or quota; `retry_after_s` is the time until it has more."""
+    """The key has used up its rate limit or quota, which allows a request in `retry_after_s`."""
 
 
 class DeadlineExceeded(Unavailable):
@@ -165,7 +165,7 @@ class DeadlineExceeded(Unavailable):
 
 
 class NoMemory(Unavailable):
-    """This machine has too little free memory for an image at the moment; the image may be valid.
+    """This machine has too little free memory to decode an image at the moment.
 
     Attributes:
         retry_after_s: seconds to wait before a retry.
@@ -199,7 +199,7 @@ class InvalidModel(BuildError):
 
 
 class UnsupportedModel(BuildError):
-    """The model is valid, but Fovea does not support a part of it; the message has the part."""
+    """The model is valid, but Fovea does not support a part of it. The message names this part."""
 
 
 class Disagreement(BuildError):

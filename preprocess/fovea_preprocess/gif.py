@@ -1,4 +1,4 @@
-"""Reads the size of a GIF. The first frame may be larger than the screen in the header.
+"""Reads the size of a GIF. The first frame may be larger than the size in the file's header.
 
 Source: GIF89a specification.
 """
@@ -15,7 +15,9 @@ _MAX_BLOCKS = 4096
 
 
 def pixels_of(data: bytes | bytearray) -> int | None:
-    """Return the number of pixels of the canvas that holds the screen and the first frame.
+    """Return the number of pixels of the canvas.
+
+    The canvas is the smallest image that contains both the size in the header and the first frame.
 
     Returns:
         The number of pixels; None if no frame follows the header.

@@ -1,7 +1,7 @@
-"""Estimates from the header of an encoded image how much memory decoding takes.
+"""Estimates from the header of an encoded image how much memory its decoding takes.
 
-If a header does not have the size, the estimate uses the largest allowed size. Otherwise an unusual
-file could pass as a small one.
+If the header does not contain the size, the estimate uses the largest allowed size. Otherwise, the
+estimate for an unusual file could be too small.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import simplejpeg
 
 from fovea_preprocess import gif, jpeg, png, tiff, webp
 
-# Peak memory in bytes per pixel of decoding, turning upright and letterboxing, measured with images
-# of 64 megapixels. The decoder keeps all coefficients of a JPEG with several scans in memory.
+# Peak memory in bytes per pixel to decode an image, turn it upright and letterbox it. The numbers
+# were measured with images of 64 megapixels. `_SCANS` and `_INK_SCANS` (CMYK) are for a JPEG with
+# several scans: the decoder keeps all its coefficients in memory.
 _JPEG, _SCANS, _INK_SCANS = 7, 9, 12
 _WEBP, _ANIMATED_WEBP, _TIFF, _DEEP, _OTHER = 8, 16, 16, 12, 8
-# JPEG files with fewer pixels are not searched for several scans, because the search costs more
-# than it saves.
+# Number of pixels below which a JPEG is not searched for several scans. For such small images, the
+# search takes more time than an accurate estimate saves.
 _FEW_PIXELS = 1 << 20
 
 
@@ -32,10 +33,10 @@ def decoding_bytes(data: bytes | bytearray, most_pixels: int) -> int:
     """Return the approximate peak memory of decoding an image, in bytes.
 
     Returns:
-        The memory; 0 if decoding rejects the file without using memory: bytes that are not an
-        image, and images of more than `most_pixels`.
+        The memory. If decoding rejects the file before it allocates memory, return 0. This is the
+        case for bytes that are not an image, and for images of more than `most_pixels`.
     """
-    # Raised for files that end within their header.
+    # Files that end within their header raise these errors.
     with suppress(ValueError, IndexError, struct.error):
         cost = _cost(data, most_pixels)
         return cost.pixels * cost.of_each if cost.pixels <= most_pixels else 0
@@ -59,7 +60,7 @@ def _cost(data: bytes | bytearray, most_pixels: int) -> _Cost:
         return _Cost(most_pixels if pixels is None else pixels, _OTHER)
     if data.startswith(b"BM"):
         width, height = struct.unpack_from("<ii", data, 18)
-        if struct.unpack_from("<I", data, 14)[0] < 40:  # OS/2: the sides have 2 bytes each
+        if struct.unpack_from("<I", data, 14)[0] < 40:  # OS/2 header: width and height have 2 bytes
             width, height = struct.unpack_from("<HH", data, 18)
         return _Cost(abs(width * height), _OTHER)
     if data.startswith(tiff.SIGNATURES):

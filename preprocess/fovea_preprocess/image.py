@@ -33,8 +33,9 @@ from fovea_preprocess.errors import ImageTooLarge, InvalidImage, NoMemory
 from fovea_preprocess.png import SIGNATURE, check_png, is_deep
 from fovea_preprocess.text import size_text
 
-# The decoders are listed explicitly instead of using Image.open: untrusted bytes must not reach the
-# other formats of Pillow. The pixel limit is also our own, instead of Pillow's warning.
+# First bytes of a file -> its decoder. `Image.open` is not used, because untrusted bytes must not
+# reach Pillow's decoders of other formats. `ImageLimits` replaces Pillow's own pixel limit, which
+# is only a warning.
 _READERS: dict[bytes, type[ImageFile.ImageFile]] = {
     jpeg.SIGNATURE: JpegImageFile,
     SIGNATURE: PngImageFile,
@@ -57,8 +58,8 @@ _FOREIGN: dict[str, str] = {
 }
 _SIGNATURES = [(name, re.compile(s.encode("latin-1"), re.S | re.I)) for name, s in _FOREIGN.items()]
 
-# Exceptions of Pillow's decoders for damaged bytes. Warning is included because warnings may be
-# configured as errors.
+# Exceptions that Pillow's decoders raise for damaged bytes. `Warning` is included, because a
+# program may configure Python to raise warnings as errors.
 _DAMAGED = (
     ArithmeticError,
     AssertionError,
@@ -77,16 +78,18 @@ _DAMAGED = (
     zlib.error,
 )
 
-# Pillow warns about damaged metadata, which belongs to the sender and not into the server log.
+# Ignore Pillow's warnings about damaged metadata. The damage concerns only the sender of the image,
+# so the server log should not contain it.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 logging.getLogger("PIL").setLevel(logging.CRITICAL)
-# Pillow's libtiff writes such warnings to stderr. A Pillow without libtiff lacks these functions.
+# Pillow's libtiff writes similar warnings to stderr. If Pillow is built without libtiff, these
+# functions do not exist.
 with suppress(AttributeError):
     _pillow = ctypes.CDLL(_imaging.__file__)
     _pillow.TIFFSetErrorHandler(None)
     _pillow.TIFFSetWarningHandler(None)
 
-# OpenCV writes messages about damaged files to stderr.
+# Without this line, OpenCV writes messages about damaged files to stderr.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
 
 # libjpeg's message about a few stray bytes after a complete image. Many webcams send them.
@@ -95,17 +98,18 @@ _STRAY_BYTES = re.compile(r"\b\d{1,2} extraneous bytes before marker 0xd9")
 # libjpeg's message about a missing end marker. Some cameras omit it.
 _NO_END = "Premature end of JPEG file"
 
-# 12-bit cameras store their samples in 16-bit files with values below this limit.
+# Upper limit of the samples of a 12-bit camera. Such cameras store their samples in 16-bit files.
 _TWELVE_BITS = 1 << 12
 
 # Pillow's message about a TIFF with an unsupported sample format.
 _UNKNOWN_MODE = "unknown pixel mode"
 
-# Number of pixels per conversion step, so that no step needs a second full image in another format.
+# Number of pixels per conversion step. A conversion in steps does not need memory for a second full
+# image in another format.
 _BAND = 1 << 18
 
-# Step between the pixels that the brightness is computed from, and the weights of red, green and
-# blue.
+# `brightness` uses every eighth pixel of every eighth row. The weights are the shares of red, green
+# and blue in the brightness.
 _APART = 8
 _LUMA = np.array((0.299, 0.587, 0.114))
 
@@ -152,23 +156,28 @@ class DecodedImage:
 
 
 def looks_encoded(head: bytes) -> bool:
-    """Return True if bytes begin like an image that `decode_image` supports; 8 bytes are enough."""
+    """Return whether the first bytes belong to an image format that `decode_image` supports.
+
+    Args:
+        head: at least the first 8 bytes of the file.
+    """
     return head.startswith(tuple(_READERS))
 
 
 def decode_image(
     data: bytes | bytearray | memoryview, limits: ImageLimits = ImageLimits()
 ) -> DecodedImage:
-    """Decode a complete JPEG, PNG, WebP, BMP, TIFF or GIF (its first frame).
+    """Decode a complete JPEG, PNG, WebP, BMP, TIFF, or the first frame of a GIF.
 
-    The alpha channel is dropped, not composited: OpenCV's `imread` does the same, and most
-    detectors are trained with it. Samples of 16 bits keep their high byte. If no sample of an image
-    exceeds 12 bits (12-bit cameras), the samples keep the high 8 of the 12 bits. Colour profiles
-    are ignored.
+    The alpha channel is dropped: OpenCV's `imread` drops it too, and most detectors are trained
+        with
+    images from `imread`. A sample of 16 bits is reduced to its high byte. If all samples of a
+    16-bit PNG have at most 12 bits, as from a 12-bit camera, they are reduced to the high 8 of the
+    12 bits. Colour profiles are ignored.
 
     Raises:
-        ImageTooLarge: more bytes or pixels than `limits`; nothing was decoded.
-        InvalidImage: an unknown format, or an incomplete or damaged image.
+        ImageTooLarge: the image has more bytes or pixels than `limits` allows. It was not decoded.
+        InvalidImage: the format is unknown, or the image is incomplete or damaged.
         NoMemory: this machine has too little free memory at the moment.
     """
     if len(data) > limits.max_bytes:
@@ -183,14 +192,15 @@ def decode_image(
             height, width, kind, _ = simplejpeg.decode_jpeg_header(data)
             _check_size(width, height, limits)
             pixels = _decode_jpeg(data, width, height, cmyk=kind in ("CMYK", "YCCK"))
-            # Checked first, because reading the metadata takes as long as decoding a small image.
+            # Most JPEG files of small images have no metadata. Without `has_metadata`, Pillow
+            # would read the metadata, which takes as long as decoding a small image.
             orientation = _orientation(_open(data)) if jpeg.has_metadata(data) else 1
         elif data.startswith(webp.SIGNATURE):
             size = webp.read_webp_header(data)
             width, height = size.width, size.height
             _check_size(width, height, limits)
-            # Pillow's WebP decoder allocates two 32-bit images when it opens a file, so it is used
-            # only for animations.
+            # Use Pillow only for animations: its WebP decoder needs more memory, because it
+            # allocates two 32-bit images when it opens a file.
             pixels = _load(_open(data)) if size.animated else _decode_webp(data)
             orientation = _orientation_in(webp.exif_of(data))
         else:
@@ -228,10 +238,10 @@ def _unreadable(data: bytes | bytearray, error: Exception) -> str:
 
 
 def brightness(image: bytes | bytearray | DecodedImage) -> float:
-    """Return the mean brightness of an image, 0 to 1; a JPEG is decoded at a reduced size.
+    """Return the mean brightness of an image, 0 to 1. A JPEG is decoded at a reduced size.
 
     Raises:
-        InvalidImage, ImageTooLarge, NoMemory: as `decode_image` raises them.
+        InvalidImage, ImageTooLarge, NoMemory: `decode_image` describes them.
     """
     if not isinstance(image, DecodedImage) and image.startswith(jpeg.SIGNATURE):
         with suppress(ValueError):
@@ -244,9 +254,10 @@ def brightness(image: bytes | bytearray | DecodedImage) -> float:
 
 
 def _lacks_memory(error: Exception, pixels: int) -> bool:
-    """Return True if decoding an image of this size failed because of too little memory.
+    """Return whether decoding an image failed because there was too little free memory.
 
-    Some decoders report a failed allocation as a damaged image, so this function tries to allocate.
+    Some decoders report a failed allocation as a damaged image. Therefore this function tries to
+    allocate the memory that an image of this size needs.
     """
     if isinstance(error, MemoryError):
         return True
@@ -270,7 +281,7 @@ def _open(data: bytes | bytearray) -> ImageFile.ImageFile:
 
 
 def _description(data: bytes | bytearray) -> str:
-    """Describe bytes that do not begin like a supported image, as a sentence."""
+    """Return a sentence that describes bytes in an unsupported format."""
     if not data:
         return "the image is empty"
     for name, signature in _SIGNATURES:
@@ -297,7 +308,7 @@ def _check_storage(image: ImageFile.ImageFile, data: bytes, limits: ImageLimits)
 
     Raises:
         InvalidImage: the PNG is incomplete.
-        ImageTooLarge: the tiles of a TIFF are too large; a decoder holds a whole tile in memory.
+        ImageTooLarge: the tiles of a TIFF are too large. The decoder keeps a whole tile in memory.
     """
     if isinstance(image, PngImageFile):
         check_png(data)
@@ -335,8 +346,13 @@ def _orientation_of(exif: Image.Exif) -> int:
 def _decode_jpeg(
     data: bytes | bytearray, width: int, height: int, *, cmyk: bool
 ) -> NDArray[np.uint8]:
-    """Decode with libjpeg-turbo, the only decoder that reports missing pixels that it filled in."""
-    # The buffer has the size that was checked, even if the decoder reads another size.
+    """Decode with libjpeg-turbo.
+
+    All decoders fill in the missing pixels of a JPEG that is cut off. Only libjpeg-turbo reports
+    this.
+    """
+    # Decode into a buffer of the size that was checked. If the decoder reads another size from the
+    # file, it cannot use more memory.
     buffer = np.empty((height, width, 4 if cmyk else 3), np.uint8)
     colorspace = "CMYK" if cmyk else "RGB"
     try:
@@ -350,7 +366,7 @@ def _decode_jpeg(
             raise
     if not cmyk:
         return np.asarray(pixels)
-    # Adobe stores inverted ink, and all writers of CMYK JPEG do the same: 255 means no ink.
+    # The values are inverted: 255 means no ink. Adobe and all other writers of CMYK JPEG do this.
     rgb = np.empty((height, width, 3), np.uint8)
     for rows in _bands(width, height):
         light = pixels[rows, :, :3] * pixels[rows, :, 3:].astype(np.uint16)
@@ -367,7 +383,10 @@ def _decode_webp(data: bytes | bytearray) -> NDArray[np.uint8]:
 
 
 def _load(image: ImageFile.ImageFile) -> NDArray[np.uint8]:
-    """Decode with Pillow, and close the image, whose pixels take more memory than the result."""
+    """Decode an image with Pillow, and close it.
+
+    Closing frees Pillow's copy of the pixels, which takes more memory than the result.
+    """
     image.load()
     if image.mode in ("I", "F"):
         raise InvalidImage("the image has 32 bits per sample: convert it to 8 or 16 bits")
@@ -385,7 +404,10 @@ def _load(image: ImageFile.ImageFile) -> NDArray[np.uint8]:
 
 
 def _decode_12_bits(pixels: NDArray[np.uint8], data: bytes) -> NDArray[np.uint8]:
-    """Decode a 16-bit PNG again if its samples have 12 bits: their high bytes are nearly black."""
+    """Decode a 16-bit PNG again if its samples have 12 bits.
+
+    The high bytes of 12-bit samples are at most 15, so `pixels` is nearly black.
+    """
     if pixels.max() >= _TWELVE_BITS >> 8:
         return pixels
     flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
@@ -398,7 +420,7 @@ def _decode_12_bits(pixels: NDArray[np.uint8], data: bytes) -> NDArray[np.uint8]
 
 
 def _bands(width: int, height: int) -> Iterator[slice]:
-    """Yield slices of rows from the top that cover an image."""
+    """Yield slices of rows that together cover an image, from top to bottom."""
     step = max(1, _BAND // width)
     for top in range(0, height, step):
         yield slice(top, min(top + step, height))

@@ -16,12 +16,13 @@ SIGNATURE = b"\xff\xd8\xff"
 
 
 _APP1, _START_OF_SCAN, _END = 0xE1, 0xDA, b"\xff\xd9"
-# First marker after the pixels of a scan. Escaped bytes and restart markers belong to the scan.
+# Pattern of the first marker after the pixels of a scan. Escaped bytes (FF 00) and restart markers
+# are parts of the scan, so the pattern excludes them.
 _MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _COEFFICIENTS = 64
-# Markers of all kinds of frames. The three excluded values in between are markers of tables.
+# Markers of all kinds of frame headers. The three excluded values are not frame headers.
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
-# Frames that are not progressive, with Huffman or arithmetic coding.
+# Markers of frames that are not progressive, with Huffman or arithmetic coding.
 _SEQUENTIAL = (0xC0, 0xC1, 0xC9)
 
 # Largest number of segments and scans to read. Cameras and editors write about a dozen segments.
@@ -33,7 +34,7 @@ def decoded_bytes(data: bytes | bytearray) -> int:
     """Return the size of a JPEG's decoded pixels in bytes, from its header.
 
     Returns:
-        The size; `sys.maxsize` for other formats, whose decoding time is unknown.
+        The size. For other formats, return `sys.maxsize`: their decoding may take long.
     """
     if data.startswith(SIGNATURE):
         with suppress(ValueError):
@@ -43,9 +44,9 @@ def decoded_bytes(data: bytes | bytearray) -> int:
 
 
 def has_metadata(data: bytes | bytearray) -> bool:
-    """Return False if a JPEG has no APP1 segment, which holds EXIF and XMP metadata.
+    """Return whether a JPEG may have an APP1 segment, which holds EXIF and XMP metadata.
 
-    Returns True for a file with unusual segments.
+    The answer for a file with unusual segments is True.
     """
     for marker, _ in _segments(data):
         if marker == _START_OF_SCAN:
@@ -56,9 +57,10 @@ def has_metadata(data: bytes | bytearray) -> bool:
 
 
 def has_scans(data: bytes | bytearray) -> bool:
-    """Return False if a JPEG has a single scan. A decoder must keep all of several scans in memory.
+    """Return whether a JPEG may have several scans.
 
-    Returns True for a file with unusual segments.
+    A decoder must keep the coefficients of several scans in memory. The answer for a file with
+    unusual segments is True.
     """
     components = 0
     for marker, at in _segments(data):
@@ -72,10 +74,10 @@ def has_scans(data: bytes | bytearray) -> bool:
 def add_end_mark(data: bytes | bytearray) -> bytes | None:
     """Return a JPEG with its end marker added.
 
-    The last scan may still be incomplete; only a decoder can detect this.
+    The last scan may still be incomplete. Only a decoder can detect this.
 
     Returns:
-        The completed file; None if scans are missing that the header requires.
+        The completed file. If the file lacks scans that its header requires, return None.
     """
     known: set[tuple[int, int]] = set()
     components: set[int] = set()
@@ -99,7 +101,7 @@ def add_end_mark(data: bytes | bytearray) -> bytes | None:
 
 
 def _complete_coefficients(scan: bytes | bytearray) -> set[tuple[int, int]]:
-    """Return (component, index) of the coefficients whose last bit is in a scan."""
+    """Return the coefficients that a scan completes with their last bit, as (component, index)."""
     count = scan[0] if scan else 0
     if len(scan) != 4 + 2 * count:
         return set()
@@ -110,7 +112,7 @@ def _complete_coefficients(scan: bytes | bytearray) -> set[tuple[int, int]]:
 
 
 def _segments(data: bytes | bytearray) -> Iterator[tuple[int, int]]:
-    """Yield (marker, position) of the segments, up to the first scan or unusual segment."""
+    """Yield (marker, position) of each segment, up to the first scan or unusual segment."""
     at, marker = 2, 0
     for _ in range(_MAX_SEGMENTS):
         if marker == _START_OF_SCAN or at + 10 > len(data) or data[at] != 0xFF:

@@ -14,7 +14,9 @@ from fovea_preprocess.spec import PreprocessSpec
 
 Floats = NDArray[np.floating[Any]]
 
-_MIN = 0.25  # smallest side as a fraction of the largest; top-k heads need enough boxes
+# Smallest side of a variable input, as a fraction of the largest input's side. A smaller input
+# would yield fewer boxes than a model with top-k selection needs.
+_MIN = 0.25
 _ROUNDED = 1e-6
 
 
@@ -22,9 +24,8 @@ _ROUNDED = 1e-6
 class LetterboxMap:
     """The map ``input = source * scale + offset`` from an image to a model's input.
 
-    Coordinates are continuous: (0, 0) is the outer corner of the first pixel, so this is exactly
-    the map of `cv2.resize`. Scales are computed from the sizes after rounding. All sizes are in
-    pixels.
+    Coordinates are continuous: (0, 0) is the outer corner of the first pixel. `cv2.resize` uses the
+    same map. The scales are computed from the rounded sizes. All sizes are in pixels.
 
     Attributes:
         source_width: width of the image.
@@ -36,7 +37,7 @@ class LetterboxMap:
         scaled_height: height of the whole image in the input.
         offset_x: column of the image's left edge in the input; negative if the crop cuts it off.
         offset_y: row of the image's top edge in the input; negative if the crop cuts it off.
-        unscale: scale that maps boxes back, if it differs from `scale_x` and `scale_y`.
+        unscale: scale for mapping boxes back to the image. None means `scale_x` and `scale_y`.
     """
 
     source_width: int
@@ -61,7 +62,7 @@ class LetterboxMap:
 
     @cached_property
     def visible(self) -> tuple[slice, slice]:
-        """Return the rows and columns of the input that show the image; the rest is padding."""
+        """Return the rows and columns of the input that show the image. All others are padding."""
         return (
             slice(
                 max(self.offset_y, 0), min(self.offset_y + self.scaled_height, self.input_height)
@@ -77,7 +78,7 @@ class LetterboxMap:
     def boxes_to_source(self, boxes: Floats) -> NDArray[np.float32]:
         """Map boxes [n, 4], x1 y1 x2 y2, from the input to the image, and clip them to it."""
         points = self.points_to_source(boxes.reshape(-1, 2))
-        # np.maximum and np.minimum have less overhead per call than np.clip.
+        # np.maximum and np.minimum are faster than np.clip for small arrays.
         np.maximum(points, 0, out=points)
         return np.minimum(points, self._to_source[2], out=points).reshape(-1, 4)
 
@@ -105,7 +106,10 @@ def fit(spec: PreprocessSpec, width: int, height: int) -> LetterboxMap:
 
 
 def fit_spec(spec: PreprocessSpec, width: int, height: int) -> PreprocessSpec:
-    """Return the preprocessing for the smallest allowed input that holds an image."""
+    """Return the preprocessing with the smallest allowed input that holds an image.
+
+    `spec.at` fixes the input to the size that `least_size` returns.
+    """
     return spec.at(least_size(spec, width, height)) if spec.step else spec
 
 
@@ -120,7 +124,8 @@ def least_size(spec: PreprocessSpec, width: int, height: int) -> tuple[int, int]
 
 
 def _multiple(spec: PreprocessSpec, most: int, length: float) -> int:
-    # The product may be slightly larger than the exact whole number, because of rounding.
+    # Subtract a small tolerance: the rounded `length` may be slightly larger than a whole number of
+    # steps, and `ceil` would then add a step.
     steps = ceil(max(length - _ROUNDED, most * _MIN) / spec.step)
     return min(steps * spec.step, most)
 
@@ -133,13 +138,14 @@ def _ratio(spec: PreprocessSpec, width: int, height: int) -> float:
 def _letterbox(
     spec: PreprocessSpec, width: float, height: float
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    # YOLOX preproc() truncates with int(w * r); YOLOv5 letterbox() rounds.
+    # YOLOX's preproc() truncates with int(w * r), and YOLOv5's letterbox() rounds.
     down = spec.rounding == "down" or (spec.rounding is None and spec.anchor == "top-left")
     whole = int if down else round
     scaled = max(1, whole(width)), max(1, whole(height))
     if spec.anchor == "top-left":
         return scaled, (0, 0)
-    # YOLOv5 does the same: round(d - 0.1) puts the larger half of an odd padding right and down.
+    # If the padding is odd, the right or bottom side gets the extra pixel. YOLOv5 does this with
+    # round(d - 0.1).
     left, top = (spec.width - scaled[0]) / 2, (spec.height - scaled[1]) / 2
     return scaled, (round(left - 0.1), round(top - 0.1))
 
@@ -147,8 +153,9 @@ def _letterbox(
 def _center_crop(
     spec: PreprocessSpec, width: int, height: int
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    # torchvision Resize(size) + CenterCrop: one side becomes `size`, the other side the int() of
-    # its scaled length. The crop starts at round((scaled - crop) / 2).
+    # This follows torchvision's Resize(size) and CenterCrop. The short side becomes `size`. The
+    # long side becomes the int() of its scaled length. The crop starts at round((scaled - crop) /
+    # 2).
     wide, high = round(spec.width * spec.crop_ratio), round(spec.height * spec.crop_ratio)
     if wide * height >= high * width:
         scaled = wide, max(high, wide * height // width)

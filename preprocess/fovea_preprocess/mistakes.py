@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-# Error type of pydantic -> the required value, in the words of TOML.
+# pydantic's error type -> name of the required type in TOML.
 _KINDS = {
     "string_type": "text in quotes",
     "int_type": "a whole number",
@@ -22,21 +22,24 @@ _SHOWN = 60
 
 
 def similar_path(path: Path) -> str:
-    """Return a hint at a file with a similar name, for a path that does not exist; or ""."""
+    """Return a hint at a file with a similar name, for a path that does not exist.
+
+    If the directory has no such file, return an empty text.
+    """
     there = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
     close = get_close_matches(path.name, there, 1)
     return f"; did you mean {path.parent / close[0]}?" if close else ""
 
 
 def suggest(given: str, known: Iterable[str]) -> str:
-    """Return a hint at a similar known word, or a list of all known words."""
+    """Return a hint at a similar known word. If there is none, return a list of the known words."""
     known = list(known)
     close = get_close_matches(given, known, 1)
     return f"; did you mean '{close[0]}'?" if close else f": there are {', '.join(known)}"
 
 
 def key_fault(error: ErrorDetails, keys: Iterable[str]) -> str:
-    """Describe the error of a key in a table: unknown or missing key, or wrong value.
+    """Describe the error of a key in a table: the key is unknown or missing, or its value is wrong.
 
     Args:
         error: pydantic's error in the key, or in an item of its value.

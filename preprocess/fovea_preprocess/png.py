@@ -11,7 +11,7 @@ from fovea_preprocess.errors import InvalidImage
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 _SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-# First column and row, and the steps between columns and rows, of each interlace pass.
+# (first column, first row, step between columns, step between rows) of each interlace pass.
 _PLAIN = ((0, 0, 1, 1),)
 _ADAM7 = (
     (0, 0, 8, 8),
@@ -22,16 +22,18 @@ _ADAM7 = (
     (1, 0, 2, 2),
     (0, 1, 1, 2),
 )
-# Compressed bytes per step. Deflate expands them at most 1032 times.
+# Number of compressed bytes to inflate in one step. Deflate expands data at most 1032 times, so the
+# output of a step is limited.
 _BLOCK = 1 << 14
 
 
 def check_png(data: bytes) -> None:
-    """Check the checksums of all chunks up to the end marker, and that no pixel is missing.
+    """Check that the checksums of all chunks are right, and that no pixel is missing.
 
-    Pillow skips checksums, and leaves the missing pixels of a short stream black. libpng detects
-    both, but writes messages to stderr. The data must begin with `SIGNATURE`. It is inflated block
-    by block and discarded. Source: PNG specification, third edition, sections 5.3, 8.1 and 11.2.1.
+    Pillow does not check checksums, and leaves the missing pixels of a short file black. libpng
+    detects both errors, but writes messages to stderr. `data` must begin with `SIGNATURE`. The
+    pixels are inflated in small steps and discarded. Source: PNG specification, third edition,
+    sections 5.3, 8.1 and 11.2.1.
 
     Raises:
         InvalidImage: the PNG is incomplete or damaged.
@@ -40,7 +42,8 @@ def check_png(data: bytes) -> None:
     stream = zlib.decompressobj()
     for number, (kind, body) in enumerate(_chunks(memoryview(data))):
         if (kind == b"IHDR") != (number == 0):
-            # The size of a second header was not checked against the memory.
+            # The caller checked only the size in the first header. A second header could contain a
+            # size that needs more memory.
             raise InvalidImage(
                 "the PNG must begin with an IHDR chunk, and have only one: save it again"
             )
@@ -59,7 +62,7 @@ def check_png(data: bytes) -> None:
 
 
 def is_deep(data: bytes | bytearray) -> bool:
-    """Return True if samples have 16 bits; `data` must begin with `SIGNATURE` and a header."""
+    """Return whether samples have 16 bits. `data` must begin with `SIGNATURE` and a header."""
     return data[24] == 16
 
 
@@ -79,7 +82,7 @@ def _chunks(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
 
 
 def _filtered_size(header: memoryview) -> int:
-    """Return the inflated size in bytes: for each row a filter byte and its packed samples."""
+    """Return the inflated size in bytes. Each row consists of a filter byte and packed samples."""
     try:
         width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", header)
         bits = depth * _SAMPLES[colour]

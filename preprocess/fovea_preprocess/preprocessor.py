@@ -18,12 +18,12 @@ from fovea_preprocess.errors import InvalidModel
 from fovea_preprocess.letterbox import LetterboxMap, fit
 from fovea_preprocess.spec import PreprocessSpec, Resample
 
-# The server preprocesses one image per thread, and the engine uses the same cores. OpenCV's own
-# threads would only compete for them.
+# Switch off OpenCV's own threads. The server already preprocesses one image per thread, and the
+# engine uses the same CPU cores, so more threads would only slow each other down.
 cv2.setNumThreads(1)
 
 
-# Largest number of elements of a row: one gigabyte of float32.
+# Largest number of elements of a batch row: one gigabyte of float32.
 _MAX_ELEMENTS = 1 << 28
 _CV2: Mapping[Resample, int] = {
     "linear": cv2.INTER_LINEAR,
@@ -34,12 +34,13 @@ _PILLOW: Mapping[Resample, Image.Resampling] = {
     "bicubic": Image.Resampling.BICUBIC,
     "lanczos": Image.Resampling.LANCZOS,
 }
-# Radius of the Lanczos filter, in pixels of the smaller of the two images.
+# Radius of the Lanczos filter, the largest of Pillow's filters. The unit is a pixel of the original
+# or the resized image, whichever has fewer pixels.
 _REACH = 3
 
 
-# Buffers of a thread. All its preprocessors share them, because a model with several sizes has a
-# preprocessor for each size.
+# Buffers of each thread. All preprocessors of a thread share them: a model with several input sizes
+# has one preprocessor for each size, and separate buffers would need much memory.
 _SCRATCH = threading.local()
 
 
@@ -47,7 +48,7 @@ class Preprocessor:
     """Converts images to rows of an input batch. It is thread-safe."""
 
     def __init__(self, spec: PreprocessSpec) -> None:
-        """Compute the tables of a spec.
+        """Compute the tables that convert pixel levels to input values.
 
         Raises:
             InvalidModel: a row of the input would have more than a gigabyte.
@@ -59,7 +60,7 @@ class Preprocessor:
                 "image: export the model with a smaller input"
             )
         self._tables = _tables(spec)
-        # Streams send images of only a few sizes.
+        # Cache the maps, because a camera or video sends images of only a few sizes.
         self._fit = lru_cache(maxsize=64)(partial(fit, spec))
 
     def __call__(self, pixels: NDArray[np.uint8], out: NDArray[Any]) -> LetterboxMap:
@@ -67,8 +68,8 @@ class Preprocessor:
 
         Args:
             pixels: uint8 [h, w, 3], RGB, upright, with any strides.
-            out: row with the `row_shape` and dtype of the spec. A contiguous row is written in
-                place; a row with gaps costs a copy.
+            out: row to write, with the `row_shape` and dtype of the spec. If the row is not
+                contiguous, writing needs an extra copy.
 
         Raises:
             ValueError: an array has another shape or dtype, or `out` is read-only.
@@ -95,7 +96,7 @@ class Preprocessor:
         return box
 
     def row(self, pixels: NDArray[np.uint8]) -> tuple[NDArray[Any], LetterboxMap]:
-        """Return an image as a new batch [1, ...], and the map from the image to its row."""
+        """Return an image as a new batch [1, ...], and the map from the image to the batch row."""
         row = np.empty((1, *self.spec.row_shape), self.spec.dtype)
         return row, self(pixels, row[0])
 
@@ -128,7 +129,7 @@ class Preprocessor:
         row: NDArray[Any],
     ) -> None:
         grey = self._tables[:, self.spec.pad]
-        # Filling with one value is many times faster than filling with three.
+        # Grey padding with one value is many times faster than with three different values.
         _pad(row, box, grey[0] if (grey == grey[0]).all() else grey)
         region = row[box.visible]
         whole = region if self.spec.dtype == "uint8" else image
@@ -146,8 +147,8 @@ class Preprocessor:
         order = (0, 1, 2) if spec.channels == "RGB" else (2, 1, 0)
         for n, (plane, channel) in enumerate(zip(planes, order, strict=True)):
             _pad(plane, box, self._tables[n, spec.pad])
-            # Each channel is converted separately: all at once would take four times the memory of
-            # the image.
+            # Convert one channel at a time. Converting all channels to float32 at once would need
+            # four times the memory of the image.
             levels = cv2.resize(
                 pixels[..., channel].astype(np.float32),
                 (box.scaled_width, box.scaled_height),
@@ -184,16 +185,19 @@ def _resize(
     if whole and resample in _CV2:
         cv2.resize(pixels, (width, height), dst=target, interpolation=_CV2[resample])
         return
-    # This is a crop, or an antialiased resize. Pillow resamples only the visible part, because the
-    # whole of a long strip can be enormous. Its filter is the one of torchvision's classifiers.
+    # The rest is for crops and antialiased resizes, which use Pillow: torchvision's classifiers are
+    # trained with its filters. Pillow resamples only the visible part of the image. Resampling a
+    # whole, very long image before the crop could need an enormous amount of memory.
     left, top = max(-box.offset_x, 0) / box.scale_x, max(-box.offset_y, 0) / box.scale_y
-    # The quotient may be slightly larger than the image because of rounding, which Pillow rejects.
+    # `min` is needed because of rounding: the sum may be slightly larger than the image's side, and
+    # Pillow rejects such a box.
     right = min(left + width / box.scale_x, box.source_width)
     bottom = min(top + height / box.scale_y, box.source_height)
     x = y = 0
     if box.source_height > box.source_width:
-        # Pillow would resample the columns of a tall image's crop first, which rounds differently
-        # than for the whole image. So it gets only the crop and the pixels in reach of the filter.
+        # For a crop of a tall image, Pillow would resample the columns before the rows, and the
+        # rounding would differ from a resize of the whole image. To avoid this, pass only the crop
+        # and the pixels around it that the filter uses.
         wide, high = (_REACH * max(1 / scale, 1) + 1 for scale in (box.scale_x, box.scale_y))
         x, y = max(int(left - wide), 0), max(int(top - high), 0)
         pixels = pixels[y : ceil(bottom + high), x : ceil(right + wide)]
@@ -214,7 +218,8 @@ def _pad(plane: NDArray[Any], box: LetterboxMap, value: Any) -> None:
 
 
 def _look_up(levels: NDArray[np.uint8], table: NDArray[Any], target: NDArray[Any]) -> None:
-    # A table lookup depends only on the element size, and some versions of OpenCV lack float16.
+    # View float16 as int16, because some versions of OpenCV do not support float16. The result is
+    # the same, because a table lookup only copies elements of this size.
     if target.dtype == np.float16:
         table, target = table.view(np.int16), target.view(np.int16)
     cv2.LUT(levels, table, dst=target)
@@ -222,16 +227,16 @@ def _look_up(levels: NDArray[np.uint8], table: NDArray[Any], target: NDArray[Any
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedImage:
-    """Upright RGB pixels, uint8 [h, w, 3] with any strides, and their map to an input row."""
+    """An upright image, uint8 RGB [h, w, 3] with any strides, and its map to an input row."""
 
     pixels: NDArray[np.uint8]
     map: LetterboxMap
 
 
 class Placer:
-    """Computes positions of images in an input row, and shrinks images over `most_bytes`.
+    """Computes the positions of images in an input row, and shrinks images of over `most_bytes`.
 
-    It is thread-safe. The pixels of a row itself (height x width x 3 bytes) must not exceed
+    The class is thread-safe. The pixels of an input row (height x width x 3 bytes) must not exceed
     `most_bytes`.
     """
 
@@ -247,8 +252,8 @@ class Placer:
             pixels: uint8 [h, w, 3], RGB, upright.
 
         Returns:
-            The image to letterbox, and the map from `pixels` to the row. An image that is too large
-            is replaced by the letterboxed pixels of its row.
+            The image to letterbox on the GPU, and the map from `pixels` to the row. If `pixels` is
+            larger than `most_bytes`, the image is already letterboxed: it has the size of the row.
         """
         height, width = pixels.shape[:2]
         box = fit(self._spec, width, height)

@@ -25,22 +25,23 @@ _RESAMPLED: Mapping[Resample, str] = {
 
 @dataclass(frozen=True, slots=True)
 class PreprocessSpec:
-    """Preprocessing of an image to an input row. It is hashable; its digest is in the engine card.
+    """Settings of the preprocessing from an image to an input row.
 
-    Each channel value v in 0..255 becomes ``(v * scale - mean) / std``.
+    Each channel value v in 0..255 becomes ``(v * scale - mean) / std``. Objects of this class are
+    hashable. The engine card contains the `digest` of the settings.
 
     Attributes:
-        height: height of the input, pixels.
-        width: width of the input, pixels.
+        height: height of the input in pixels.
+        width: width of the input in pixels.
         fit: "letterbox" keeps the aspect ratio and pads; "stretch" changes the aspect ratio;
             "center-crop" resizes the short side to `crop_ratio` times the input's side and cuts out
             the middle.
         anchor: position of a letterboxed image: "center" (YOLO) or "top-left" (YOLOX).
         rounding: rounding of the sides of a letterboxed image to pixels; None means "nearest" for
             "center" and "down" for "top-left".
-        unscale: scale that maps boxes of a letterboxed image back: "sides" uses the rounded sides,
-            which is exact; "ratio" uses the ratio before rounding, as the original code of some
-            families does. The two differ by up to one pixel of the input.
+        unscale: scale for mapping boxes back from a letterboxed image. "sides" uses the rounded
+            sides, which is exact. "ratio" uses the ratio before rounding: the original code of some
+            model families does this. The results differ by up to one pixel of the input.
         pad: grey level of the padding, 0 to 255.
         max_scale: largest factor by which a letterbox enlarges an image; None means no limit.
         crop_ratio: short side after resizing divided by the input's side, for "center-crop" (256 /
@@ -56,9 +57,10 @@ class PreprocessSpec:
         layout: order of the dimensions.
         dtype: element type; "uint8" and "int32" keep the channel values unchanged (scale 1, mean 0,
             std 1).
-        step: if not 0, the input is as small as the image allows at the scale of the largest input,
-            height x width, and its sides are multiples of `step` pixels. With 0 every input is
-            height x width.
+        step: 0 if every input is height x width. Otherwise `step` is a number of pixels, and the
+            input size depends on the image. The image is scaled as for the largest input, height x
+            width. Then the input is the smallest one that holds the image and has sides that are
+            multiples of `step`.
     """
 
     height: int
@@ -90,7 +92,7 @@ class PreprocessSpec:
 
     @property
     def whole(self) -> bool:
-        """Return True if the input has whole levels, 0 to 255."""
+        """Return whether the input consists of whole numbers from 0 to 255, not of floats."""
         return not self.dtype.startswith("float")
 
     @property
@@ -102,7 +104,10 @@ class PreprocessSpec:
 
     @property
     def bare(self) -> PreprocessSpec:
-        """Return this geometry and padding for unconverted pixels: uint8, RGB, NHWC."""
+        """Return a spec with this geometry and padding that keeps the pixels unchanged.
+
+        Its input is uint8, RGB and NHWC.
+        """
         usual = PreprocessSpec(self.height, self.width)
         return replace(
             self,
@@ -144,9 +149,12 @@ class PreprocessSpec:
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of the canonical JSON; specs with equal digests preprocess equally."""
+        """Return the SHA-256 of the spec's canonical JSON.
+
+        Specs with equal digests preprocess images in the same way.
+        """
         fields = asdict(self)
-        if not self.step:  # digests from before this field existed stay valid
+        if not self.step:  # keep the digests of engines from before this field existed
             del fields["step"]
         text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def size_text(size: int) -> str:
-    """Format a number of bytes with its largest unit: 64 MiB, 9.8 KiB, 100 bytes."""
+    """Format a number of bytes with the largest unit that fits: 64 MiB, 9.8 KiB, 100 bytes."""
     for unit, scale in (("MiB", 2**20), ("KiB", 2**10)):
         if size >= scale:
             return f"{size / scale:.1f}".removesuffix(".0") + f" {unit}"

@@ -18,20 +18,21 @@ SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 
 _SIDES = (256, 257)
 TILE_SIDES = (322, 323)
-"""Tags of the width and the height of tiles."""
+"""Tags of the fields that hold the width and the height of tiles."""
 
 _BITS, _BANDS = 258, 277
 _SHORT, _LONG = 3, 4
-# Largest number of fields to read. Writers use a few dozen.
+# Largest number of fields to read. Real files have a few dozen.
 _MAX_FIELDS = 512
 
 
 class _Field(NamedTuple):
-    """A field of an image.
+    """A field in the header of an image.
 
     Attributes:
-        values: number of values.
-        number: the value if there is one, otherwise the position of the values in the file.
+        values: number of values of the field.
+        number: the value, if the field has one value. Otherwise the position of the values in the
+            file.
     """
 
     tag: int
@@ -41,13 +42,14 @@ class _Field(NamedTuple):
 
 
 def _fields(data: bytes | bytearray) -> Iterator[_Field]:
-    """Yield the fields of the first image; nothing for a BigTIFF (over 4 GB)."""
+    """Yield the fields of the first image. A BigTIFF (a format for files over 4 GB) yields none."""
     order = "<" if data[:1] == b"I" else ">"
     if data[2:3] == b"+" or data[3:4] == b"+":
         return
     (first,) = struct.unpack_from(f"{order}I", data, 4)
     (count,) = struct.unpack_from(f"{order}H", data, first)
-    # A decoder uses the fields that exist even if the table is cut off, so no size is certain.
+    # If the table of fields is cut off, yield no field: its size fields would be unreliable,
+    # because a decoder may use the rest of the fields.
     if count > _MAX_FIELDS or first + 2 + 12 * count > len(data):
         return
     for at in range(first + 2, first + 2 + 12 * count, 12):
@@ -58,20 +60,25 @@ def _fields(data: bytes | bytearray) -> Iterator[_Field]:
 
 
 def form_of(data: bytes | bytearray) -> str | None:
-    """Describe the samples of a pixel, e.g. "5 bands of 8 bits"; None if the fields are missing."""
+    """Describe the samples of a pixel, e.g. "5 bands of 8 bits".
+
+    If the file lacks the fields, return None.
+    """
     with suppress(struct.error):
         fields = {field.tag: field for field in _fields(data)}
         if _BANDS not in fields or _BITS not in fields:
             return None
         bits = fields[_BITS].number
-        if fields[_BITS].values > 2:  # more values than fit into the field
+        if fields[_BITS].values > 2:  # then the field holds the position of the values
             (bits,) = struct.unpack_from("<H" if data[:1] == b"I" else ">H", data, bits)
         return f"{counted(fields[_BANDS].number, 'band')} of {bits & 0xFFFF} bits"
     return None
 
 
 def pixels_of(data: bytes | bytearray) -> int | None:
-    """Return the pixels of the image, or of a tile if it has more; None if the fields are unclear.
+    """Return the number of pixels of the image, or of a tile if the tile has more pixels.
+
+    If the fields do not determine the number, return None.
 
     Raises:
         struct.error: the file ends too early.

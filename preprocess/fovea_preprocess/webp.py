@@ -1,4 +1,6 @@
-"""Reads the header of a WebP without decoding. A decoder allocates the size in the header.
+"""Reads the header of a WebP without decoding its pixels.
+
+A decoder allocates memory for the size in the header.
 
 Source of the format: RFC 9649.
 """
@@ -11,13 +13,14 @@ from dataclasses import dataclass
 SIGNATURE = b"RIFF"
 
 _ANIMATED = 0x02
-# Largest number of chunks to read. Writers use up to six, and more for each frame of an animation.
+# Largest number of chunks to read. A file has up to six chunks, and more for each frame of an
+# animation.
 _MAX_CHUNKS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class WebPHeader:
-    """The canvas size in pixels, and True for more than one frame."""
+    """The canvas size in pixels, and whether the file has more than one frame."""
 
     width: int
     height: int
