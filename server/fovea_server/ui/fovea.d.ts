@@ -175,7 +175,7 @@ export interface PredictJson {
   min_frames?: number | null;
 }
 
-/** Results in the order of the images. A bad image among good ones fails alone. */
+/** Results in the order of the images. The result of an invalid image is an `error`. */
 export interface PredictAnswer {
   model: string;
   version: string;
@@ -259,7 +259,7 @@ export interface ModelStatistics {
   versions: VersionStatistics[];
 }
 
-/** The key that the request was sent with. */
+/** The API key that the request was sent with. */
 export interface OwnKey {
   name: string;
   scopes: string[];
@@ -494,7 +494,7 @@ export interface ImageSource {
   url?: string;
 }
 
-/** The result for one image: the field that belongs to the `task`, or `error`. */
+/** The result for one image: `error`, or the field that belongs to the `task`. */
 export interface ImageAnswer {
   /** pixels of the upright image */
   width?: number;
@@ -520,7 +520,7 @@ export interface ImageAnswer {
   error?: ErrorDetail;
 }
 
-/** Milliseconds of each stage (for the slowest image in each stage) and in total. */
+/** Time of each stage (of the slowest image) and total time, in milliseconds. */
 export interface TimingMs {
   decode: number;
   letterbox: number;
@@ -754,7 +754,7 @@ export interface Reading {
   characters: Character[];
 }
 
-/** The output image of an image-to-image model: larger, sharper, without noise or in colour. */
+/** The output image of an image-to-image model, for example an upscaled or denoised image. */
 export interface NewPicture {
   /** of the picture, pixels */
   width: number;
@@ -774,7 +774,7 @@ export interface Attribute {
   classes: ScoredClass[];
 }
 
-/** A raw output row of a model whose head is unknown. */
+/** The raw output values of a model for one image, if the model's head is unknown. */
 export interface Tensor {
   name: string;
   datatype: string;
@@ -782,7 +782,7 @@ export interface Tensor {
   data: unknown[];
 }
 
-/** A stable code for programs, and a message for people. */
+/** An error: a stable code for programs, and a message for people. */
 export interface ErrorDetail {
   code: string;
   message: string;
@@ -970,7 +970,7 @@ export interface BatchStatistics {
   compute_output: Duration;
 }
 
-/** Corners in pixels of the upright original image. */
+/** Corners of a box, in pixels of the upright original image. */
 export interface Box {
   x1: number;
   y1: number;
