@@ -1,1 +1,1 @@
-"""Brings model versions into use: promotion, canaries, shadows."""
+"""Brings new model versions into use: promotions, canaries, and shadow tests."""

@@ -1,4 +1,4 @@
-"""A running canary: which requests it gets, and how it compares with the current version."""
+"""A running canary: the requests that it gets, and its comparison with the current version."""
 
 from __future__ import annotations
 
@@ -32,17 +32,19 @@ from fovea_server.traffic.call import CALL
 
 T = TypeVar("T")
 
-# A canary fails if chance alone explains its errors or slow responses with less than this
-# probability. The probability is low because the check runs each second.
+# A canary fails if its errors or slow responses are less probable than this. The probability is
+# computed for a canary that is as good as the current version. The limit is low because the check
+# runs each second.
 _CHANCE = 1e-4
-# Share of errors that counts as normal for any version.
+# Fraction of failed requests that counts as normal for any version.
 _USUAL_ERRORS = 0.001
 _LATENCIES = 5000
-# Fewest responses of the current version for a comparison of the p99, and fewest successful
-# responses of the canary before it can pass.
+# Smallest numbers of responses: of the current version before the p99 (99th percentile of
+# durations) is compared, and successful ones of the canary before it can pass.
 _ENOUGH, _FEWEST = 100, 20
 _BEYOND = 0.01
-# Largest number of images to compare, more than any canary gets, and the fewest before it can pass.
+# Numbers of images whose results are compared: the largest, which no canary reaches, and the
+# smallest before a canary can pass.
 _MAX_COMPARED, _ENOUGH_COMPARED = 1_000_000, 50
 
 
@@ -54,18 +56,24 @@ class VersionFigures:
         self._took: deque[tuple[float, float]] = deque(maxlen=_LATENCIES)
 
     def add(self, seconds: float, *, failed: bool) -> None:
-        """Count a response that has just ended."""
+        """Count a response that has just ended, and store its duration."""
         self.failed += failed
         self.answered += not failed
         self._took.append((time.monotonic(), seconds))
 
     @property
     def since(self) -> float | None:
-        """`time.monotonic()` of the oldest response in the window; None if the window is empty."""
+        """Value of `time.monotonic()` for the oldest stored response.
+
+        None if there is no response.
+        """
         return self._took[0][0] if self._took else None
 
     def seconds(self, since: float = 0.0) -> list[float]:
-        """Return the durations, in seconds, of the responses since a time; ascending."""
+        """Return the durations of stored responses, in seconds, ascending.
+
+        Responses before `since`, a value of `time.monotonic()`, are left out.
+        """
         return sorted(took for at, took in self._took if at >= since)
 
     @property
@@ -75,7 +83,7 @@ class VersionFigures:
 
 
 class RunningCanary:
-    """Gives a canary its share of the requests.
+    """Runs a fraction of a model's requests on the canary, and counts errors and durations.
 
     If the canary fails a request, the current version responds instead.
 
@@ -88,10 +96,13 @@ class RunningCanary:
 
     Attributes:
         version: version number of the canary.
-        until: time at which the canary becomes current, or fails if it has seen too few requests.
-        own, others: figures of the canary and of the current version.
-        shadow: compares the results of both versions; None if the plan sets no limit for that.
-        trouble: a reason to fail at once, before any request; otherwise empty.
+        until: time at which the canary becomes the current version, or fails if it has answered too
+            few requests.
+        own: counts and durations of the canary's responses.
+        others: counts and durations of the current version's responses.
+        shadow: compares the results of both versions; None if the plan has no limit for their
+            difference.
+        trouble: the reason why the canary must fail without any request; empty if there is none.
     """
 
     def __init__(self, models: Models, event: Event) -> None:
@@ -106,7 +117,7 @@ class RunningCanary:
         self._due = 0.0
 
     async def compare(self, name: str, shadows: Shadows) -> None:
-        """Begin to compare the results of both versions, if the plan has a limit for that."""
+        """Begin to compare the results of both versions, if the plan limits their difference."""
         if (limit := self._plan.max_disagreement) is None:
             return
         try:
@@ -119,7 +130,7 @@ class RunningCanary:
 
     @property
     def counts(self) -> CanaryCounts:
-        """The counts so far, which are stored for a restart of the server."""
+        """The counts so far; they are stored, so that a restarted server continues the canary."""
         return CanaryCounts(
             version=self.version,
             at=self.event["at"],
@@ -130,7 +141,7 @@ class RunningCanary:
         )
 
     def go_on(self, counts: CanaryCounts) -> None:
-        """Continue from the counts before a restart of the server."""
+        """Continue from the counts that were stored before a restart of the server."""
         self.own.answered, self.own.failed = counts.answered, counts.failed
         self.others.answered, self.others.failed = counts.current_answered, counts.current_failed
 
@@ -149,9 +160,10 @@ class RunningCanary:
         )
 
     async def ask(self, model: ServedModel, answer: Callable[[ServedModel], Awaitable[T]]) -> T:
-        """Choose a version for a request, and return its response.
+        """Choose a version for a request, run the request on it, and return the response.
 
-        If the canary fails, the current version responds. `answer` runs the request on a version.
+        If the canary fails the request, the current version responds instead. `answer` runs the
+        request on a version.
         """
         chosen = self._choose(model)
         figures = self.others if chosen is model else self.own
@@ -160,7 +172,7 @@ class RunningCanary:
         try:
             found = await answer(chosen)
         except FoveaError as error:
-            # If the version was unloaded meanwhile, its error does not count.
+            # An error is not counted if the version was unloaded while the request ran.
             if chosen.state is State.READY:
                 figures.failed += _is_fault(error)
                 if chosen is model or not _may_do_elsewhere(error):
@@ -178,7 +190,10 @@ class RunningCanary:
         return found
 
     def _choose(self, model: ServedModel) -> ServedModel:
-        """Return the canary for its share of the requests, if it is ready; otherwise `model`."""
+        """Return the canary for the planned fraction of requests, if it is ready.
+
+        Otherwise `model`.
+        """
         self._due += self._plan.share
         if self._due < 1 or model.version == self.version:
             return model
@@ -190,7 +205,7 @@ class RunningCanary:
         return found if found.state is State.READY else model
 
     def fault(self) -> str | None:
-        """Return the reason why the canary fails, one sentence; None while there is none."""
+        """Return the reason why the canary fails, as a sentence; None if it does not fail."""
         if self.trouble:
             return self.trouble
         own, others = self.own, self.others
@@ -215,14 +230,16 @@ class RunningCanary:
         own, others, limit = self.own, self.others, self._plan.max_p99
         if limit is None or own.since is None or others.since is None:
             return None
-        # Compare the same period: a slowdown of the whole server is not the canary's fault.
+        # Both versions are compared over the same period, so that a slowdown of the whole server
+        # does not count against the canary.
         since = max(own.since, others.since)
         seconds, usual = own.seconds(since), others.seconds(since)
         p99, usual_p99 = _p99_ms(seconds), _p99_ms(usual)
         if p99 is None or usual_p99 is None or len(usual) < _ENOUGH:
             return None
         slower = sum(1e3 * each > (1 + limit) * usual_p99 for each in seconds)
-        # The p99 of few responses is uncertain, so more than 1 % of the canary's may exceed it.
+        # The p99 of few responses is uncertain. So more than 1 % of the canary's responses may be
+        # slower than the current version's p99.
         longer = _BEYOND + 3 * sqrt(_BEYOND / len(usual))
         if _tail(len(seconds), slower, longer) < _CHANCE:
             return (
@@ -232,7 +249,10 @@ class RunningCanary:
         return None
 
     def lacks(self) -> str:
-        """Describe the requests that the canary still needs before it can pass; empty if none."""
+        """Describe the requests that the canary still needs before it can pass.
+
+        Empty if it needs none.
+        """
         wanted = [(_FEWEST - self.own.answered, "request", "to it")]
         if self._plan.max_p99 is not None:
             wanted.append((_ENOUGH - self.others.answered, "request", "to the current version"))
@@ -248,18 +268,18 @@ class RunningCanary:
 
 
 def _is_fault(error: FoveaError) -> bool:
-    """Return True for an error of the model, not of the client or of the whole server."""
+    """Return whether the model caused the error, and not the client or the whole server."""
     return http_status(error) >= 500 and not isinstance(error, (NoMemory, ShuttingDown))
 
 
 def _may_do_elsewhere(error: FoveaError) -> bool:
-    """Return True for errors that a request may not meet with another version."""
+    """Return whether the same request may succeed on another version."""
     full = isinstance(error, QueueFull) and not isinstance(error, RateLimited)
     return full or (_is_fault(error) and not isinstance(error, DeadlineExceeded))
 
 
 def _has_fault(found: object) -> bool:
-    """Return True if an image of a response has an error of the model."""
+    """Return whether an image in a response has an error that the model caused."""
     images = found.images if isinstance(found, Prediction) else ()
     return any(isinstance(one, FoveaError) and _is_fault(one) for one in images)
 
@@ -269,9 +289,10 @@ def _p99_ms(ascending: Sequence[float]) -> float | None:
 
 
 def _tail(count: int, seen: int, chance: float) -> float:
-    """Return Chernoff's bound on the probability of at least `seen` events in `count` trials.
+    """Return an upper bound on the probability of at least `seen` events in `count` trials.
 
-    `chance` is the probability of the event in each trial. The bound takes constant time.
+    `chance` is the probability of the event in each trial. The bound is Chernoff's; its computation
+    takes constant time.
     """
     share = seen / count if count else 0.0
     if share <= chance:

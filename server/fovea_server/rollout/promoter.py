@@ -1,4 +1,4 @@
-"""Follows the histories of models, decides about canaries, and serves the routes of promotions."""
+"""Follows the promotion histories of models, ends canaries, and serves the promotion routes."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0
 _LOOKS_PER_LISTING = 15
-# Extra time in which other servers of the repository may pass a canary that has seen too few
-# requests on this server.
+# Extra time after the end of a canary that has seen too few requests on this server. In this time,
+# other servers of the repository may pass the canary.
 _PATIENCE = timedelta(seconds=10)
 
 # Modification time (ns) and size of the history file, for each model that has one.
@@ -52,17 +52,18 @@ _Stamps = dict[str, tuple[int, int]]
 
 
 class Promoter(Feature):
-    """Makes versions current, on this server and on all servers of the same repository.
+    """Makes versions current on this server, and follows changes by other servers and commands.
 
-    It checks the history files each second, because other servers and commands write them too.
+    Servers of the same repository share a history file for each model. The promoter checks these
+    files each second.
     """
 
     def __init__(self, models: Models, canaries: Canaries, shadows: Shadows) -> None:
         self._models, self._canaries, self._shadows = models, canaries, shadows
         self._seen: _Stamps = {}
         self._files: dict[str, Path] = {}
-        # One lock per model. Without it, a check during a change would unload a version that is
-        # loaded but not current yet, and two checks could begin the same canary twice.
+        # One lock per model. Without the lock, a check during a change would unload a version that
+        # is loaded but not current yet. Two checks could also begin the same canary twice.
         self._changing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._kept: dict[str, CanaryCounts] = {}
         self._task: asyncio.Task[None] | None = None
@@ -76,7 +77,7 @@ class Promoter(Feature):
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Stop following; canaries continue when the server starts again."""
+        """Stop following the histories; canaries continue when the server starts again."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -84,16 +85,18 @@ class Promoter(Feature):
             await self._keep()
 
     async def change(self, name: str, given: Rollback, who: str) -> None:
-        """Make a version current or a canary after this server has loaded it, or roll back.
+        """Make a version current, begin a canary, or roll back.
+
+        Before, this server loads the version.
 
         Args:
             name: name of the model.
             given: the promotion or rollback that was requested.
-            who: name for the history.
+            who: name of the user, for the history.
 
         Raises:
             NotFound: the model or version does not exist.
-            InvalidRequest: the version cannot be loaded, or cannot be a canary; nothing has
+            InvalidRequest: the version cannot be loaded, or cannot be a canary; then nothing has
                 changed.
             Unavailable: the history cannot be written.
         """
@@ -108,12 +111,13 @@ class Promoter(Feature):
     async def history(
         self, name: str, limit: int = DEFAULT_EVENTS, before: int | None = None
     ) -> ModelHistory:
-        """Return the last events of a model, see `ModelHistory.of`.
+        """Return the last events of a model; see `ModelHistory.of`.
 
-        Raise NotFound if it is unknown.
+        Raises:
+            NotFound: the model does not exist.
         """
         models, folder = self._place(name)
-        # Read in a thread, because the file may be long.
+        # The file is read in a thread, because it may be long.
         found = await asyncio.to_thread(models.history, folder)
         running = self._canaries.get(name)
         canary = None if running is None else running.figures()
@@ -126,7 +130,11 @@ class Promoter(Feature):
         return ModelRepository(folder.parent), folder.name
 
     async def _load(self, name: str, version: int, *, canary: bool = False) -> None:
-        """Load a version in addition to the served versions, if the model is served at all."""
+        """Load a version in addition to the served versions; do nothing if the model is not loaded.
+
+        Raises:
+            InvalidRequest: the version cannot be loaded, or cannot be a canary.
+        """
         fault = "it is not ready; `fovea versions` and the server's log say why"
         try:
             if not await self._models.follow(name, version):
@@ -154,7 +162,7 @@ class Promoter(Feature):
                     await asyncio.to_thread(self._find)
                 await self._look()
                 fault = ""
-            except Exception as error:  # one failed check must not end the next ones
+            except Exception as error:  # a failed check must not prevent later checks
                 if fault != (fault := repr(error)):
                     log.exception("histories could not be read")
 
@@ -172,7 +180,7 @@ class Promoter(Feature):
         await self._keep()
 
     async def _keep(self) -> None:
-        """Store the counts of canaries, if they have changed and the repository is writable."""
+        """Store the counts of canaries that have changed, if the repository is writable."""
         for name, canary in self._canaries.all():
             if (counts := canary.counts) != self._kept.get(name):
                 self._kept[name] = counts
@@ -193,7 +201,10 @@ class Promoter(Feature):
         return found
 
     async def _take_over(self, name: str) -> None:
-        """Serve the versions of the history; a fault is logged once for each change of the file."""
+        """Serve the versions that the history names.
+
+        Log a fault once for each change of the file.
+        """
         with suppress(FoveaError):
             self._files[name] = self._models.folder(name) / HISTORY_FILE
         stamp = (await asyncio.to_thread(self._stamps)).get(name)
@@ -237,15 +248,15 @@ class Promoter(Feature):
             await self._shadows.end(name, "the canary is over")
 
     async def _judge(self, name: str, canary: RunningCanary) -> None:
-        """End a canary that has failed, or whose time is over."""
+        """End a canary that has failed or whose time is over."""
         found = self._models.versions(name)
         fault = canary.fault()
         if found and canary.version not in found:
             fault = "it could not be loaded, or has died: the server's log says why"
         if fault is None:
             now, lacks = datetime.now(UTC), canary.lacks()
-            # Another server of the repository may have seen enough requests, and then ends the
-            # canary.
+            # If this server has seen too few requests, another server of the repository may have
+            # seen enough, and ends the canary within `_PATIENCE`.
             if now < canary.until + (_PATIENCE if lacks else timedelta()):
                 return
             if lacks:
@@ -282,8 +293,8 @@ def _promotion_routes(promoter: Promoter) -> APIRouter:
         async def work(given: Rollback) -> str:
             call = call_of(request)
             who = call.principal.name if call.principal is not None else (given.who or "")[:100]
-            # A client that disconnects must not stop the change half-way, with a version loaded in
-            # vain.
+            # `shield` lets the change finish if the client disconnects. Otherwise a version could
+            # stay loaded without being current.
             await asyncio.shield(promoter.change(name, given, who or call.client or ""))
             return (await promoter.history(name)).model_dump_json(exclude_none=True)
 

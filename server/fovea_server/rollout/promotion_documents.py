@@ -80,10 +80,11 @@ class Promotion(Rollback):
     )
 
     def plan(self) -> CanaryPlan | None:
-        """Return the plan of a canary; None if the version becomes current at once.
+        """Return the plan of a canary; None if the version is to become current at once.
 
         Raises:
-            InvalidOption: the request has limits of a canary, but no share.
+            InvalidOption: the request has limits for a canary, but no fraction of requests
+                (`share`).
         """
         limits = self.model_dump(include={*CanaryPlan.model_fields}, exclude_none=True)
         if self.canary is not None:
@@ -150,7 +151,7 @@ class ModelHistory(BaseModel):
         limit: int = DEFAULT_EVENTS,
         before: int | None = None,
     ) -> Self:
-        """Make the document of the last events, or of the last events `before` a number.
+        """Make the document with the last events of a history.
 
         Args:
             name: name of the model.
@@ -158,7 +159,7 @@ class ModelHistory(BaseModel):
             current: the promoted version; None if none was promoted.
             canary: figures of the running canary, if any.
             limit: largest number of events in the document.
-            before: number of an event; this one and later events are left out.
+            before: number of an event; this event and later events are left out.
 
         Raises:
             InvalidModel: the file contains an invalid event.

@@ -1,4 +1,7 @@
-"""Writes the history of a model under a lock, so that a decision still holds when it is written."""
+"""Writes the history of a model under a lock.
+
+With the lock, no other process can change the history between a decision and its entry.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ class CanaryCounts(BaseModel):
 
 
 def read_counts(folder: Path, event: Event) -> CanaryCounts | None:
-    """Read the stored counts of the canary that an event began; None if there are none."""
+    """Read the stored counts of a canary; None if no counts are stored.
+
+    `event` is the event of the history that began the canary.
+    """
     try:
         found = CanaryCounts.model_validate_json((folder / _FILE).read_bytes())
     except (OSError, ValidationError):
@@ -42,7 +48,11 @@ def read_counts(folder: Path, event: Event) -> CanaryCounts | None:
 
 
 def write_counts(folder: Path, counts: CanaryCounts) -> None:
-    """Write counts atomically; raise OSError if the directory is not writable."""
+    """Write counts atomically.
+
+    Raises:
+        OSError: the directory is not writable.
+    """
     path = folder / _FILE
     part = path.with_suffix(f".{os.getpid()}")
     try:
@@ -55,26 +65,27 @@ def write_counts(folder: Path, counts: CanaryCounts) -> None:
 
 
 def drop_counts(folder: Path) -> None:
-    """Remove the counts of a canary that is over."""
+    """Remove the stored counts of a canary that is over."""
     with suppress(OSError):
         (folder / _FILE).unlink(missing_ok=True)
 
 
 class HistoryRecord:
-    """The history of a model, locked for writing from creation to close; waits for the lock.
+    """The history of a model, locked for writing until the object is closed.
 
     Raises:
-        Unavailable: the file cannot be written; the message has the remedy.
+        Unavailable: the file cannot be written; the message has a remedy.
         InvalidModel: the history is damaged, or is not a regular file.
 
     Attributes:
-        history: the history when the lock was acquired.
+        history: the history at the time when the lock was acquired.
     """
 
     def __init__(self, models: ModelRepository, name: str) -> None:
         self._models, self._name = models, name
         self._path = models.root / name / HISTORY_FILE
-        # Opening a special file, such as a pipe, may block for ever; reading raises an error first.
+        # Read the history before opening the file to write: reading rejects special files, such as
+        # pipes, and opening a pipe may block for ever.
         models.history(name)
         self._stack = ExitStack()
         try:
@@ -99,20 +110,24 @@ class HistoryRecord:
 
     @property
     def current(self) -> int:
-        """The version for requests that name none.
+        """The version for requests without a version number.
 
-        Raises the errors of `ModelRepository.served`.
+        Raises:
+            FoveaError: one of the errors of `ModelRepository.served`.
         """
         return self._models.served(self._name)[-1]
 
     def event_of(self, given: Rollback) -> Event | None:
-        """Make the event of a promotion or rollback; None if the version is current already.
+        """Make the event for a promotion or rollback.
+
+        Return None if the version is current already.
 
         Raises:
             NotFound: the version does not exist, or the previous version is gone.
-            InvalidRequest: a canary runs already, the canary is the current version, or there is no
-                previous version.
-            InvalidOption: the request has limits of a canary, but no share.
+            InvalidRequest: a canary runs already, the version for a canary is the current version,
+                or there is no previous version for a rollback.
+            InvalidOption: the request has limits for a canary, but no fraction of requests
+                (`share`).
         """
         if isinstance(given, Promotion):
             return self._promotion(given.version, given.plan())
@@ -140,7 +155,7 @@ class HistoryRecord:
     def _rollback(self) -> Event:
         history = self.history
         if (canary := history.canary) is not None:
-            # A canary does not change the current version.
+            # Ending a canary does not change the current version.
             return {"action": "rollback", "version": self.current, "previous": canary["version"]}
         if not history.earlier:
             raise InvalidRequest(
@@ -156,7 +171,11 @@ class HistoryRecord:
             raise NotFound(f"{self._name} has no version {version}; versions there: {known}")
 
     def append(self, event: Event, who: str, why: str) -> None:
-        """Append an event, and wait until it is on disk; raise Unavailable if that fails."""
+        """Append an event, and wait until it is on disk.
+
+        Raises:
+            Unavailable: the event cannot be written.
+        """
         # Control characters could manipulate the terminal of a user who lists the history.
         who, why = ("".join(c if c.isprintable() else " " for c in text) for text in (who, why))
         given = {"who": who, **event, "why": why[:_LONGEST]}

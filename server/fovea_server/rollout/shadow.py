@@ -1,4 +1,4 @@
-"""A candidate version that runs on live images: its process and its state."""
+"""A shadow: a candidate version that runs on live images, in a process beside the server."""
 
 from __future__ import annotations
 
@@ -36,26 +36,27 @@ from fovea_server.traffic.call import CALL, may_keep
 
 log = logging.getLogger(__name__)
 
-# Largest number of images that wait for the candidate.
+# Largest number of images in the queue of the candidate.
 _QUEUED = 8
 _TICK_S = 1.0
 _GRACE_S = 2.0
-# Seconds for the candidate to load, and for each image. It gets idle CPU time only, so both may
-# take long.
+# Timeout in seconds for loading the candidate, and for each image. The candidate runs only when the
+# CPU is idle, so both may take long.
 _DEADLINE_S = 300
-# Number of images at the first decision; each further decision needs twice as many. A test that is
-# repeated too often crosses the limit by chance.
+# Number of compared images at the first decision about the limit. Each further decision needs twice
+# as many images, because a test that is repeated too often exceeds the limit by chance.
 _FIRST_LOOK = 50
 
 
 class Shadow:
-    """Sends live images and their results to a separate process, and keeps its reports.
+    """Sends live images and their results to a separate process, and stores the process's reports.
 
     Args:
-        request: the request of the client.
+        request: the request that began the shadow.
         candidate: the version to run.
-        waits: returns True while requests wait, so that the candidate must not run.
-        gone: returns why the comparison cannot continue; empty while it can.
+        waits: returns whether requests to the server wait; then the candidate must not run.
+        gone: returns the reason why the comparison cannot continue; an empty text if it can
+            continue.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Shadow:
         return self.state in OVER
 
     def document(self) -> ShadowDocument:
-        """Return the present state and report."""
+        """Return the present state and the last report."""
         return ShadowDocument(
             **self.request.model_dump(),
             model=self.candidate.model,
@@ -100,11 +101,14 @@ class Shadow:
         )
 
     def offer(self, images: Sequence[SentImage | FoveaError], prediction: Prediction) -> None:
-        """Take a share of the images of a request for comparison; call it on the event loop."""
+        """Queue a random fraction of a request's images for comparison.
+
+        Call it on the event loop.
+        """
         options = prediction.options
         if self.state != "running" or prediction.version != self.candidate.against:
             return
-        if options.labels is not None:  # the request has labels of its own
+        if options.labels is not None:  # labels in the request change the classes
             return
         for image, result in zip(images, prediction.images, strict=True):
             if isinstance(image, FoveaError) or not isinstance(result, ImageResult):
@@ -121,7 +125,7 @@ class Shadow:
                 self._images.put(LiveImage(image, found, options, request_id, may_keep(call)))
 
     def stop(self, reason: str) -> None:
-        """End the shadow if it is not over, and wait until its process is gone."""
+        """End the shadow unless it is over, and wait until its process has ended."""
         was_over = self.is_over
         self._ending = True
         self._images.put(None)
@@ -134,7 +138,8 @@ class Shadow:
 
     def _run(self) -> None:
         ours, theirs = Pipe()
-        # Timeouts for each send and receive, because a process that hangs may not even read.
+        # The timeouts cover each send and each receive, because a process that hangs may not even
+        # read.
         with socket.socket(fileno=os.dup(ours.fileno())) as channel:
             for wait in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
                 channel.setsockopt(socket.SOL_SOCKET, wait, struct.pack("ll", _DEADLINE_S, 0))
@@ -198,7 +203,10 @@ class Shadow:
                     self._end("failed", reason)
 
     def _send(self, worker: Connection, image: LiveImage | None) -> None:
-        """Send an image to compare, or None to get a report, and store the reply."""
+        """Send an image for comparison, or None to request a report.
+
+        Store the report of the reply.
+        """
         worker.send(image)
         progress: ShadowProgress = worker.recv()
         self._sent += image is not None
@@ -209,7 +217,10 @@ class Shadow:
             self.report = progress.report
 
     def _judge(self) -> None:
-        """End the shadow if it has compared enough images, or if its limit is decided."""
+        """End the shadow if it has compared enough images, or if its limit is decided.
+
+        The limit is decided if it is outside the confidence interval of the disagreement.
+        """
         if self._sent >= self.request.images:
             self._end("finished", f"{self._sent:,} images were compared")
         report, limit = self.report, self.request.max_disagreement

@@ -18,19 +18,23 @@ from fovea_preprocess.errors import UnsupportedModel
 Size = Literal["small", "medium", "large"]
 Verdict = Literal["same", "missed", "extra"]
 
-# COCO's limits between small, medium and large: pixels, as the side of a square of equal area.
+# COCO's limits between small, medium and large objects. A limit is the side, in pixels, of a square
+# that has the same area as the object.
 _SMALL, _MEDIUM = 32, 96
 
 
 class ComparedObject(NamedTuple):
-    """An object of the live version, or an object that only the candidate finds.
+    """An object that the live version, the candidate version, or both find.
 
     Attributes:
         class_id: class of the object.
-        size: size by COCO's limits; None if the result has no boxes.
-        verdict: "same" if both versions find the object, "missed" or "extra" if only one does.
-        overlap: overlap of both versions' objects, 0 to 1; None if only one finds it.
-        drift: candidate's score minus live score; None if only one finds it.
+        size: "small", "medium" or "large" by COCO's limits; None if the result has no boxes.
+        verdict: "same" if both versions find the object, "missed" if only the live version finds
+            it, "extra" if only the candidate finds it.
+        overlap: overlap, from 0 to 1, between the object of one version and that of the other; None
+            if only one version finds the object.
+        drift: score of the candidate minus score of the live version; None if only one version
+            finds the object.
     """
 
     class_id: int
@@ -45,12 +49,15 @@ class ImageComparison:
     """The comparison of both versions' results for one image.
 
     Attributes:
-        differing: number of differing objects; for other tasks, the part of the image that differs.
+        differing: number of objects that only one version finds; for tasks without objects, the
+            difference of the results, from 0 to 1.
         total: number of compared objects, or 1 for the image as a whole.
-        lost: measure of the difference, to find the worst images.
-        overlap_of: the measure of `overlap`, for example "IoU"; empty without objects.
+        lost: size of the difference, by which the worst images are chosen.
+        overlap_of: name of the measure in `overlap`, for example "IoU"; empty if the task has no
+            objects.
         objects: the compared objects.
-        changes: pairs of class ids, live and candidate, for one object with different classes.
+        changes: pairs of class ids for objects to which the versions give different classes: first
+            the live version's class, then the candidate's.
         shared: similarity from 0 to 1, for tasks without objects and classes; otherwise None.
     """
 
@@ -80,11 +87,11 @@ def compare(live: TaskResult, candidate: TaskResult, options: PredictOptions) ->
 
 
 def _objects(live: Detections, candidate: Detections, conf: float) -> ImageComparison:
-    """Match the objects of both versions by the rules of a build's agreement figure.
+    """Match the objects of both versions, as a build does for an engine and its source.
 
-    Neither version returns objects below the score threshold of the request. So only objects count
-    that score at least `MARGIN` above it, and at least `CONF`: their counterparts may score
-    `MARGIN` less.
+    The scores of an object may differ by up to `MARGIN`, and neither version returns objects with
+    scores below the request's threshold. So an object counts only if its score is at least `CONF`,
+    and at least the threshold plus `MARGIN`.
     """
     counted = max(conf, CONF - MARGIN) + MARGIN
     found = match(live, candidate, counted, MARGIN)
@@ -105,7 +112,8 @@ def _objects(live: Detections, candidate: Detections, conf: float) -> ImageCompa
     for one, verdict in zip(parts, verdicts, strict=True):
         rows = zip(one.class_ids.tolist(), one.boxes, strict=True)
         objects += [ComparedObject(class_id, _size(box), verdict) for class_id, box in rows]
-    # Objects that are left and overlap, whatever their classes, are one object with two classes.
+    # Unmatched objects are matched again without their classes. A pair that overlaps is one object
+    # to which the versions give different classes.
     ours, theirs = (replace(one, class_ids=np.zeros_like(one.class_ids)) for one in parts)
     renamed = match(ours, theirs, counted, MARGIN)
     changes = zip(
@@ -124,7 +132,7 @@ def _objects(live: Detections, candidate: Detections, conf: float) -> ImageCompa
 
 
 def _classes(live: Classes, candidate: Classes) -> ImageComparison:
-    """Compare the first class of both results."""
+    """Compare the class with the highest score in both results."""
     want, have = int(live.class_ids[0]), int(candidate.class_ids[0])
     drift = float(candidate.scores[0] - live.scores[0])
     if want == have:

@@ -1,4 +1,4 @@
-"""Sums up the comparisons of images to a report."""
+"""Adds up the comparisons of single images to a report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _CHANGES = 20
 
 @dataclass(slots=True)
 class ClusteredShare:
-    """A share of differing objects that come in clusters, one per image. It stores only sums."""
+    """The fraction of differing objects, with a confidence interval.
+
+    Objects come in clusters, one per image. Only sums are stored, not the clusters.
+    """
 
     clusters: int = 0
     differing: float = 0.0
@@ -30,9 +33,9 @@ class ClusteredShare:
     _total2: float = 0.0
 
     def add(self, differing: float, total: float) -> None:
-        """Add a cluster of `total` objects, `differing` of which differ.
+        """Add a cluster of `total` objects; `differing` of these objects differ.
 
-        An empty one is not counted.
+        A cluster without objects is not counted.
         """
         self.clusters += total > 0
         self.differing += differing
@@ -43,20 +46,21 @@ class ClusteredShare:
 
     @property
     def value(self) -> float | None:
-        """The share that differs; None if no object was added."""
+        """The fraction of objects that differ; None if no object was added."""
         return self.differing / self.total if self.total else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % confidence interval (low, high) of the share; None if no object was added.
+        """The 95 % confidence interval (low, high) of the fraction; None if no object was added.
 
-        Objects of one image tend to differ together. So this is Wilson's interval for the effective
-        sample size: the number of independent objects that would give the same variance (Korn and
-        Graubard, Survey Methodology 24, 1998).
+        Several objects of one image often differ together. So this is Wilson's interval for the
+        effective sample size, which is the number of independent objects that would give the same
+        variance (Korn and Graubard, Survey Methodology 24, 1998).
         """
         if (share := self.value) is None:
             return None
-        # A share of 0 or 1 shows nothing about clustering, so each cluster counts as one sample.
+        # If no object or every object differs, the effect of clustering is unknown. Then each
+        # cluster counts as a single sample, which is the widest interval.
         alone = float(self.clusters)
         if 0 < share < 1 and self.clusters > 1:
             spread = self._differing2 - 2 * share * self._product + share**2 * self._total2
@@ -121,7 +125,7 @@ class ShadowCounts:
         self._worst: list[tuple[float, int, ShadowWorst]] = []
 
     def fail(self, error: str) -> None:
-        """Count an image on which the candidate failed."""
+        """Count an image on which the candidate failed, and store the error."""
         self._failed, self._error = self._failed + 1, error
 
     def add(self, one: ImageComparison) -> None:
@@ -137,14 +141,21 @@ class ShadowCounts:
                 group.add(judged)
 
     def is_worst(self, one: ImageComparison) -> bool:
-        """Return True if the image is among the worst so far."""
+        """Return whether the image is one of the worst images so far."""
         fewer = len(self._worst) < WORST
         return one.lost > 0 and (fewer or one.lost > self._worst[0][0])
 
     def keep(self, one: ImageComparison, number: int, picture: str, request_id: str) -> None:
-        """Keep a worst image, whose picture is drawn, and drop the least bad if there are too many.
+        """Add an image to the worst images.
 
-        `number` counts up with the images; the earlier image is worse if two images differ equally.
+        If there are too many, drop the image that differs least.
+
+        Args:
+            one: comparison of the image.
+            number: number of the image. If two images differ equally, the earlier image counts as
+                worse.
+            picture: name of the drawing with both results.
+            request_id: id of the request that contained the image.
         """
         missed, extra = (
             sum(judged.verdict == verdict for judged in one.objects)

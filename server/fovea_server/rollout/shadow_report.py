@@ -44,7 +44,7 @@ _SHADOW: JsonDict = {
 
 @dataclass(frozen=True, slots=True)
 class ShadowCandidate:
-    """The version to run, and the version to compare it with."""
+    """The candidate version to run, and the live version with which it is compared."""
 
     folder: Path
     model: str
@@ -68,14 +68,14 @@ class LiveImage:
 
 @dataclass(slots=True)
 class ShadowProgress:
-    """The worker's reply to an image, or to None, which requests a report."""
+    """The worker's reply to an image, or to None, which the server sends to request a report."""
 
     report: ShadowReport | None = None
     pictures: dict[str, bytes] = field(default_factory=dict)
 
 
 def markdown(shadow: ShadowDocument) -> str:
-    """Return the report as Markdown, with links to the pictures of the worst images."""
+    """Return the report as Markdown, with links to the drawings of the worst images."""
     lines = [
         f"# {shadow.model}: version {shadow.version} beside version {shadow.against}",
         "",
@@ -88,7 +88,7 @@ def markdown(shadow: ShadowDocument) -> str:
 
 
 def headline(shadow: ShadowDocument) -> str:
-    """Return one line with the state of the shadow and the share that differs."""
+    """Return one line with the state of the shadow and the fraction of differing results."""
     state = f"{shadow.state}: {shadow.reason}" if shadow.reason else shadow.state
     skipped = ", ".join(f"{count:,} {why}" for why, count in shadow.skipped.items())
     report = shadow.report
@@ -103,7 +103,7 @@ def headline(shadow: ShadowDocument) -> str:
 
 
 def explain_stall(before: ShadowDocument, now: ShadowDocument) -> str:
-    """Return why no image was compared between two states, and advice."""
+    """Return the reason why no image was compared between two states, with advice."""
     name = now.model
     if now.state == "starting":
         return (
@@ -249,7 +249,7 @@ class ShadowDocument(ShadowRequest):
 
     @property
     def exceeds(self) -> bool:
-        """True after the shadow has decided that the disagreement is above the limit."""
+        """True if the shadow has decided that the disagreement is above the limit."""
         report, limit = self.report, self.max_disagreement
         if self.state != "decided" or limit is None or report is None or report.interval is None:
             return False

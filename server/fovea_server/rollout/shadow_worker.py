@@ -1,6 +1,6 @@
 """The process of a candidate: `python -m fovea_server.rollout.shadow_worker DESCRIPTOR`.
 
-The process uses only idle CPU time, and a crash does not affect the server.
+The process uses only idle CPU time. If it crashes, the server continues.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fovea_server.rollout.shadow_compare import compare
 from fovea_server.rollout.shadow_counts import ShadowCounts
 from fovea_server.rollout.shadow_report import LiveImage, ShadowCandidate, ShadowProgress
 
-# Seconds between two reports.
+# Least time in seconds between two reports.
 _EVERY_S = 0.5
 _LONGEST = 1024
 _NICEST = 19
@@ -36,7 +36,7 @@ def main(descriptor: int) -> None:
     """Open the candidate, and compare images until the server closes the connection.
 
     `descriptor` is the file descriptor of a connection to the server. The first reply is the reason
-    why the candidate cannot be compared; it is empty if it can.
+    why the candidate cannot be compared; it is empty if the candidate can be compared.
     """
     _be_idle()
     cv2.setNumThreads(1)
@@ -65,7 +65,7 @@ def _open(candidate: ShadowCandidate) -> Engine:
 
     Raises:
         ModelNotReady: the version cannot be loaded.
-        InvalidOption: its task or classes differ from those of the live version.
+        InvalidOption: the task or the classes of the candidate differ from the live version.
     """
     settings = candidate.settings.model_copy(update={"threads": 1, "rebuild": False})
     source = Source.read(candidate.folder, candidate.model, settings)
@@ -141,7 +141,7 @@ class _Comparison:
                 (live, candidate), ("live: version", "candidate: version"), versions, strict=True
             )
         ]
-        # The image that an image-to-image model generates may differ in size from its input.
+        # The image that an image-to-image model generates may have another size than its input.
         height = max(pane.shape[0] for pane in panes)
         return encode(
             np.concatenate(
@@ -163,5 +163,5 @@ if __name__ == "__main__":
     try:
         main(int(sys.argv[1]))
     except (EOFError, BrokenPipeError, ConnectionResetError):
-        # The server is gone, or has ended the shadow.
+        # The server has ended, or has ended the shadow.
         sys.exit(0)

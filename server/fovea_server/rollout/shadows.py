@@ -33,7 +33,10 @@ _PICTURE = Annotated[str, Path(description="`picture` of one of the worst", exam
 
 
 def shadow_routes(shadows: Shadows) -> APIRouter:
-    """Make the routes; beginning, stopping and pictures need the permission to load models."""
+    """Make the routes.
+
+    To begin or stop a shadow, or to get drawings, a key must permit loading models.
+    """
     router = APIRouter(tags=["shadow"], prefix="/v1/models/{name}/shadow")
 
     @router.put(
@@ -88,7 +91,7 @@ def shadow_routes(shadows: Shadows) -> APIRouter:
 
 
 class Shadows(Feature):
-    """Begins shadows, gives them live images, and keeps the last shadow of each model."""
+    """Begins shadows, offers them live images, and stores the last shadow of each model."""
 
     def __init__(self, models: Models, settings: Settings) -> None:
         self._models, self._settings = models, settings
@@ -100,10 +103,10 @@ class Shadows(Feature):
         return shadow_routes(self)
 
     async def begin(self, name: str, request: ShadowRequest, against: int | None = None) -> Shadow:
-        """Run a version beside the current version, or beside `against`.
+        """Run a version beside the current version, or beside the version `against`.
 
-        A shadow of the model that already runs is stopped. The candidate is opened later: see
-        `Shadow.state`.
+        If a shadow of the model runs already, it is stopped. The candidate is opened in the
+        background; see `Shadow.state`.
 
         Raises:
             NotFound, ModelNotReady: the model or version does not exist, or cannot respond now.
@@ -125,7 +128,8 @@ class Shadows(Feature):
     def get(self, name: str) -> Shadow:
         """Return the last shadow of a model, running or ended.
 
-        Raise NotFound if it never had one.
+        Raises:
+            NotFound: the model never had a shadow.
         """
         self._models.get(name)
         if (shadow := self._shadows.get(name)) is None:
@@ -135,7 +139,10 @@ class Shadows(Feature):
         return shadow
 
     async def end(self, name: str, reason: str = "it was stopped by request") -> Shadow:
-        """Stop the shadow of a model, and return its last state; raise the errors of `get`."""
+        """Stop the shadow of a model, and return its last state.
+
+        Raise NotFound if it never had one.
+        """
         async with self._changing:
             shadow = self.get(name)
             await asyncio.to_thread(shadow.stop, reason)
@@ -214,7 +221,7 @@ class Shadows(Feature):
             return any(
                 model.scheduler.pending for model in self._models if model.state is State.READY
             )
-        except FoveaError:  # a model was unloaded in between
+        except FoveaError:  # a model was unloaded meanwhile
             return False
 
     def _gone(self, candidate: ShadowCandidate) -> str:
