@@ -1,1 +1,1 @@
-"""Monitors the inputs and results of models: captures and data drift."""
+"""Monitors the inputs and results of models: captures of images, and data drift."""

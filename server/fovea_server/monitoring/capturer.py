@@ -1,4 +1,4 @@
-"""Stores images that rules choose, without delaying requests."""
+"""Stores the images that capture rules choose, without delaying requests."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ log = logging.getLogger(__name__)
 _HELD = 64 << 20
 _WARN_EVERY_S = 60.0
 _BLUR_S = 30.0
-# Seconds between two checks of the capture directory, which other servers write too; `_REST` keeps
-# the checks below 1 % of the time.
+# Least time in seconds between two listings of the capture directory, and least rest after a
+# listing as a multiple of its duration. Other servers also write to the directory. With the rest,
+# the listings take less than 1 % of the time.
 _LOOK_EVERY_S, _REST = 10.0, 100
-# Number of blocks along the longer side of a blurred object, and the blurred margin around its box,
-# as a share of its size.
+# How a detected object is blurred: the number of blocks along the longer side of its box, and the
+# margin around the box, as a fraction of its size.
 _BLOCKS = 6
 _AROUND = 0.1
 _REASONS = ("slow disk", "disk", "image", "blur")
@@ -80,8 +81,8 @@ class Capture(Feature):
     def observe(
         self, model: ServedModel, images: Sequence[SentImage | FoveaError], prediction: Prediction
     ) -> None:
-        """Queue the images that match a rule; do nothing unless the thread runs."""
-        # Commands that use this class without a server never start the thread.
+        """Queue the images that match a rule, if the thread that writes them runs."""
+        # The thread does not run in commands that use this class without a server.
         if not self._thread.is_alive():
             return
         if (rules := self._rules_of(model)) is None or not rules.rules:
@@ -187,7 +188,7 @@ class Capture(Feature):
             log.warning(text, error)
 
     def _blur(self, record: Record, blur: str) -> NDArray[np.uint8]:
-        """Return the image with the detections of the model `blur` as coarse blocks."""
+        """Return the image with coarse blocks in place of objects that the model `blur` detects."""
         model = self._models.get(blur)
         if (engine := model.engine) is None or engine.preprocessor is None:
             raise InferenceFailed(f"blur = '{blur}' in fovea.toml takes no images")

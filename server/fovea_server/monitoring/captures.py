@@ -1,9 +1,10 @@
-"""The directory of captures: one directory per image, and the oldest are deleted for new ones.
+"""The directory of captures: one directory per image; the oldest captures are deleted for new ones.
 
     DIR/MODEL/DAY/TIME-SERVER-NUMBER-BYTES/    image.jpg  predictions.json
 
-A capture is written to a temporary directory and renamed, so that it is complete even if the server
-crashes. Its name contains its size, so that listing captures opens no file.
+A capture is written to a temporary directory, which is then renamed, so that a capture is complete
+even if the server crashes. Its name contains its size, so that captures are listed without opening
+a file.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ DAMAGED = "damaged"
 _DAMAGED = {"version": "-", "task": DAMAGED, "rule": DAMAGED, "request_id": ""}
 _NAME = re.compile(r"(?P<time>\d{8}T\d{6}\.\d{6})Z-[0-9a-f]{8}-\d+-(?P<bytes>\d+)")
 _TIME = "%Y%m%dT%H%M%S.%f"
-# Age in seconds after which an unfinished capture belongs to a server that was killed.
+# Age in seconds of an unfinished capture from which its server is assumed to be killed.
 _ABANDONED_S = 600
-# Share of the size limit that a server writes before it lists the directory again. Servers with a
-# common directory then notice the captures of the other servers.
+# Fraction of the size limit that a server writes before it lists the directory again. A listing
+# shows the captures of other servers that use the same directory.
 _LOOK_AGAIN = 1 / 400
 
 
@@ -62,13 +63,14 @@ class Record:
     """An image with its result and the rule that it matched.
 
     Attributes:
-        of: results of all images of the request.
-        image: image as it was sent.
-        result: result of this image.
-        rule: text of the rule.
+        of: prediction with the results of all images of the request.
+        image: the image as the client sent it.
+        result: result of `image`.
+        rule: text of the rule that the image matched.
         request_id: id of the request.
         began: time of the response.
-        blur: model whose detections are blurred in the stored image; None for no blurring.
+        blur: name of a model; the objects that it detects are blurred in the stored image. None for
+            no blurring.
     """
 
     of: Prediction
@@ -86,7 +88,7 @@ class Record:
 
     @property
     def held(self) -> int:
-        """Bytes of memory that the record takes until it is written."""
+        """Memory in bytes that the record takes until it is written."""
         found = self.result.found
         arrays = sum(each.nbytes for each in found.arrays) if found is not None else 0
         image = self.image
@@ -97,10 +99,11 @@ class Record:
         return _decode(self.image).pixels
 
     def write(self, folder: Path, blurred: NDArray[np.uint8] | None = None) -> None:
-        """Write the files of a capture; `blurred` pixels replace the image.
+        """Write the files of a capture; if `blurred` pixels are given, they replace the image.
 
-        Encoded images are stored unchanged, unless EXIF rotates them: some programs that read
-        images and labels ignore EXIF. Rotated images and pixels are stored as upright JPEG.
+        Encoded images are stored unchanged, unless EXIF rotates them. Images that EXIF rotates are
+        stored as upright JPEG files, because some programs that read images and labels ignore EXIF.
+        Pixels are stored as JPEG files.
         """
         if blurred is not None:
             image, suffix = _jpeg(blurred), ".jpg"
@@ -113,7 +116,8 @@ class Record:
         size = {"width": self.result.width, "height": self.result.height}
         json_ = {} if found is None else found.to_json(vocabulary, PredictOptions(mask="rle"))
         for each in json_.get("detections", ()) if blurred is not None else ():
-            # Recognised text and embeddings identify an object, just as its pixels do.
+            # Recognised text and embeddings can identify a person or thing, so they are removed
+            # from captures that are blurred.
             each.pop("text", None)
             each.pop("embedding", None)
         result = size | {"orientation": 1} | json_
@@ -130,7 +134,8 @@ class Record:
             "result": result,
         }
         (folder / name).write_bytes(image)
-        # All metadata is in one file, because another file would cost more than this computation.
+        # The result and all metadata are in one file, because writing a second file would take
+        # longer than making this one.
         if self.of.task in (*FINDS_NO_OBJECTS, "tensors"):
             (folder / FILE).write_bytes(orjson.dumps({"info": about}))
         else:
@@ -139,7 +144,11 @@ class Record:
 
 
 def read_model(about: Mapping[str, Any]) -> ModelInfo:
-    """Return the model of a capture; raise InvalidResult if its metadata is damaged."""
+    """Return the model of a capture from its metadata.
+
+    Raises:
+        InvalidResult: the metadata is damaged.
+    """
     with reading():
         labels, skeleton = about["labels"], Skeleton.from_json(about["skeleton"])
         vocabulary = Vocabulary(labels and tuple(map(str, labels)), skeleton)
@@ -147,12 +156,12 @@ def read_model(about: Mapping[str, Any]) -> ModelInfo:
 
 
 def entry_of(image: Path, about: Mapping[str, Any], name: str | None = None) -> Entry:
-    """Return the result of a capture in the form that the dataset formats take.
+    """Return the result of a capture as an entry, from which dataset formats are written.
 
     Args:
         image: file of the image.
         about: metadata of the capture.
-        name: name of the image in the data set; by default that of the file.
+        name: name of the image in the data set; by default the name of the file.
 
     Raises:
         InvalidResult: the metadata is damaged.
@@ -177,7 +186,13 @@ def _jpeg(pixels: NDArray[np.uint8]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class StoredCapture:
-    """A capture: its directory, its time (UTC), and the size of its files in bytes."""
+    """A stored capture.
+
+    Attributes:
+        folder: directory of the capture.
+        taken: time of the capture, UTC.
+        size: size of its files in bytes.
+    """
 
     folder: Path
     taken: datetime
@@ -191,7 +206,7 @@ class StoredCapture:
     def about(self) -> dict[str, Any]:
         """Read the metadata: model, version, rule, request id, and result.
 
-        If the file is damaged, for example after a power failure, placeholders are returned.
+        If the file is damaged, for example after a power failure, return placeholders.
         """
         try:
             about: dict[str, Any] = json.loads((self.folder / _ABOUT).read_bytes())["info"]
@@ -202,18 +217,22 @@ class StoredCapture:
         return dict(_DAMAGED)
 
     def image(self) -> Path:
-        """Return the path of the image; raise NotFound if it is gone."""
+        """Return the path of the image.
+
+        Raises:
+            NotFound: the image is gone.
+        """
         if (image := next(self.folder.glob("image.*"), None)) is None:
             raise NotFound(f"{self.folder} has no image: delete it")
         return image
 
     def remove(self) -> None:
-        """Delete the capture; another server may delete it at the same time."""
+        """Delete the capture; do nothing if another server deletes it at the same time."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class CaptureStore:
-    """Writes captures, and deletes old ones to stay within limits of size and age.
+    """Writes captures, and deletes old captures to stay within limits of size and age.
 
     Args:
         folder: directory of all captures; the first capture creates it.
@@ -230,15 +249,16 @@ class CaptureStore:
         self._until_look = 0
 
     def add(self, model: str, write: Callable[[Path], None]) -> None:
-        """Add a capture; `write` writes its files into the directory that it is given.
+        """Add a capture; `write` gets a directory, and writes the files of the capture there.
 
         Raises:
-            OSError: the disk rejects it, or it is larger than the limit of all captures.
+            OSError: the files cannot be written, or the capture is larger than the limit for all
+                captures.
             Exception: `write` raised it.
         """
         beside = self.folder / f"{_WRITING}{self._server}"
         beside.mkdir(parents=True, exist_ok=True)
-        # Other users of the machine must not see images of clients.
+        # Other users of the machine must not see the images of clients.
         beside.chmod(0o700)
         try:
             write(beside)
@@ -260,7 +280,7 @@ class CaptureStore:
         self._until_look -= size
 
     def look(self) -> None:
-        """List the captures in the directory, including captures of other servers.
+        """List the captures in the directory, including captures that other servers wrote.
 
         Raises:
             OSError: the directory cannot be read or written.
@@ -273,7 +293,7 @@ class CaptureStore:
         self._until_look = int(self._most * _LOOK_AGAIN)
 
     def _make_room(self, size: int) -> None:
-        """Delete captures that are too old, and the oldest until `size` more bytes fit."""
+        """Delete captures that are too old, and the oldest ones until `size` more bytes fit."""
         if self._until_look <= 0:
             self.look()
             _sweep(self.folder, self._server)
@@ -289,7 +309,7 @@ class CaptureStore:
 
 
 def captures(folder: Path, model: str | None = None) -> Iterator[StoredCapture]:
-    """Find the captures in a directory, in no order; a missing directory has none.
+    """Yield the captures in a directory, in any order; a missing directory contains no captures.
 
     Args:
         folder: directory of all captures.
@@ -307,7 +327,7 @@ def captures(folder: Path, model: str | None = None) -> Iterator[StoredCapture]:
         for day in _folders(of_model):
             for each in _folders(day):
                 if found := _NAME.fullmatch(each.name):
-                    with suppress(ValueError):  # the name has no valid date
+                    with suppress(ValueError):  # the name contains no valid date
                         taken = datetime.strptime(found["time"], _TIME).replace(tzinfo=UTC)
                         yield StoredCapture(each, taken, int(found["bytes"]))
 

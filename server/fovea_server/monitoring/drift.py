@@ -1,4 +1,4 @@
-"""Data drift: compares live images with the images of a model's build, and serves the report."""
+"""Data drift: compares live images with the images that a build of the model used."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from fovea_server.observability.histogram import Family
 from fovea_server.tensors.messages import ImageResult, SentImage
 
 IMAGES = 500
-"""Number of images in a window."""
+"""Number of live images in the window of a model; older images are dropped."""
 
 _EVERY_S = 0.25
-# Idle time after measuring an image's brightness, as a multiple of the measurement: it takes at
-# most 1/50 of a core.
+# Least pause after measuring the brightness of an image, as a multiple of the time that the
+# measurement took. So the measurements take at most 1/50 of a core.
 _REST = 49
 
 
@@ -43,10 +43,13 @@ class LiveWindow:
     """The last images of a model version: their results, and the brightness of some of them.
 
     Attributes:
-        baseline: distributions of the build's images.
-        found: values of the last results; append on the event loop only.
-        next_look: `time.monotonic()` after which the brightness of another image may be measured.
-        left_out: number of images whose requests changed options that affect the results.
+        baseline: distributions of values over the images that the build used.
+        found: values of the last results, such as class ids and scores; append to it on the event
+            loop only.
+        next_look: value of `time.monotonic()` from which the brightness of another image may be
+            measured.
+        left_out: number of images that are left out, because their requests changed options that
+            affect the results.
     """
 
     def __init__(self, baseline: Baseline) -> None:
@@ -57,15 +60,15 @@ class LiveWindow:
         self._brightness: deque[float] = deque(maxlen=IMAGES)
 
     def look(self, image: SentImage) -> None:
-        """Measure and add the brightness of an image.
+        """Measure the brightness of an image, and add it to the window.
 
-        Call it in a thread, with `next_look` infinite.
+        Call it in a thread. Before, set `next_look` to infinity, so that only one measurement runs.
         """
         began = time.monotonic()
         try:
             self._brightness.append(brightness(image))
         except FoveaError:
-            pass  # the image exceeds the default limits; the server may allow larger ones
+            pass  # the image exceeds the default limits; the server's limits may be higher
         finally:
             ended = time.monotonic()
             self.next_look = ended + max(_EVERY_S, _REST * (ended - began))
@@ -120,17 +123,19 @@ class DriftReport(BaseModel):
 
 
 _USUAL = PredictOptions()
-# Requests that override these options get other objects, so they are excluded.
+# Options that affect which objects a model returns. Requests that change one of these options are
+# excluded.
 _choosing = attrgetter("iou", "classes", "max_det", "agnostic", "labels", "tile")
 _CHOSEN = _choosing(_USUAL)
-# Larger images are not decoded for their brightness, because no budget limits that memory.
+# Number of pixels above which an image is not decoded for its brightness: the server's memory
+# budget does not cover that decoding.
 _MAX_PIXELS = 24_000_000
 
 
 class Drift(Feature):
-    """Collects values of the last results of each model version, and compares them on request.
+    """Collects values from the last results of each model version; compares them on request.
 
-    On the event loop it only appends to a window.
+    For each result, it only appends values to a window, because `observe` runs on the event loop.
     """
 
     def __init__(self, models: Models) -> None:
@@ -144,7 +149,7 @@ class Drift(Feature):
     def observe(
         self, model: ServedModel, images: Sequence[SentImage | FoveaError], prediction: Prediction
     ) -> None:
-        """Add images to the window of a model."""
+        """Add the images of a response to the window of their model."""
         try:
             window = self._windows[model]
         except KeyError:
@@ -173,7 +178,7 @@ class Drift(Feature):
             ModelNotReady: the model cannot respond now.
         """
         model = self._models.get(name, None)
-        # A version that is not loaded has no card; `scheduler` raises ModelNotReady.
+        # A version that is not loaded has no card. In this case, `scheduler` raises ModelNotReady.
         _ = model.scheduler
         if (window := self._windows.get(model) or self._begin(model)) is None:
             raise NotFound(
@@ -201,7 +206,8 @@ class Drift(Feature):
 
     def _begin(self, model: ServedModel) -> LiveWindow | None:
         engine = model.engine
-        # A pipeline gets other images than the build of its first model, so it has no baseline.
+        # Only the first model of a pipeline gets the images of clients, and its build may have used
+        # other images, so a pipeline has no baseline.
         baseline = None if engine is None or model.config.composing else engine.card.baseline
         window = self._windows[model] = None if baseline is None else LiveWindow(baseline)
         return window
@@ -224,7 +230,7 @@ def _drift_routes(watch: Drift) -> APIRouter:
 
 
 def _drift_report(model: ServedModel, window: LiveWindow) -> DriftReport:
-    """Compute the report, which takes milliseconds."""
+    """Compute the report; this takes milliseconds."""
     labels = None if model.engine is None else model.engine.labels
     live = window.count()
     baseline = window.baseline

@@ -14,7 +14,7 @@ _GREY, _BLUE = "#9a9a9a", "#0072b2"
 
 
 def draw(report: DriftReport) -> str:
-    """Draw two bars for each bin: the shares of the build's images and of the live images."""
+    """Draw two bars for each bin: the fractions of the build's images and of the live images."""
     title = f"{report.model}, version {report.version}: live images and those of its build"
     parts = [
         text(_EDGE, 28, title, 'class="title"'),
