@@ -1,1 +1,1 @@
-"""The metrics in Prometheus' format."""
+"""The metrics of a server, in the text format of Prometheus."""

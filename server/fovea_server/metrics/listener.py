@@ -33,13 +33,17 @@ _ALLOW = {"allow": allow(["GET"])}
 
 
 class MetricsServer:
-    """Serves /metrics as Triton does; all other paths return an empty response."""
+    """Serves /metrics on a separate port, as Triton does.
+
+    All other paths return an empty response.
+    """
 
     def __init__(self, service: Service, features: Sequence[Feature] = ()) -> None:
         self._service, self._features = service, features
         guard = Guard(service, service.settings.metrics_address)
         self._machine = MachineMetrics(service.settings.metrics_interval_ms / 1e3)
-        # A separate thread, so that a scrape does not wait for the requests that it measures.
+        # A thread of its own, so that a scrape does not wait behind the inference requests that it
+        # measures.
         self._thread = ThreadPoolExecutor(1, "metrics")
         bounds = Bounds(
             share_of_descriptors(METRICS_SHARE), service.settings.body_timeout_s, service.budget
@@ -47,7 +51,7 @@ class MetricsServer:
         connection = partial(Connection, traffic=service.traffic, bounds=bounds)
         self._config = Config(
             CallMiddleware(GuardedApp(self._answer, guard, _make_refusal), service.traffic),
-            # uvicorn calls the function in place of a class.
+            # uvicorn only calls this argument, so a function can replace the class that it expects.
             http=cast("type[asyncio.Protocol]", connection),
             ws="none",
             interface="asgi3",
@@ -57,12 +61,16 @@ class MetricsServer:
             log_config=None,
             access_log=False,
         )
-        # `Server.run` would handle the process's signals, so only `startup` and `shutdown` are
-        # called.
+        # `Server.run` would handle the signals of the process, so `startup` and `shutdown` are
+        # called instead.
         self._server = Server(self._config)
 
     async def start(self) -> None:
-        """Listen and serve; raise Unavailable if the address or port is not available."""
+        """Listen and serve.
+
+        Raises:
+            Unavailable: the address or the port is not available.
+        """
         settings = self._service.settings
         listener = bind(settings.metrics_address, settings.metrics_port)
         self._config.load()
@@ -99,7 +107,8 @@ class MetricsServer:
             headers = {name.decode(): value.decode() for name, value in refusal.headers}
             answer = PlainTextResponse(str(error), refusal.status, headers)
         else:
-            # Use a thread, because with many models the text takes too long for the event loop.
+            # The text is made in a thread, because it takes too long for the event loop if there
+            # are many models.
             principal = scope["state"]["call"].principal
             text = await asyncio.get_running_loop().run_in_executor(
                 self._thread, metrics_text, self._service, self._features, self._machine, principal
@@ -108,7 +117,7 @@ class MetricsServer:
         await answer(scope, receive, send)
 
     def _find_refusal(self, call: Call) -> FoveaError | None:
-        """Return the error if a client may not read the metrics; otherwise None."""
+        """Return an error if the client may not read the metrics; otherwise return None."""
         try:
             self._service.authenticator.admit(call, "metrics")
         except FoveaError as error:

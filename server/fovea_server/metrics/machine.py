@@ -17,7 +17,8 @@ import psutil
 from fovea_server.observability.histogram import Family, gauge
 
 _ENERGY = "nv_energy_consumption"
-# Name of the metric -> its help text, the NVML function, and the conversion of its result.
+# Name of each metric -> its help text, the name of the NVML function, and the conversion of the
+# function's result.
 _GPU_METRICS: dict[str, tuple[str, str, Callable[..., float]]] = {
     _ENERGY: (
         "GPU energy consumption in joules since the Triton Server started",
@@ -53,14 +54,14 @@ _GPU_METRICS: dict[str, tuple[str, str, Callable[..., float]]] = {
 
 
 class MachineMetrics:
-    """Reads the metrics of the machine on request, at most once per `interval_s` seconds."""
+    """Reads the metrics of the machine on request, but at most once in `interval_s` seconds."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
         self._seen_at: float | None = None
         self._seen: list[Family] = []
         self._gpus_at_start = read_gpus()
-        # `cpu_percent` covers the time since its last call, so call it once now.
+        # `cpu_percent` covers the time since its previous call, so a first call begins the period.
         psutil.cpu_percent()
 
     def families(self) -> list[Family]:
@@ -93,7 +94,8 @@ def _host() -> list[Family]:
         gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", psutil.cpu_percent() / 100),
         gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", memory.total),
         gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", memory.used),
-        # Triton's dashboards expect a pool; in Fovea each engine pins its own memory.
+        # Triton's dashboards expect metrics of a pool of pinned memory. Fovea has no pool, because
+        # each engine pins its own memory, so the metrics are 0.
         gauge(
             "nv_pinned_memory_pool_total_bytes", "Pinned memory pool total memory size, in bytes", 0
         ),
@@ -104,10 +106,11 @@ def _host() -> list[Family]:
 
 
 def read_gpus() -> dict[str, dict[str, float]]:
-    """Read the metrics of all GPUs with NVML, by UUID; energy counts from the start of the driver.
+    """Read the metrics of all GPUs with NVML, by UUID of the GPU.
 
-    The result is empty without a driver or nvidia-ml-py. CUDA (`fovea_engines.device`) lists the
-    GPUs that an engine may use, but not their load and power.
+    The energy is counted from the start of the driver. The result is empty if there is no driver,
+    or if nvidia-ml-py is not installed. CUDA (`fovea_engines.device`) cannot replace NVML, because
+    it reports neither load nor power.
     """
     nvml = _nvml()
     gpus: dict[str, dict[str, float]] = {}
@@ -120,7 +123,7 @@ def read_gpus() -> dict[str, dict[str, float]]:
         gpu = nvml.nvmlDeviceGetHandleByIndex(index)
         readings = gpus[nvml.nvmlDeviceGetUUID(gpu)] = {}
         for name, (_, function, converted) in _GPU_METRICS.items():
-            # A MIG slice or a virtual GPU does not have every value.
+            # NVML does not report every value for a MIG slice or a virtual GPU.
             with suppress(nvml.NVMLError):
                 readings[name] = converted(getattr(nvml, function)(gpu))
     return gpus

@@ -1,7 +1,7 @@
-"""All metrics of the server except those of the machine, in Prometheus' text format.
+"""All metrics of the server except the metrics of the machine, in the text format of Prometheus.
 
-Source: docs/user_guide/metrics.md of Triton for the names with nv_; the names with process_ are
-those of Prometheus' client libraries.
+Source: docs/user_guide/metrics.md of Triton defines the names that begin with nv_; the client
+libraries of Prometheus define the names that begin with process_.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ FORMER = {
     "fovea_stream_frame_age_seconds": "fovea_stream_age_seconds",
     "fovea_stream_sink_up": "fovea_stream_receiver_up",
 }
-"""New name -> name in 0.1.0, which is also written until 0.3."""
+"""New name of each metric -> its name in 0.1.0. Metrics are written under both names until 0.3."""
 
-# Upper bounds of the histogram of batch sizes.
+# Upper bounds of the buckets in the histogram of batch sizes, in rows.
 _BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128)
 _Counters = dict[str, tuple[str, Callable[[ModelStatistics], int]]]
 
@@ -111,8 +111,8 @@ def metrics_text(
 ) -> str:
     """Return the metrics of a service, its process and its machine in Prometheus' text format.
 
-    A `principal` with a key for some models gets no metrics of other models, other keys, or
-    streams.
+    `principal` is the holder of the client's key. If the key permits only some models, metrics of
+    other models, of other keys and of streams are left out.
     """
     cache = service.models.cache
     families = [
@@ -170,7 +170,7 @@ def model_families(models: Iterable[ServedModel]) -> list[Family]:
             families[name].add(labels, read(model.statistics))
         for reason in FailureReason:
             failure.add({**labels, "reason": reason}, model.statistics.failures[reason])
-        # The model may be unloaded meanwhile.
+        # A model that was unloaded meanwhile is left out.
         with suppress(ModelNotReady):
             pending.add(labels, model.scheduler.pending)
             accepted.add(labels, model.scheduler.accepted)
@@ -214,7 +214,7 @@ def cache_families(cache: ResponseCache) -> list[Family]:
 
 def process_families() -> list[Family]:
     """Return the metric families of this process: memory, files, times and the build."""
-    # psutil, because prometheus-client's collector reports nothing on macOS.
+    # psutil is used, because the process metrics of prometheus-client are empty on macOS.
     process = psutil.Process()
     with process.oneshot():
         used, times = process.memory_info(), process.cpu_times()
@@ -243,12 +243,15 @@ def process_families() -> list[Family]:
 
 
 def batch_family() -> Family:
-    """Make the empty family of batch sizes."""
+    """Make the family of batch sizes, without samples."""
     return Family("fovea_batch_size", "histogram", "Rows, or images, of each execution of a model")
 
 
 def add_batches(family: Family, labels: Labels, executions: Mapping[int, int]) -> None:
-    """Add the histogram of a model; `executions` is the number of executions by batch size."""
+    """Add the histogram of a model's batch sizes.
+
+    `executions` is the number of executions for each batch size.
+    """
     for bound in _BOUNDS:
         count = sum(times for rows, times in executions.items() if rows <= bound)
         family.add({**labels, "le": str(float(bound))}, count, "_bucket")
@@ -259,7 +262,7 @@ def add_batches(family: Family, labels: Labels, executions: Mapping[int, int]) -
 
 
 def limit_families(service: Service) -> list[Family]:
-    """Return the metric families of readiness, remote stores, the queue limit and memory in use."""
+    """Return the metric families of readiness, remote stores, queue limit, and memory in use."""
     budget = service.budget
     models = Family(
         "fovea_model_ready", "gauge", "1 if a version of the model can answer, 0 if none can"

@@ -1,1 +1,1 @@
-"""Counters and histograms of models, logs and traces of requests."""
+"""Counters and histograms of models; logs and traces of requests."""

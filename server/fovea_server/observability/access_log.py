@@ -12,7 +12,7 @@ from fovea_server.logs import ServerLog
 
 log = logging.getLogger("fovea_server.access")
 
-# Estimated bytes of a line without the names that the client chooses.
+# Estimated size in bytes of a log line without the texts that the client chooses.
 _REST = 200
 
 
@@ -27,8 +27,8 @@ class Access(NamedTuple):
         status: HTTP status code (499 if the client disconnected first), or name of the gRPC status.
         size: size of the response body in bytes.
         began: `time.monotonic()` at the start.
-        id: request id.
-        key: name of the request's key; "" without a key.
+        id: id of the request.
+        key: name of the key that the request used; "" if it used no key.
     """
 
     client: str
@@ -43,13 +43,13 @@ class Access(NamedTuple):
 
 
 class AccessLog:
-    """Logs requests without `logging` records, which would cost several times as much."""
+    """Logs requests without `logging` records, which would take several times as much CPU time."""
 
     def __init__(self, log: ServerLog) -> None:
         self._log = log
 
     def add(self, access: Access, *, probe: bool) -> None:
-        """Log a request at INFO, or a probe at DEBUG."""
+        """Log a request at level INFO, or a health probe at level DEBUG."""
         level = logging.DEBUG if probe else logging.INFO
         if self._log.takes(log, level):
             named = len(access.method) + len(access.path) + len(access.model)
@@ -59,7 +59,7 @@ class AccessLog:
                 named = len(method) + len(path) + len(model)
             ms = 1e3 * (time.monotonic() - access.began)
             line = partial(self._line, time.time(), ms, "DEBUG" if probe else "INFO", access)
-            # The log's thread formats the line later, so that no response waits for it.
+            # A thread of the log formats the line later, so that no response waits for it.
             self._log.add(line, _REST + named)
 
     def _line(self, created: float, ms: float, level: str, access: Access) -> str:
@@ -68,7 +68,7 @@ class AccessLog:
 
     def _text_line(self, created: float, ms: float, level: str, access: Access) -> str:
         client, method, path, model, status, size, _, request_id, key = access
-        # A gRPC client may send any text as the name of a method.
+        # A gRPC client may send any text as the name of a method, so the name is checked.
         shown = method if method.isprintable() else "-"
         named = f" model={model!r}" if model else ""
         return self._log.lines.text_line(

@@ -17,15 +17,15 @@ _BOUNDS_S = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
-_SUCCESS = (200, "OK")  # success as HTTP and gRPC report it
-# Largest number of histograms. Each costs memory and time in every scrape, and clients may load and
-# unload models under any name.
+_SUCCESS = (200, "OK")  # success, as HTTP and as gRPC report it
+# Largest number of histograms. Each histogram takes memory, and time in every scrape, and clients
+# may load and unload models under any name.
 _MAX_HISTOGRAMS = 4096
 
 
 @dataclass(slots=True)
 class Family:
-    """A metric family; a sample is (suffix of the name, labels, value)."""
+    """A metric family; each sample is a tuple (suffix of the name, labels, value)."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -43,7 +43,7 @@ def gauge(name: str, text: str, value: float) -> Family:
 
 
 def render(families: Iterable[Family]) -> str:
-    """Return the families in Prometheus' text format, including families without samples."""
+    """Return the families in the text format of Prometheus, including families without samples."""
     lines: list[str] = []
     for family in families:
         lines.append(f"# HELP {family.name} {family.help}")
@@ -54,7 +54,7 @@ def render(families: Iterable[Family]) -> str:
 
 
 def label_name(text: str) -> str:
-    """Convert a text to a label name, which has only letters, digits and underscores."""
+    """Convert a text to a label name: replace all but letters, digits and "_" with "_"."""
     return re.sub(r"[^a-zA-Z0-9_]", "_", text)
 
 
@@ -91,7 +91,7 @@ class Histogram:
         return dict(zip((*map(str, self._bounds), "+Inf"), counts, strict=True)), total
 
     def add_to(self, family: Family, labels: Labels) -> None:
-        """Add the samples of the histogram to a family."""
+        """Add the samples of the histogram, with these labels, to a family."""
         buckets, total = self.read()
         for bound, count in buckets.items():
             family.add({**labels, "le": bound}, count, "_bucket")
@@ -100,10 +100,11 @@ class Histogram:
 
 
 class Durations:
-    """Histograms of durations by model and status; one thread adds, any thread may read.
+    """Histograms of durations by model and status. One thread may add values; any thread may read.
 
-    Only names in `models` become labels; other names that clients send count as "". If there are
-    too many histograms, the oldest is dropped, and its series starts again at 0.
+    Only names in `models` become labels; for other names that clients send, the label is "". If
+    there are too many histograms, the oldest histogram is dropped, and its time series starts again
+    at 0.
     """
 
     def __init__(self, models: Container[str]) -> None:
@@ -121,7 +122,7 @@ class Durations:
         histogram.observe(seconds)
 
     def of(self, model: str) -> dict[str, int]:
-        """Return the cumulative counts of a model's successful requests by duration in seconds."""
+        """Return counts of a model's successful requests, cumulative by duration in seconds."""
         counts: Counter[str] = Counter()
         for (name, status), histogram in list(self._histograms.items()):
             if name == model and status in _SUCCESS:
@@ -129,9 +130,12 @@ class Durations:
         return dict(counts)
 
     def family(self, served: Iterable[str] = ()) -> Family:
-        """Return the family of all histograms; series for success start at 0 for `served` models.
+        """Return the family of all histograms.
 
-        Prometheus sees no increase when a series begins, and would miss the first requests.
+        The counts of successful requests start at 0 for each model in `served`. Prometheus computes
+        an
+        increase between two samples, so it would miss the first requests of a series that began
+        above 0.
         """
         family = Family(
             "fovea_request_duration_seconds",

@@ -1,6 +1,6 @@
 """The counters of a model, as defined by Triton's statistics extension.
 
-Source: "Statistics Extension" of Triton's protocol; the metric families use these counters.
+Source: "Statistics Extension" of Triton's protocol. The metric families use the same counters.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ _BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 
 
 class StageTimes(NamedTuple):
-    """The times of a request, an image or a batch, in nanoseconds; stages do not overlap.
+    """The durations of the stages of a request, an image or a batch, in nanoseconds.
 
     Attributes:
-        queue: wait for the engine; 0 for a batch.
-        decode: decoding of an image file to pixels.
-        prepare: making of the rows: letterboxing an image, or joining tensors of several requests.
-        infer: computation of the engine.
-        output: splitting of the outputs; for an image, decoding them and encoding the result.
+        queue: waiting for the engine; 0 for a batch.
+        decode: decoding an image file to pixels.
+        prepare: making the input: letterboxing an image, or joining the tensors of several
+            requests.
+        infer: computing in the engine.
+        output: splitting the outputs; for an image, decoding the outputs and encoding the result.
     """
 
     queue: int = 0
@@ -37,11 +38,11 @@ class StageTimes(NamedTuple):
 
     @property
     def input(self) -> int:
-        """The time before the engine."""
+        """The time for making the engine's input: `decode` plus `prepare`."""
         return self.decode + self.prepare
 
     def of_tensors(self) -> dict[str, int]:
-        """Return the times of a tensor request under Triton's names."""
+        """Return the durations of a tensor request, by Triton's names of the stages."""
         return {
             "queue": self.queue,
             "input": self.input,
@@ -50,7 +51,7 @@ class StageTimes(NamedTuple):
         }
 
     def of_image(self) -> dict[str, int]:
-        """Return the times of an image under the names that clients see."""
+        """Return the durations of an image, by the names that the stages have in responses."""
         return {
             "decode": self.decode,
             "letterbox": self.prepare,
@@ -64,29 +65,29 @@ NO_TIMES = StageTimes()
 
 
 def longest(times: Iterable[StageTimes]) -> StageTimes:
-    """Return the longest time of each stage; 0 if `times` is empty."""
+    """Return the longest duration of each stage; 0 if `times` is empty."""
     return StageTimes(*map(max, zip(NO_TIMES, *times, strict=True)))
 
 
 class Stages:
-    """Histograms of the times that images spend in each stage; thread-safe."""
+    """Histograms of the time that images spend in each stage; thread-safe."""
 
     def __init__(self) -> None:
         self._histograms = {stage: Histogram(_BOUNDS_S) for stage in NO_TIMES.of_image()}
 
     def observe(self, times: StageTimes) -> None:
-        """Add the times of an image."""
+        """Add the durations of an image."""
         for histogram, ns in zip(self._histograms.values(), times.of_image().values(), strict=True):
             histogram.observe(ns / 1e9)
 
     def add_to(self, family: Family, labels: Labels) -> None:
-        """Add the histograms to the `stage_family`, with the stage as a label."""
+        """Add the histograms to the family of `stage_family`, with the stage as a label."""
         for stage, histogram in self._histograms.items():
             histogram.add_to(family, {**labels, "stage": stage})
 
 
 def stage_family() -> Family:
-    """Make the empty family of stage durations."""
+    """Make the family of stage durations, without samples."""
     return Family(
         "fovea_stage_duration_seconds",
         "histogram",
@@ -111,7 +112,7 @@ class Duration:
     ns: int = 0
 
     def add(self, ns: int) -> None:
-        """Add an event."""
+        """Add an event that took `ns` nanoseconds."""
         self.count += 1
         self.ns += ns
 
@@ -146,7 +147,7 @@ class ModelStatistics:
         self.stages = Stages()
 
     def count_execution(self, rows: int, times: StageTimes) -> None:
-        """Count one execution of a batch of `rows`."""
+        """Count one execution of a batch of `rows` rows."""
         with self._lock:
             self.execution_count += 1
             batch = self.batches[rows]
@@ -155,12 +156,15 @@ class ModelStatistics:
             batch.compute_output.add(times.output)
 
     def count_parts(self, rows: int) -> None:
-        """Count parts of an image as inferences; `count_success` counts the image later."""
+        """Count the parts of an image as inferences.
+
+        `count_success` counts the image itself later.
+        """
         with self._lock:
             self.inference_count += rows
 
     def count_success(self, rows: int, total_ns: int, times: StageTimes) -> None:
-        """Count a request of `rows` that the engine has completed."""
+        """Count a request of `rows` rows that the engine has completed."""
         with self._lock:
             self.last_inference_ms = time.time_ns() // 1_000_000
             self.inference_count += rows
@@ -185,11 +189,14 @@ class ModelStatistics:
             self.cache_hit.add(lookup_ns)
 
     def batch_sizes(self) -> dict[int, int]:
-        """Return the number of executions by batch size."""
+        """Return the number of executions for each batch size."""
         with self._lock:
             return {rows: batch.compute_infer.count for rows, batch in self.batches.items()}
 
     def count_cache_miss(self, ns: int) -> None:
-        """Count a cache miss; `ns` is the time of lookup and insertion."""
+        """Count a request without a cached response.
+
+        `ns` is the time of its lookup and insertion.
+        """
         with self._lock:
             self.cache_miss.add(ns)

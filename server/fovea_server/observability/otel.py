@@ -1,4 +1,4 @@
-"""OpenTelemetry traces: samples requests, makes their spans, and sends them over OTLP."""
+"""OpenTelemetry traces: samples requests, makes their spans, and sends the spans over OTLP."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ log = logging.getLogger(__name__)
 
 _EXPORTER = "opentelemetry.exporter"
 _REPORTING = tuple(map(logging.getLogger, (_EXPORTER, "opentelemetry.sdk")))
-# The library would log every invalid `tracestate` of a client.
+# The library would log a warning for every invalid `tracestate` header that a client sends.
 logging.getLogger("opentelemetry.trace").setLevel(logging.ERROR)
-# Format of `traceparent`, version 00. As W3C requires, fields that later versions append are
-# ignored.
+# Format of the header `traceparent`. Version 00 has exactly these fields. Later versions may append
+# fields, which are ignored as W3C requires.
 _PARENT = re.compile(
     r"(?!ff)(?P<version>[0-9a-f]{2})-(?!0{32})(?P<trace>[0-9a-f]{32})-(?!0{16})"
     r"(?P<span>[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})(?P<rest>-.*)?"
 )
-# gRPC statuses that mean a fault of the server, by OpenTelemetry's conventions.
+# gRPC statuses that are errors of the server, by the conventions of OpenTelemetry.
 _FAULTS = {
     *("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"),
 }
@@ -50,13 +50,15 @@ _MAX_SECONDS_AT_EXIT = 5.0
 
 
 class OtelTracer:
-    """Makes a span for a request, and a child span for each stage.
+    """Makes a span for each traced request, and a child span for each stage.
 
-    The sampling decision of a caller is followed. Spans are made after the response from times that
-    were measured anyway, so a request that is not sampled costs only the decision.
+    If a client sends a span of its own, its sampling decision is followed. Spans are made after the
+    response, from times that are measured for every request. So a request that is not sampled costs
+    only the decision.
 
     Args:
-        ratio: share of the requests without a caller's span to trace, 0 to 1.
+        ratio: fraction, from 0 to 1, of the requests to trace among requests without a span of the
+            client.
         exporter: receives the spans; by default OTLP over HTTP, configured by OTEL_... variables.
     """
 
@@ -69,7 +71,7 @@ class OtelTracer:
         self._exporter = exporter or _OtlpExporter(self._failures)
         named = Resource({"service.name": "fovea", "service.version": version("fovea-serve")})
         self._provider = TracerProvider(
-            # `begin` has sampled already.
+            # `begin` has made the sampling decision already.
             sampler=ALWAYS_ON,
             resource=named.merge(OTELResourceDetector().detect()),
             shutdown_on_exit=False,
@@ -78,7 +80,10 @@ class OtelTracer:
         self._tracer = self._provider.get_tracer("fovea", version("fovea-serve"))
 
     def begin(self, traceparent: str | None, tracestate: str | None) -> RequestSpan | None:
-        """Decide whether to trace a request; an invalid `traceparent` is ignored."""
+        """Decide whether to trace a request; return its record, or None if it is not traced.
+
+        An invalid `traceparent` is ignored.
+        """
         found = None if traceparent is None else _PARENT.fullmatch(traceparent)
         if found is None or (found["version"] == "00" and found["rest"]):
             return RequestSpan(None) if random.random() < self._ratio else None
@@ -97,8 +102,8 @@ class OtelTracer:
         began: float,
         error: FoveaError | None,
     ) -> None:
-        """Make the spans of a finished request."""
-        # Stages are timed by the monotonic clock, and spans by wall-clock time.
+        """Make the spans of a finished request from its record."""
+        # Stages are measured with the monotonic clock, but spans need wall-clock time.
         offset_ns = time.time_ns() - time.monotonic_ns()
 
         ended_ns = time.monotonic_ns()
@@ -130,7 +135,7 @@ class OtelTracer:
         sending.join(0 if self._failures.down else _MAX_SECONDS_AT_EXIT)
         if sending.is_alive():
             self._failures.report("there was no time for the last spans")
-            # `shutdown` ends the exporter's wait before its next attempt.
+            # `shutdown` ends the exporter's wait for its next attempt.
             self._exporter.shutdown()
             sending.join(_MAX_SECONDS_AT_EXIT)
         for logger in _REPORTING:
@@ -139,10 +144,10 @@ class OtelTracer:
 
 
 class _Failures(logging.Handler):
-    """Logs once that spans are lost, although the library logs it repeatedly.
+    """Logs only once that spans are lost, although the library logs this repeatedly.
 
     Attributes:
-        down: True while spans do not arrive.
+        down: True while spans cannot be delivered.
     """
 
     def __init__(self) -> None:
@@ -150,7 +155,7 @@ class _Failures(logging.Handler):
         self.down = self._slow = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Report the first warning of the exporter, or that its queue is full."""
+        """Report the exporter's first warning, or a warning that its queue is full."""
         if record.name.startswith(_EXPORTER):
             self.report(record.getMessage())
         elif not (self.down or self._slow):
@@ -158,7 +163,7 @@ class _Failures(logging.Handler):
             log.warning("spans are lost (%s): lower --otel-ratio", record.getMessage())
 
     def report(self, reason: str) -> None:
-        """Log that spans do not arrive, unless that was logged already."""
+        """Log that spans are lost, unless this was logged already."""
         if not self.down:
             self.down = True
             log.warning(
@@ -168,14 +173,14 @@ class _Failures(logging.Handler):
             )
 
     def over(self) -> None:
-        """Log that spans arrive again, if they did not before."""
+        """Log that spans are delivered again, if they were lost before."""
         if self.down:
             self.down = False
             log.info("spans reach the collector again")
 
 
 class _OtlpExporter(OTLPSpanExporter):
-    """An OTLP exporter over HTTP that reports when it works again."""
+    """An OTLP exporter over HTTP that reports the first delivery after a failure."""
 
     def __init__(self, failures: _Failures) -> None:
         super().__init__()
@@ -192,7 +197,8 @@ class _OtlpExporter(OTLPSpanExporter):
 def _status_attributes(status: int | str) -> dict[str, str | int]:
     if isinstance(status, int):
         return {"http.response.status_code": status}
-    # `grpc` is loaded already, because the status came from a gRPC response.
+    # This import is cheap: the module is loaded already, because the status is from a gRPC
+    # response.
     import grpc
 
     return {"rpc.system": "grpc", "rpc.grpc.status_code": grpc.StatusCode[status].value[0]}

@@ -1,6 +1,6 @@
 """The record of a traced request, until its spans are made.
 
-It needs no OpenTelemetry package, so that a server without tracing loads none.
+This module needs no OpenTelemetry package, so a server without tracing need not load one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Attributes = dict[str, str | int]
 
 
 class Stage(NamedTuple):
-    """A part of the work on a request; `began_ns` is a `time.monotonic_ns()`."""
+    """A stage of the work on a request; `began_ns` is a value of `time.monotonic_ns()`."""
 
     name: str
     began_ns: int
@@ -23,14 +23,14 @@ class Stage(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RequestSpan:
-    """The record of a request, which the parts of the server fill in.
+    """The record of a traced request, which the parts of the server fill in.
 
     Attributes:
-        caller: the client's span, in the tracer's form; None if the client sent none.
-        name: name of the operation, without names that clients choose.
+        caller: the client's span, as an object of the tracer; None if the client sent no span.
+        name: name of the operation; it contains no text that clients choose.
         id: request id, as in the log.
-        attributes: attributes of the request's span.
-        stages: the stages so far, one child span each.
+        attributes: attributes for the span of the request.
+        stages: the stages so far; each becomes a child span.
     """
 
     caller: object
