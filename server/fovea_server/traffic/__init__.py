@@ -1,1 +1,1 @@
-"""Records every request: its id, its log line, its duration, and whether it was rejected."""
+"""Records every request: its id, log line and duration, and whether it was rejected."""

@@ -1,4 +1,4 @@
-"""One request over any transport: its client, its operation, and its outcome."""
+"""A request over any transport: its client, its operation, and its outcome."""
 
 from __future__ import annotations
 
@@ -27,27 +27,34 @@ Header = Callable[[str], str | None]
 
 REQUEST_ID_HEADER = "x-request-id"
 CLIENT_LEFT = 499
-"""Status code that proxies log if a client disconnects before the response."""
+"""Status code that is logged if a client disconnects before the response; nginx uses it too."""
 CLIENT: ContextVar[str] = ContextVar("client", default="")
-"""Key, or else IP address, of the client of the current request; "" if it is unknown."""
+"""Holder of the current request's key, or the IP address of the client if there is no key.
 
-# The id appears in log lines and headers, so it must not contain spaces or control characters.
+The text is "" if both are unknown.
+"""
+
+# Valid request ids. The id appears in log lines and headers, so it must not contain spaces or
+# control characters.
 _SANE = re.compile(r"[\x21-\x7e]{1,128}")
-# A random prefix per process and a counter make unique ids, and are much cheaper than a UUID. The
-# ids need not be secret.
+# Prefix of the ids of new requests. A random prefix per process and a counter make unique ids, in
+# much less time than a UUID. The ids need not be secret.
 _PROCESS = secrets.token_hex(8)
 _COUNTER = itertools.count(1)
 _FIELD_KEY = re.compile(r"([?&]api_key=)([^&]*)")
-# Query parameters that may contain a key, also under other names or percent-encoded; logs hide
-# their values.
+# Query parameters that may contain a key or token, also with percent-encoded names. Logs hide the
+# values of these parameters.
 _SECRETS = re.compile(r"([?&](?:api(?:_|-|%5f|%2d)?key|(?:access_)?token)=)([^&]*)", re.IGNORECASE)
-# Headers whose values are joined if they occur several times. A joined Sec-WebSocket-Key is not
-# valid, so a request with two keys fails.
+# Headers whose values are joined if the header occurs several times. If Sec-WebSocket-Key occurs
+# twice, its joined value is invalid, so the request fails.
 _LISTS = frozenset((b"accept", b"accept-encoding", b"connection", b"sec-websocket-key"))
 
 
 def may_keep(call: Call | None) -> bool:
-    """Return True unless the request forbids capture, or its key lacks the scope `capture`."""
+    """Return whether images of the request may be captured.
+
+    They may not if the request forbids it, or if the request's key lacks the scope `capture`.
+    """
     if call is None:
         return True
     if call.header(NO_CAPTURE) is not None:
@@ -68,7 +75,8 @@ def request_id(given: str | None) -> str:
 def fields(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Return headers by name.
 
-    If a name occurs several times, headers in `_LISTS` are joined, and others have the last value.
+    If a name occurs several times, the values are joined for headers in `_LISTS`; for other
+    headers, the last value is returned.
     """
     found = dict(headers)
     if len(found) < len(headers):
@@ -88,30 +96,33 @@ def lookup(headers: Mapping[bytes, bytes]) -> Header:
 
 
 class Call:
-    """A request. Its transport creates it from the head, and ends it once with the status code.
+    """A request. Its transport creates it from the request line and headers, and ends it once.
 
     Attributes:
         method: HTTP method, or name of the RPC.
         is_rpc: True for gRPC.
-        path: path with query, as sent; for gRPC the full name of the method.
+        path: path with query, as the client sent it; for gRPC, the full name of the method.
         client: IP address of the client; None if it is unknown.
-        header: looks up a header or metadata by name; returns None if it is missing.
+        header: looks up an HTTP header or gRPC metadata by name; returns None if it is missing.
         id: request id in the log and in the response.
-        began: `time.monotonic()` at the start.
+        began: value of `time.monotonic()` when the request began.
         model: name of the requested model; "" for none.
-        operation: name of an inference operation, without names that clients choose; "" for all
-            other requests.
+        operation: name of the inference operation, which contains no text that clients choose; ""
+            for requests that are not inference.
         probe: True for a health probe, which is logged at DEBUG.
-        control: description of the change to the server; "" if the request changes nothing.
-        secret: name of the secret that the change requires, if any.
-        span: the trace of the request; None if it is not traced.
+        control: description of the change that the request makes to the server; "" if the request
+            changes nothing.
+        secret: name of the secret that the change requires; None if it requires no secret.
+        span: record for the trace of the request; None if the request is not traced.
         principal: holder of the request's key; None if the server requires no key, or has not
             checked it yet.
         images: number of images charged to the principal.
-        paid: number of charged images that failed and are requested again at no charge.
-        again: looks up the principal again, for parts of a long call; raises an error after the key
-            has expired.
-        field_key: key from the field `api_key` of a query or body, for APIs that have this field.
+        paid: number of images that were charged and then failed, so that repeating them is not
+            charged again.
+        again: looks up the principal again, for the parts of a long call; raises an error if the
+            key has expired.
+        field_key: key from the field `api_key` of a query or body, for APIs of other programs that
+            send keys in this field.
     """
 
     __slots__ = (
@@ -144,17 +155,20 @@ class Call:
         self.again: Callable[[], Principal] | None = None
 
     def infers(self, operation: str) -> None:
-        """Mark the request as an inference request, which is measured and may be traced."""
+        """Mark the request as an inference request.
+
+        Such requests are measured and may be traced.
+        """
         self.operation = operation
         if (tracer := self._traffic.tracer) is not None:
             self.span = tracer.begin(self.header("traceparent"), self.header("tracestate"))
 
     def controls(self, what: str, secret: str | None) -> None:
-        """Record that the request changes the server, and the name of the required secret."""
+        """Record the change that the request makes, and the name of the secret that it requires."""
         self.control, self.secret = what, secret
 
     def enter(self) -> None:
-        """Set the context variables of the current task: request id, client, span, and call."""
+        """Set the context variables of the current task: client, request id, span, and call."""
         REQUEST_ID.set(self.id)
         CLIENT.set((self.client or "") if self.principal is None else self.principal.called)
         SPAN.set(self.span)
@@ -162,12 +176,12 @@ class Call:
 
     @property
     def token(self) -> str | None:
-        """The key that was sent with the request; None without one."""
+        """The key that was sent with the request; None if no key was sent."""
         scheme, _, rest = (self.header("authorization") or "").partition(" ")
         if scheme.lower() in ("bearer", "token"):
             return rest.strip()
         if scheme.lower() == "basic":
-            # Label Studio and similar programs support only user and password; the password is the
+            # Label Studio and similar programs send only a user and a password. The password is the
             # key.
             with suppress(ValueError):
                 return b64decode(rest, validate=True).decode().partition(":")[2]
@@ -175,19 +189,20 @@ class Call:
 
     @property
     def shown(self) -> str:
-        """The path for logs, with keys in the query replaced by "..."."""
+        """The path for logs; the values of keys in the query are replaced by "..."."""
         path = self.path
         return path if "?" not in path else _SECRETS.sub(r"\1...", path)
 
     def take_field_key(self, query: str) -> None:
-        """Take the key from the field `api_key` of a query, if it is there."""
+        """Take the key from the field `api_key` of a query, if the query has this field."""
         if found := _FIELD_KEY.search(f"?{query}"):
             self.field_key = unquote_plus(found[2])
 
     def part(self, *, admitted: bool = True) -> Call:
-        """Make the call for one of several requests inside this one; it is measured but not logged.
+        """Make the call for one of several requests inside this request.
 
-        With `admitted`, the key is checked again.
+        The part is measured but not logged. If `admitted` is True, the key of this request is
+        checked again.
 
         Raises:
             Unauthenticated, Forbidden: the key is no longer valid.
@@ -202,7 +217,7 @@ class Call:
         return part
 
     def measure(self, status: int | str, error: FoveaError | None = None) -> None:
-        """Measure the end of a part, or of a call that is logged elsewhere; see `end`."""
+        """Measure the end of a part, or of a call that another function logs; see `end`."""
         self._traffic.measure(self, status, error)
 
     def end(self, status: int | str, size: int = 0, error: FoveaError | None = None) -> None:
@@ -211,7 +226,7 @@ class Call:
         Args:
             status: HTTP status code, or name of the gRPC status.
             size: size of the response body in bytes.
-            error: the error in the response, if any.
+            error: the error in the response; None if there is no error.
         """
         self._traffic.measure(self, status, error)
         self._traffic.log(self, status, size)

@@ -1,4 +1,4 @@
-"""The holder of a key, with its permissions."""
+"""The holder of a key, with the holder's permissions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Principal:
     """The holder of a key from the key file, or of a token from an identity provider.
 
     Attributes:
-        name: name in the log and in traces.
-        label: label in the metrics, which may be shared by many users.
+        name: name of the holder in the log and in traces.
+        label: label of the holder in the metrics; many holders may share a label.
         scopes: the permitted groups of operations.
         models: name patterns of the permitted models; empty for every model.
         expires: time at which the key expires; None for never.
@@ -36,28 +36,37 @@ class Principal:
         return f"{'token' if self.name.startswith('jwt:') else 'key'} '{self.name}'"
 
     def takes(self, model: str) -> bool:
-        """Return True if the holder may use a model of this name."""
+        """Return whether the holder may use a model of this name."""
         return not self.models or any(fnmatchcase(model, each) for each in self.models)
 
     def check_scope(self, scope: Scope) -> None:
-        """Raise Forbidden if the holder lacks a scope; "control" includes "cameras"."""
+        """Raise Forbidden if the holder lacks a scope; the scope "control" includes "cameras"."""
         if scope not in self.scopes and not (scope == "cameras" and "control" in self.scopes):
             has = ", ".join(sorted(self.scopes)) or "none"
             raise Forbidden(f"{self.called} lacks the scope '{scope}'; its scopes: {has}")
 
     def check_model(self, model: str) -> None:
-        """Raise Forbidden if the holder may not use a model of this name; "" passes."""
+        """Raise Forbidden if the holder may not use a model of this name.
+
+        The name "" is permitted.
+        """
         if model and not self.takes(model):
             raise Forbidden(
                 f"{self.called} is not for this model: it is for {', '.join(self.models)}"
             )
 
     def check_whole(self) -> None:
-        """Raise Forbidden if the holder may use only some models, because a change affects all."""
+        """Raise Forbidden if the holder may use only some models.
+
+        For changes that affect all models.
+        """
         if self.models:
             raise Forbidden(
                 f"{self.called} is for {', '.join(self.models)}, and this changes the whole server"
             )
 
     def charge(self, images: int) -> None:
-        """Count images against the rate and quota; raise RateLimited if they are exceeded."""
+        """Count images for the holder's rate limit and quota.
+
+        Raise RateLimited if one is exceeded.
+        """

@@ -1,4 +1,4 @@
-"""Logs and measures every request at its end, over any transport."""
+"""Logs and measures every request at its end, for all transports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from fovea_server.traffic.call import Call
 if TYPE_CHECKING:
     from fovea_server.observability.otel import OtelTracer
 
-# Largest number of key labels; each label costs memory, and time in every scrape.
+# Largest number of keys with a label of their own. Each label takes memory, and time in every
+# scrape.
 _MAX = 100
 _OTHERS = "others"
 
@@ -39,9 +40,9 @@ _INTERVAL_S = 60.0
 
 
 class KeyCounts:
-    """Counts requests and images by key; one thread adds, any thread may read.
+    """Counts requests and images by key. One thread may add counts; any thread may read.
 
-    The first hundred names have labels of their own; all others are counted together.
+    The first `_MAX` names have labels of their own; all other names are counted together.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class KeyCounts:
         self.charge(name, images)
 
     def charge(self, name: str, images: int) -> None:
-        """Count images of a request that is counted elsewhere."""
+        """Count images of a request that is counted elsewhere, without counting the request."""
         self._images[self._label(name)] += images
 
     def _label(self, name: str) -> str:
@@ -64,7 +65,7 @@ class KeyCounts:
         return name if name in self._names else _OTHERS
 
     def families(self) -> list[Family]:
-        """Return the metric families; empty before the first request with a key."""
+        """Return the metric families; the list is empty before the first request with a key."""
         requests = Family(
             "fovea_key_requests_total", "counter", "Requests for inference, by key and status"
         )
@@ -79,8 +80,9 @@ class KeyCounts:
 class Traffic:
     """Logs requests, measures them by model, and warns about rejected requests.
 
-    It logs at most one warning per minute. Call it on the event loop only. Only names in `models`
-    become labels; other names that clients send count as "".
+    It logs at most one warning about rejected requests per minute. Call its methods on the event
+    loop only. Only names in `models` become labels; for other names that clients send, the label is
+    "".
 
     Attributes:
         durations: durations of inference requests.
@@ -97,7 +99,7 @@ class Traffic:
         self.durations = Durations(models)
         self.keys = KeyCounts()
         self.access_log = AccessLog(SERVER_LOG) if log_access else None
-        # (model, reason) -> (count, latest message), since the last warning.
+        # (model, reason) -> (count, latest message): the rejected requests since the last warning.
         self._refused: dict[tuple[str, str], tuple[int, str]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -116,12 +118,12 @@ class Traffic:
                 call.span.attributes["fovea.key"] = principal.name
             self.tracer.end(call.span, cut(call.model), status, call.began, error)
         self.durations.observe(call.model, status, time.monotonic() - call.began)
-        # A client over its rate limit does not mean that the server is overloaded.
+        # A client that exceeds its own rate limit does not show that the server is overloaded.
         if isinstance(error, _REFUSALS) and not isinstance(error, RateLimited):
             self.count_refusal(call.model if call.model in self._models else "", error)
 
     def log(self, call: Call, status: int | str, size: int) -> None:
-        """Log a finished call, and the change to the server that it made or tried."""
+        """Log a finished call, and the change to the server that the call made or tried to make."""
         if call.control:
             self._log_control(call, status)
         if self.access_log is not None:
@@ -131,7 +133,7 @@ class Traffic:
             self.access_log.add(access, probe=call.probe)
 
     def count_refusal(self, model: str, error: FoveaError) -> None:
-        """Count a rejected request for the next warning; log the first one at once."""
+        """Count a rejected request for the next warning; log the first rejected request at once."""
         key = (model, error.code)
         count, _ = self._refused.get(key, (0, ""))
         self._refused[key] = (count + 1, str(error))

@@ -30,7 +30,7 @@ _MAX_SIGNED, _MAX_UNSIGNED = 2**31 - 1, 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Sampling:
-    """The settings that each model may override; a count of -1 means no limit."""
+    """The trace settings that each model may override; a count of -1 means no limit."""
 
     trace_level: tuple[str, ...] = ()
     trace_rate: int = 1000
@@ -39,16 +39,17 @@ class _Sampling:
 
 
 class TraceSettings:
-    """The trace settings of the server and of single models, and the sampling of requests.
+    """The trace settings of the server and of single models; decides which requests are traced.
 
-    Settings of a model override settings of the server, which override `--trace-config`.
+    Settings of a model override settings of the server. Settings of the server override
+    `--trace-config`.
 
     Args:
         config: values of `--trace-config`.
         find: looks up a model by name; raises NotFound if it does not exist.
 
     Raises:
-        InvalidOption: a value is invalid, or a trace has no file.
+        InvalidOption: a value is invalid, or tracing is enabled without a file.
     """
 
     def __init__(self, config: Iterable[str], find: Callable[[str], object]) -> None:
@@ -56,7 +57,8 @@ class TraceSettings:
         self._ids = itertools.count(1)
         self._file: TraceFile | None = None
         self._defaults = _Sampling()
-        # Settings made by requests for the server (None) and for models; the rest are defaults.
+        # Settings that requests have changed, for the server (None) and for models. All other
+        # settings have their defaults.
         self._own: dict[str | None, dict[str, Any]] = {None: {}}
         self._samplers: dict[str | None, _Sampler] = {}
         try:
@@ -70,7 +72,7 @@ class TraceSettings:
             ) from error
 
     def get(self, model: str | None = None) -> dict[str, Any]:
-        """Return the settings of a model or the server, under their names in requests."""
+        """Return the settings of a model or of the server (None), by their names in requests."""
         self._check(model)
         sampler = self._sampler(model)
         return {
@@ -83,10 +85,12 @@ class TraceSettings:
         }
 
     def update(self, model: str | None, given: Mapping[str, object]) -> dict[str, Any]:
-        """Change the known settings among `given`, and return all settings; None resets a setting.
+        """Change the known settings in `given`, and return all settings.
+
+        The value None resets a setting.
 
         Raises:
-            Unsupported: `given` contains the file.
+            Unsupported: `given` contains the name of the trace file.
             MalformedJson: a value has the wrong type.
             InvalidRequest: the model does not exist, or a value is out of range.
         """
@@ -103,7 +107,7 @@ class TraceSettings:
         return self.get(model)
 
     def sample(self, model: str, version: int, request_id: str) -> TimedRequest | None:
-        """Start a trace for a new request if it is sampled; otherwise return None."""
+        """Start a trace if the new request is sampled; otherwise return None."""
         if not self._sampler(model).chooses():
             return None
         return TimedRequest(next(self._ids), model, version, request_id, self._save)
@@ -127,8 +131,8 @@ class TraceSettings:
         samplers = {
             name: _Sampler(replace(self._defaults, **{**scope[None], **settings}))
             for name, settings in scope.items()
-            # A change to the server also restarts the count of models without settings of their
-            # own.
+            # A change to the server's settings also restarts the counts of models that have no
+            # settings of their own.
             if model in (None, name)
         }
         for settings in (sampler.settings for sampler in samplers.values()):
@@ -164,7 +168,7 @@ class TraceSettings:
 
 
 class _Sampler:
-    """Samples every n-th request, up to a number of traces."""
+    """Samples every n-th request, until a number of traces is reached."""
 
     def __init__(self, settings: _Sampling) -> None:
         self.settings = settings
@@ -183,7 +187,10 @@ class _Sampler:
 
 
 def _levels(name: str, value: object) -> tuple[str, ...] | None:
-    """Parse a list of levels; empty for OFF, None if no level is known."""
+    """Parse a list of trace levels.
+
+    Return an empty tuple for OFF, and None if no level is known.
+    """
     given = [as_string(level) for level in as_list(value)]
     if given == ["OFF"]:
         return ()
@@ -224,7 +231,10 @@ _PARSERS: dict[str, Callable[[str, object], object]] = {
 
 
 class TimedRequest:
-    """Records timestamps of a request, in ns of the monotonic clock, from its construction on."""
+    """Records timestamps of a request, in nanoseconds of the monotonic clock.
+
+    The first timestamp is recorded when the object is created.
+    """
 
     def __init__(
         self,
@@ -256,11 +266,11 @@ class TimedRequest:
         self._mark("COMPUTE_END", end)
 
     def save(self) -> None:
-        """Write the trace to the file; call it after the response."""
+        """Write the trace to the file; call it after the response was sent."""
         self._keep(self)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Record the end, and return the entries for a trace file."""
+        """Record the end of the request, and return the entries for a trace file."""
         self._mark("REQUEST_END", time.monotonic_ns())
         return [self._about, {"id": self._number, "timestamps": self._stamps}]
 
@@ -269,10 +279,10 @@ class TimedRequest:
 
 
 class TraceFile:
-    """Writes traces to one file, or to numbered files with a fixed number of traces.
+    """Writes traces to one file, or to numbered files with a fixed number of traces in each file.
 
-    A file is a JSON array that is complete after every trace. An existing file is overwritten. A
-    trace that cannot be written is dropped, and the traces before it stay.
+    A file is a JSON array, which is valid JSON after every trace. An existing file is overwritten.
+    If a trace cannot be written, it is dropped, and the traces before it stay in the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -283,7 +293,11 @@ class TraceFile:
         self._traces = self._written = self._dropped = 0
 
     def add(self, entries: Sequence[Any], log_frequency: int) -> None:
-        """Add the entries of a trace; a numbered file has `log_frequency` traces (0: one file)."""
+        """Add the entries of a trace.
+
+        A numbered file has `log_frequency` traces; if `log_frequency` is 0, all traces are in one
+        file.
+        """
         with self._lock:
             path, traces = self.path, 1
             if log_frequency:
@@ -318,7 +332,7 @@ def _write(path: Path, array: bytes, *, append: bool) -> None:
     flags = os.O_WRONLY | os.O_CREAT | (0 if append else os.O_TRUNC)
     file = os.open(path, flags, 0o666)
     try:
-        # The file is empty if it was removed since the last write.
+        # The size is 0 if the file was removed since the last write.
         end = os.fstat(file).st_size
         rest, at = memoryview(array[1:] if end else array), end
         try:
@@ -329,7 +343,8 @@ def _write(path: Path, array: bytes, *, append: bool) -> None:
             os.ftruncate(file, end)
             raise
         if end:
-            # Replace the bracket that closed the array; overwriting needs no more disk space.
+            # Overwrite the bracket that closed the array. Overwriting a byte needs no more disk
+            # space.
             os.pwrite(file, b",", end - 1)
     finally:
         os.close(file)
