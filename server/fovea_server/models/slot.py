@@ -318,7 +318,7 @@ class ModelSlot:
             trim()
 
     def _show(self, source: Source, new: dict[int, ServedModel]) -> None:
-        """Set `versions` in one step: new versions, and past ones whose directory still exists."""
+        """Set `versions` in one step: new versions, and old versions with an existing directory."""
         past = {v: m for v, m in self.versions.items() if v in source.versions}
         self.versions = dict(sorted((past | new).items()))
 
