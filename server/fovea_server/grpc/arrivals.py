@@ -34,22 +34,26 @@ from fovea_preprocess.errors import BodyTimeout, FoveaError, InvalidRequest, Que
 from fovea_server.byte_budget import SLOWEST, ByteBudget, too_slow
 from fovea_server.settings import Settings
 
-# Seconds between two checks of unfinished messages. Nearly all messages arrive within this time.
+# Time in seconds between two checks of unfinished messages. Nearly all messages arrive completely
+# within this time.
 _LOOK_S = 0.1
-# Largest fraction of a processor's time that the checks may take.
+# Largest fraction of one processor's time that the checks may take.
 _SHARE = 0.05
-# Memory in bytes of a waiting call, measured with thousands of calls.
+# Memory in bytes that a waiting call takes, measured with thousands of calls.
 _CALL = 32 << 10
-# Bytes of the HTTP/2 headers and frames around a message.
+# Estimated size in bytes of the HTTP/2 headers and frames around one message.
 _AROUND = 1024
-# Descriptor of a connection whose socket was not found.
+# Stands for the file descriptor of a connection whose socket was not found.
 _NONE = -1
-# Number of bytes below which nothing is unfinished: the bytes may be HTTP/2 headers only.
+# Size in bytes. Fewer received bytes are not treated as an unfinished message, because they may be
+# only HTTP/2 headers.
 _NOTHING = 1 << 20
-# Number of remembered connections at which closed ones are removed for the first time.
+# Number of remembered connections. When it is reached for the first time, closed connections are
+# removed.
 _REMEMBERED = 1024
 
-# Position of `tcpi_bytes_received` in the kernel's `tcp_info`; Linux 4.1 or newer.
+# Format of the field `tcpi_bytes_received` (Linux 4.1 or newer), and the field's position in the
+# kernel's struct `tcp_info`.
 _RECEIVED = struct.Struct("Q")
 _AT = 128
 
@@ -58,9 +62,10 @@ class Reader:
     """A call that waits for its message, or a stream that may wait for its next message.
 
     Attributes:
-        since: time at which the wait began; None while the server does not accept the next message.
-        timeout: timeout that ends the wait.
-        error: the reason why the wait was ended.
+        since: time at which the wait for a message began; None while the server does not read the
+            next message.
+        timeout: context manager that can end the wait.
+        error: reason why the server ended the wait; None if it did not.
     """
 
     __slots__ = ("error", "since", "timeout")
@@ -77,13 +82,15 @@ class _Connection:
     Attributes:
         peer: gRPC's name of the client's address.
         readers: calls that wait for messages.
-        handed_over: bytes of complete messages, with their headers and frames.
-        charged: bytes in the budget for the calls and their unfinished messages.
-        whole_at: time of the last sign of progress: a complete message, no unfinished message,
-            or enough new bytes.
-        seen: bytes of unfinished messages at the last progress.
-        before: bytes that the socket had received when nothing was unfinished.
-        descriptor: file descriptor of the socket; None before the first look-up.
+        handed_over: number of bytes of complete messages, including their headers and frames.
+        charged: number of bytes that the memory budget counts for the calls and their unfinished
+            messages.
+        whole_at: time of the last progress: a message became complete, a check found no unfinished
+            message, or enough new bytes arrived.
+        seen: number of bytes of unfinished messages when enough new bytes arrived for the last
+            time.
+        before: number of bytes that the socket had received at the last time without a call.
+        descriptor: file descriptor of the socket; None before it is searched.
     """
 
     __slots__ = (
@@ -102,7 +109,8 @@ class Arrivals:
     """Receives the messages of all connections of a server. Use it on the server's event loop only.
 
     Attributes:
-        budget: counts unfinished messages here, and complete messages in the calls.
+        budget: memory budget. This class counts unfinished messages in it; the calls count complete
+            messages.
     """
 
     def __init__(self, budget: ByteBudget, settings: Settings) -> None:
@@ -137,7 +145,7 @@ class Arrivals:
 
     @contextmanager
     def stream(self, peer: str) -> Iterator[Reader]:
-        """Return a context manager that follows the messages of a stream."""
+        """Return a context manager that watches the messages of a stream."""
         reader, connection = Reader(), self._begin(peer)
         connection.readers.add(reader)
         try:
@@ -183,7 +191,8 @@ class Arrivals:
         connection.readers.discard(reader)
         if connection.readers:
             return
-        # gRPC's core frees the unfinished message of a call that has ended.
+        # All calls of the connection have ended, so gRPC's core has freed their unfinished
+        # messages.
         self._busy.discard(connection)
         self._charge(connection, 0)
         if connection.descriptor is None:
@@ -196,7 +205,7 @@ class Arrivals:
     def _hand_over(self, connection: _Connection, size: int, now: float) -> None:
         connection.handed_over += size + _AROUND
         connection.whole_at = now
-        # The caller counts the complete message next, so its bytes are released here.
+        # Release the bytes of the complete message here, because the caller counts them next.
         if connection.charged:
             self._charge(connection, max(0, connection.charged - size))
 
@@ -225,15 +234,16 @@ class Arrivals:
     def _look_at(self, connection: _Connection, now: float) -> None:
         descriptor = _NONE if connection.descriptor is None else connection.descriptor
         if (total := _count_received(descriptor, connection.peer)) is None:
-            # The connection is closed and its calls are about to end, or it belongs
-            # to another process.
+            # The connection is closed and its calls are about to end, or the connection belongs to
+            # another process.
             return
         size = max(0, total - connection.before - connection.handed_over)
         if size < _NOTHING:
             connection.whole_at = now
         waiting = [reader for reader in connection.readers if reader.since is not None]
         if abs(size - connection.seen) >= SLOWEST * self._timeout_s:
-            # The message arrives slowly, but fast enough.
+            # The message arrives slowly, but faster than the minimum speed, so the timeout starts
+            # again.
             connection.whole_at, connection.seen = now, size
             for each in waiting:
                 if each.timeout.when() is not None and not each.timeout.expired():
@@ -242,8 +252,8 @@ class Arrivals:
         try:
             self._charge(connection, size)
         except QueueFull as full:
-            # A small message, such as a ping, must not be rejected because other
-            # clients fill the budget.
+            # Stop the calls only for a large message. Otherwise a small message such as a ping
+            # would be rejected because other clients fill the budget.
             if size - connection.charged > _CALL:
                 _stop(waiting, full)
             return
@@ -269,27 +279,27 @@ def _is_slow(connection: _Connection, since: float) -> bool:
 def _stop(readers: list[Reader], error: FoveaError) -> None:
     now = asyncio.get_running_loop().time()
     for reader in readers:
-        # The reader's own timeout may have expired already, before its task has run.
+        # The reader's timeout may have expired before the reader's task could run.
         if reader.error is None and not reader.timeout.expired():
             reader.error = error
             reader.timeout.reschedule(now)
 
 
 def _open_sockets() -> dict[str, int]:
-    """Return the file descriptors of this process's TCP connections, by gRPC's name of the peer."""
+    """Return the file descriptor of each TCP connection of this process, by gRPC's peer name."""
     found = {}
     for entry in os.scandir("/proc/self/fd"):
         try:
             with _borrow_socket(int(entry.name)) as borrowed:
                 found[_peer(borrowed)] = int(entry.name)
         except (OSError, ValueError):
-            # This descriptor is not a connected TCP socket.
+            # skip: this descriptor is not a connected TCP socket
             continue
     return found
 
 
 def _count_received(descriptor: int, peer: str) -> int | None:
-    """Return the number of bytes that a connection has received; None if it is closed."""
+    """Return the number of bytes that a connection has received, or None if it is closed."""
     try:
         with _borrow_socket(descriptor) as borrowed:
             if _peer(borrowed) != peer:
@@ -306,7 +316,7 @@ def _borrow_socket(descriptor: int) -> Iterator[socket.socket]:
     try:
         yield borrowed
     finally:
-        # gRPC owns the descriptor and closes it.
+        # Detach the descriptor instead of closing it, because gRPC owns it.
         borrowed.detach()
 
 

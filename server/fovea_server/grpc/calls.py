@@ -28,18 +28,18 @@ R = TypeVar("R")
 Context: TypeAlias = grpc.aio.ServicerContext
 Handler: TypeAlias = grpc.RpcMethodHandler
 
-# Size in bytes of a request or response from which it is parsed outside the event loop, or
-# counted until it is sent.
+# Size in bytes. Larger requests are parsed outside the event loop. Larger responses are counted in
+# the memory budget until they are sent.
 LARGE = 262_144
 # Largest size in bytes of an error text. gRPC sends it in a header, whose size clients limit.
 _MAX_DETAILS = 2000
-# Characters that gRPC sends unchanged: printable ASCII except "%". Every other byte of the UTF-8
-# text takes three bytes.
+# Characters that gRPC sends unchanged: printable ASCII except "%". gRPC encodes each other byte of
+# the UTF-8 text as three bytes.
 _AS_IT_IS = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 
 def call_of(method: str, context: Context, traffic: Traffic) -> Call:
-    """Make the call of an RPC from its metadata; `method` is the full name of the RPC."""
+    """Create the `Call` of an RPC from its metadata. `method` is the full name of the RPC."""
     metadata = dict(context.invocation_metadata() or ())
 
     def header(name: str) -> str | None:
@@ -54,9 +54,10 @@ class Rpc:
     """Runs one gRPC call: gives it an ID, checks access, and ends it with its status.
 
     Attributes:
-        call: the transport-independent part of the call.
-        size: number of bytes of the responses.
-        message: the request; None before it is parsed, and for a stream.
+        call: part of the call that does not depend on the transport; the log and the metrics use
+            it.
+        size: total number of bytes of the responses.
+        message: parsed request; None for a stream, and before the request is parsed.
     """
 
     def __init__(self, method: str, context: Context, traffic: Traffic) -> None:
@@ -77,7 +78,7 @@ class Rpc:
         """Store the parsed request.
 
         Raises:
-            Forbidden: the key of the call does not allow the model of the request.
+            Forbidden: the API key of the call does not allow the model of the request.
         """
         self.message = message
         self.call.model = self._model
@@ -88,9 +89,9 @@ class Rpc:
         """Check that the client may change the server by this request.
 
         Raises:
-            Restricted: the client is on another machine or lacks the secret of the API.
-            Unauthenticated: the call has no valid key.
-            Forbidden: the key does not allow the change.
+            Restricted: the client is on another machine, or did not send the secret of the API.
+            Unauthenticated: the call has no valid API key.
+            Forbidden: the API key does not allow the change.
         """
         call, model = self.call, self._model
         what = f"{call.method} of {model!r}" if model else call.method
@@ -119,13 +120,13 @@ class Rpc:
             if error is None:
                 status = "OK"
             elif isinstance(error, grpc.aio.AbortError):
-                # The client requested that its stream end with the first error.
+                # The client has requested that the first error ends its stream.
                 status = str(self._context.code().name)
             elif isinstance(error, grpc.aio.BaseError) and not isinstance(
                 error, grpc.aio.UsageError
             ):
-                # The client disconnected during a write, or the server stopped during a read.
-                # Nobody can receive a response.
+                # The client disconnected during a write, or the server stopped during a read. No
+                # response can be sent.
                 raise asyncio.CancelledError from None
             elif isinstance(error, Exception):
                 if not isinstance(error, FoveaError):
@@ -133,7 +134,7 @@ class Rpc:
                     error = fault()
                 answered, status = error, grpc_status(error)
                 self.call.model, self.message = self._model, None
-                # An aborted call and its error refer to each other. Without these lines, the
+                # An aborted call and its error refer to each other. Without these two lines, the
                 # message would stay in memory until the next garbage collection.
                 error.__traceback__ = None
                 del traceback
@@ -150,7 +151,7 @@ def parse(message_type: type[M], data: bytes) -> M:
     """Parse a message.
 
     Raises:
-        InvalidRequest: the bytes are not such a message.
+        InvalidRequest: the bytes are not a message of this type.
     """
     try:
         message: M = message_type.FromString(data)
@@ -166,7 +167,7 @@ def parse_short(message_type: type[M], data: bytes) -> M:
     protobuf would take seconds to parse the parameters of a long message on the event loop.
 
     Raises:
-        InvalidRequest: the message is too long, or the bytes are not such a message.
+        InvalidRequest: the message is too long, or the bytes are not a message of this type.
     """
     if len(data) > LARGE:
         name = message_type.DESCRIPTOR.full_name
@@ -188,11 +189,12 @@ def unary(
     Args:
         name: full name of the RPC, with a leading slash.
         api: name of the API for `Authenticator.admit`.
-        read: parses a request.
-        method: computes the response.
-        service: the service.
-        arrivals: receives the messages.
-        changes: whether a request changes the server, or a function that returns this.
+        read: function that parses a request.
+        method: function that returns the response to a parsed request.
+        service: service with the authenticator, the metrics and the memory budget.
+        arrivals: object that receives the messages.
+        changes: True if requests change the server, False if not, or a function that returns this
+            for a request.
     """
     budget = arrivals.budget
 
@@ -215,21 +217,22 @@ def unary(
             try:
                 rpc.begin(service, api, operation)
             except FoveaError:
-                # If `changes` is a function, the purpose of this call is unknown: it may
-                # only read settings.
+                # If `changes` is a function, the server cannot decide whether this rejected call
+                # would have changed it: the request was not parsed.
                 if changes is True:
                     rpc.call.controls(rpc.call.method, None)
                 raise
             found = await receive_and_answer(context, rpc)
             if (size := len(found)) >= LARGE:
-                # Count the response until it is sent or the client has disconnected.
+                # Count the response in the budget until it is sent or the client has disconnected.
                 unsent = Reservation(budget)
                 unsent.resize(size)
                 context.add_done_callback(lambda _: unsent.release())
             rpc.size = size
             return found
 
-    # gRPC's own handler of unary calls would wait for the message without a timeout.
+    # Handle a unary call as a stream, because gRPC's handler for unary calls waits for the message
+    # without a timeout.
     return grpc.stream_unary_rpc_method_handler(answer)
 
 
@@ -255,19 +258,22 @@ async def refuse(context: Context, error: FoveaError) -> NoReturn:
 
 
 def fault() -> FoveaError:
-    """Make the error for a failure inside the server. Only the log has the traceback."""
+    """Return the error for a failure inside the server. Only the log contains the traceback."""
     return FoveaError("an internal error; the server's log has the details")
 
 
 def _cut(details: str) -> str:
-    """Shorten an error text so that it fits into its header."""
+    """Shorten an error text so that it fits into the header in which gRPC sends it."""
     if 12 * len(details) <= _MAX_DETAILS:
         return details
     encoded = quote(details, safe=_AS_IT_IS, errors="replace")[:_MAX_DETAILS]
-    # Remove a character that the cut made incomplete.
+    # Remove the last character if the cut made it incomplete.
     return unquote(encoded.rstrip("%"), errors="ignore")
 
 
 def _address(peer: str) -> str | None:
-    """Return the address in `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`; None without one."""
+    """Return the address in a peer name such as `ipv4:127.0.0.1:50000` or `ipv6:%5B::1%5D:50000`.
+
+    If the peer name contains no IP address, return None.
+    """
     return unquote(peer.partition(":")[2]).rpartition(":")[0].strip("[]") or None

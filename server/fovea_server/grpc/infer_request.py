@@ -1,8 +1,8 @@
 """Parses a `ModelInferRequest` without copying large tensors.
 
-protobuf copies raw contents. For a large message this module finds these fields itself,
-and protobuf parses the other fields. The checks and their error texts come from
-Triton's infer_handler.cc.
+protobuf copies the raw contents of tensors. In a large message, this module finds the fields with
+raw contents itself, and protobuf parses only the other fields. The checks and their error texts
+come from Triton's infer_handler.cc.
 """
 
 from __future__ import annotations
@@ -24,22 +24,24 @@ from fovea_server.tensors.wire import NUMPY
 
 _LARGEST_VERSION = 2**63 - 1
 
-# Size in bytes below which copying a message is cheaper than finding its fields.
+# Size in bytes. protobuf parses smaller messages completely, because a copy is cheaper than a
+# search for the fields.
 _SMALL = 65_536
-# Wire type of the fields of the message, and tags of its inputs, outputs and raw contents.
+# Wire type 2 (length-delimited), and the tags of a message's inputs, outputs and raw contents.
 _DELIMITED = 2
 _INPUT, _OUTPUT, _RAW = (field << 3 | _DELIMITED for field in (5, 6, 7))
-# Tag of the shape in an input.
+# Tag of the field `shape` in an input.
 _SHAPE = 3 << 3 | _DELIMITED
-# Sizes in bytes of fields with other wire types. Only later versions of the message may have them.
+# Maps the wire types of fixed-size fields to the field's size in bytes. Such fields occur only in
+# later versions of the message.
 _FIXED = {1: 8, 5: 4}
 _NUMBER = 0
-# Largest number of bytes of an encoded length.
+# Largest number of bytes of a variable-length number.
 _MAX_VARINT = 10
-# Largest number of fields, and of dimensions. Real requests have fewer. An input of a few bytes
-# takes a kilobyte once it is parsed.
+# Largest number of fields of a message and of dimensions of a tensor. Real requests have fewer. The
+# limit saves memory: an input of a few bytes takes a kilobyte after parsing.
 _MAX_FIELDS = 1024
-# Maps the fields of typed contents to the datatypes that they may hold. The first datatype is the
+# Maps each field of typed contents to the datatypes that it may hold. The first datatype is the
 # type of the field's elements.
 _TYPES = {
     "bool_contents": ("BOOL",),
@@ -52,7 +54,7 @@ _TYPES = {
     "bytes_contents": ("BYTES",),
 }
 
-# Number of elements converted in one step. A longer step would block other threads.
+# Number of elements that are converted in one step. A longer step would block other threads.
 _PIECE = 65_536
 
 
@@ -60,10 +62,10 @@ class InferMessage(NamedTuple):
     """A parsed request."""
 
     fields: messages.ModelInferRequest
-    """The message; for a large message, without the raw contents."""
+    """The parsed message. In a large message, the raw contents are left out."""
     raw: Sequence[bytes | memoryview]
     size: int
-    """Number of bytes that protobuf has parsed."""
+    """Number of bytes that protobuf parsed."""
 
     @property
     def model_name(self) -> str:
@@ -75,7 +77,7 @@ def parse_infer(data: bytes) -> InferMessage:
     """Parse a `ModelInferRequest`.
 
     Raises:
-        InvalidRequest: the bytes are not such a message, or it has too many fields.
+        InvalidRequest: the bytes are not a `ModelInferRequest`, or the message has too many fields.
     """
     if len(data) > _SMALL:
         found = _split_raw(memoryview(data))
@@ -90,7 +92,8 @@ def _split_raw(data: memoryview) -> tuple[bytes, list[memoryview]] | None:
     """Split a message into the other fields and the raw contents.
 
     Returns:
-        None if the message is damaged; protobuf then reports the error.
+        The bytes of the other fields, and a list of raw contents. If the message is damaged, None;
+        protobuf then reports the error.
 
     Raises:
         InvalidRequest: the message has too many fields or dimensions.
@@ -114,6 +117,8 @@ def _split_raw(data: memoryview) -> tuple[bytes, list[memoryview]] | None:
 
 def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
     """Yield (tag, offset, offset of the value, offset of the next field) for each field.
+
+    The message is `data`.
 
     Raises:
         IndexError: the message is damaged.
@@ -147,7 +152,7 @@ def _too_many_error() -> InvalidRequest:
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Return the number at an offset, and the offset of the next byte."""
+    """Return the variable-length number at an offset, and the offset of the byte after it."""
     number = 0
     for index in range(_MAX_VARINT):
         byte = data[at + index]
@@ -160,10 +165,12 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
 def read_request(
     message: InferMessage, version: int | None, regions: SharedRegions
 ) -> tuple[InferRequest, dict[str, OutputPlace]]:
-    """Convert a parsed message to a request. Its raw arrays are views of the message.
+    """Convert a parsed message to a request.
+
+    The raw arrays of the request are views of the message.
 
     Returns:
-        The request, and the place of each output that goes to shared memory, by the output's name.
+        The request, and a dict from the name of each output in shared memory to the output's place.
 
     Raises:
         InvalidRequest: the request is invalid; the error has Triton's text.
@@ -223,7 +230,10 @@ def _read_outputs(
     request: InferRequest,
     regions: SharedRegions,
 ) -> dict[str, OutputPlace]:
-    """Add the requested outputs to `request`; only the first entry of an output counts."""
+    """Add the requested outputs to `request`.
+
+    If an output is listed twice, the first entry counts.
+    """
     shared: dict[str, OutputPlace] = {}
     named: set[str] = set()
     for output in outputs:
@@ -244,7 +254,7 @@ def _read_outputs(
 
 
 def _contents(tensor: Input, model: str) -> memoryview | Array:
-    """Return the elements of an input from its typed field, as a flat array."""
+    """Return the elements of an input from its typed field, as a 1-D array."""
     data: memoryview | Array = memoryview(b"")
     taken = False
     for field, values in tensor.contents.ListFields():
@@ -265,12 +275,12 @@ def _array(values: Sequence[bool | int | float | bytes], carrier: str, datatype:
     elements: Array = np.empty(len(values), NUMPY[carrier])
     for at in range(0, len(elements), _PIECE):
         elements[at : at + _PIECE] = np.fromiter(values[at : at + _PIECE], elements.dtype)
-    # Like Triton, keep only the low bytes of values that exceed a narrow type.
+    # If a value exceeds a narrow datatype, keep only its low bytes, as Triton does.
     return elements.astype(NUMPY[datatype], copy=False)
 
 
 def version_of(text: str) -> int | None:
-    """Parse a model version; return None for "", so that the server chooses the version."""
+    """Parse a model version. For "", return None, and the server then chooses the version."""
     if not text:
         return None
     version = leading_number(text)

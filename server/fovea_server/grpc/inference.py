@@ -24,29 +24,29 @@ from fovea_server.tensors.shared_memory import OutputPlace
 from fovea_server.tensors.wire import wire
 from fovea_server.traffic.call import Call
 
-# Divisor of the budget: a stream may hold a quarter of it. A few streams whose clients do not read
-# then leave room for other requests.
+# A stream may hold the memory budget divided by this number. Several streams whose clients do not
+# read their responses still leave memory for other requests.
 _SHARE = 4
 
 FINAL = "triton_final_response"
-"""Parameter of every streamed response that marks the last response of a request."""
+"""Parameter of streamed responses. It is true in the last response to a request."""
 
-# Tags of `raw_output_contents` and `infer_response`; both fields are length-delimited.
+# Tags of the fields `raw_output_contents` and `infer_response`. Both fields are length-delimited.
 _RAW = bytes([6 << 3 | 2])
 _STREAMED = bytes([2 << 3 | 2])
 
 log = logging.getLogger(__name__)
 
-# Sizes in bytes of outputs whose copy would block the event loop. BYTES arrays hold pointers, and
-# their elements are copied one by one.
+# Sizes in bytes. Larger outputs are copied in a thread, because the copy would block the event
+# loop. The limit for BYTES is lower, because its elements are copied one by one.
 _LARGE_NUMBERS = 4 << 20
 _LARGE_STRINGS = 64 << 10
-# Metadata of a client that wants the stream to end with the status of its first error.
+# Metadata of a client that requests that the first error ends the stream with the error's status.
 _STRICT = ("triton_grpc_error", "true")
-# Largest number of bytes of requests and responses that a stream may hold. A single
-# request may be larger.
+# Largest number of bytes of the requests and responses that a stream holds at once. A single larger
+# request is accepted if the stream holds no other.
 _MAX_BYTES = 64 << 20
-# Seconds to wait for messages that are in transit when the server stops.
+# Time in seconds for which a stopping server waits for messages that are in transit.
 _ON_THE_WAY_S = 0.1
 
 
@@ -57,10 +57,10 @@ class StreamBudget:
     responses release.
 
     Attributes:
-        size: number of bytes of all responses that are not written yet.
-        budget: budget of the server.
-        waiting: reservations of earlier requests that have not reserved their bytes.
-        freed: set when bytes or a turn become free.
+        size: number of reserved bytes, for all responses that are not written yet.
+        budget: memory budget of the server.
+        waiting: reservations whose bytes are not reserved yet, in the order of their requests.
+        freed: event that is set when bytes are released or the next reservation may begin.
     """
 
     def __init__(self, budget: ByteBudget) -> None:
@@ -71,13 +71,13 @@ class StreamBudget:
         self._most = min(_MAX_BYTES, budget.limit // _SHARE)
 
     def next(self) -> StreamReservation:
-        """Make the reservation of the next request."""
+        """Create the reservation for the next request."""
         reservation = StreamReservation(self)
         self.waiting.append(reservation)
         return reservation
 
     def has_room(self, size: int) -> bool:
-        """Return True if another response fits. The first response always fits."""
+        """Return whether another response of this size fits. The first response always fits."""
         if not self.size:
             return True
         return self.size + size <= self._most and self.budget.has_room(size)
@@ -98,7 +98,10 @@ class StreamReservation(Reservation):
         self._stream_budget = stream_budget
 
     async def reserve(self, size: int, timeout_s: float = 0.0) -> None:
-        """Wait for the turn of this response and for room, and reserve its bytes."""
+        """Wait until earlier responses have reserved their bytes, and until this response fits.
+
+        Then reserve the bytes of this response.
+        """
         stream_budget = self._stream_budget
         while stream_budget.waiting[0] is not self or not stream_budget.has_room(size):
             stream_budget.freed.clear()
@@ -115,7 +118,7 @@ class StreamReservation(Reservation):
         self._stream_budget.freed.set()
 
     def pass_on(self) -> None:
-        """Let the next request reserve its bytes, also if this one has reserved none."""
+        """Let the next request reserve its bytes, even if this request has reserved none."""
         stream_budget = self._stream_budget
         if self in stream_budget.waiting:
             stream_budget.waiting.remove(self)
@@ -123,7 +126,7 @@ class StreamReservation(Reservation):
 
 
 def response_bytes(response: InferResponse, shared: Mapping[str, OutputPlace]) -> bytes:
-    """Encode a `ModelInferResponse`, and write the outputs in `shared` to shared memory."""
+    """Encode a `ModelInferResponse`, and write the outputs that `shared` lists to shared memory."""
     head = messages.ModelInferResponse(
         model_name=response.model_name, model_version=response.model_version, id=response.id
     )
@@ -157,7 +160,7 @@ def streamed_error(request_id: str, message: str) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Encode a length as protobuf does: seven bits per byte, the low bits first."""
+    """Encode a length like protobuf: seven bits per byte, starting with the lowest bits."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
@@ -200,9 +203,9 @@ class Inference:
     async def hold_answers(self) -> AsyncIterator[None]:
         """Return a context manager that delays responses while the server closes its connections.
 
-        gRPC cancels calls that arrive during the closing. Most clients send no new request
-        while they wait for a response, so the delay protects their next calls. Nothing is
-        delayed if no client waits.
+        gRPC cancels calls that arrive during the closing. Most clients send no new request while
+        they wait for a response, so the delay protects their next calls. If no client waits for a
+        response, the context manager delays nothing.
         """
         held = self._under_way > 0
         if held:
@@ -224,11 +227,11 @@ class Inference:
         try:
             return await _answer(await self._plane.infer(model, request, reservation), shared)
         finally:
-            # The call counts a large response again at once.
+            # Release the bytes here, because the handler of the call counts a large response again.
             reservation.release()
 
     async def stream(self, requests: AsyncIterator[bytes], context: Context, rpc: Rpc) -> None:
-        """Answer the requests of a stream. The error of a request is in its response."""
+        """Answer the requests of a stream. If a request fails, its response contains the error."""
         stream = InferStream(self.answer_streamed, self._most_streamed, self._budget)
         self._streams.add(stream)
         try:
@@ -242,13 +245,14 @@ class Inference:
             stream.close()
 
     async def answer_streamed(self, data: bytes, reservation: Reservation) -> StreamedAnswer:
-        """Answer one request of a stream; `reservation` keeps the bytes of the response."""
+        """Answer one request of a stream. `reservation` counts the bytes of the response."""
         request_id, model, large = "", "", len(data) >= LARGE
         try:
             message = await asyncio.to_thread(parse_infer, data) if large else parse_infer(data)
             request_id, model = message.fields.id, message.model_name
             version = version_of(message.fields.model_version)
-            # The error for an unknown model takes precedence over errors of the tensors.
+            # Look up the model before the tensors are parsed, because Triton reports an unknown
+            # model first.
             found = self._plane.models.find(message.fields.model_name, version)
             request, shared = await self._request(message, version)
             response = await self._plane.infer(found, request, reservation)
@@ -303,17 +307,17 @@ class InferStream:
         self._infer = infer
         self._most = most
         self._budget = budget
-        # Number of requests in flight, and their bytes in the budget.
+        # Number of requests in flight, and number of their bytes in the memory budget.
         self._under_way = self._held = 0
         self._stream_budget = StreamBudget(budget)
         self._freed = asyncio.Event()
-        # Pending responses in the order of the requests; None after the last one.
+        # Pending responses in the order of their requests. None follows the last response.
         self._begun: asyncio.Queue[PendingAnswer | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[StreamedAnswer]] = set()
         self._reader: asyncio.Task[None] | None = None
 
     async def run(self, requests: AsyncIterator[bytes], context: Context, rpc: Rpc) -> None:
-        """Write responses until the client's last request.
+        """Write responses until the client's last request is answered.
 
         A cancellation of this method cancels the requests in flight.
         """
@@ -334,12 +338,13 @@ class InferStream:
         finally:
             for running in (self._reader, *self._tasks):
                 running.cancel()
-            # Cancelled tasks do not run again. Waiting for them here could be cancelled, too.
+            # Release the bytes here, because cancelled tasks do not release them. Do not wait for
+            # the tasks: this task could be cancelled again while it waits.
             self._give_back(self._held)
             self._stream_budget.release()
 
     def close(self) -> None:
-        """Stop reading requests. The stream ends when all requests that were read are answered."""
+        """Stop reading requests. The stream ends after the requests that were read are answered."""
         if self._reader is not None:
             self._reader.cancel()
 
@@ -364,7 +369,7 @@ class InferStream:
         try:
             part = call.part()
         except FoveaError as ended:
-            # The key of the call is no longer valid.
+            # The API key of the call has become invalid during the stream.
             part, full = call.part(admitted=False), ended
         part.infers(call.path.removeprefix("/"))
         part.enter()
@@ -395,7 +400,10 @@ class InferStream:
         return self._under_way < self._most and held + size <= _MAX_BYTES
 
     def _take(self, size: int) -> FoveaError | None:
-        """Reserve bytes of the budget, or return the error if they exceed it."""
+        """Count bytes in the memory budget.
+
+        If they do not fit, return the error, otherwise None.
+        """
         try:
             self._budget.take(size)
         except QueueFull as full:

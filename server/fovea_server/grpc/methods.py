@@ -17,7 +17,7 @@ from fovea_server.tensors.shared_memory import CudaRegion, SystemRegion
 
 Fields = dict[str, Any]
 
-# Maps each log setting to its field in the message and Triton's name of its type.
+# Maps each log setting to its field in the message and to Triton's name of its type.
 _LOG = {
     "log_file": ("string_param", "string"),
     "log_info": ("bool_param", "boolean"),
@@ -31,7 +31,7 @@ _LOG = {
 async def system_status(
     service: Service, request: messages.SystemSharedMemoryStatusRequest
 ) -> Fields:
-    """Return one region of system memory, or all regions."""
+    """Return one region or all regions of system memory."""
     return _status(service.extensions.system_shared_memory.status(request.name or None))
 
 
@@ -48,20 +48,20 @@ async def register_system(
 async def unregister_system(
     service: Service, request: messages.SystemSharedMemoryUnregisterRequest
 ) -> Fields:
-    """Unregister one region of system memory, or all regions."""
+    """Unregister one region or all regions of system memory."""
     service.extensions.system_shared_memory.unregister(request.name or None)
     return {}
 
 
 async def cuda_status(service: Service, request: messages.CudaSharedMemoryStatusRequest) -> Fields:
-    """Return one region of GPU memory, or all regions."""
+    """Return one region or all regions of GPU memory."""
     return _status(service.extensions.cuda_shared_memory.status(request.name or None))
 
 
 async def register_cuda(
     service: Service, request: messages.CudaSharedMemoryRegisterRequest
 ) -> Fields:
-    """Register a region of GPU memory. The first region of a GPU opens the device."""
+    """Register a region of GPU memory. The first region on a GPU initializes the GPU."""
     register = service.extensions.cuda_shared_memory.register
     await asyncio.to_thread(
         register, request.name, request.raw_handle, request.device_id, request.byte_size
@@ -72,7 +72,7 @@ async def register_cuda(
 async def unregister_cuda(
     service: Service, request: messages.CudaSharedMemoryUnregisterRequest
 ) -> Fields:
-    """Unregister one region of GPU memory, or all regions."""
+    """Unregister one region or all regions of GPU memory."""
     service.extensions.cuda_shared_memory.unregister(request.name or None)
     return {}
 
@@ -110,7 +110,7 @@ async def log(service: Service, request: messages.LogSettingsRequest) -> Fields:
 
 
 def _trace_value(name: str, values: list[str]) -> list[str] | str | None:
-    """Convert a trace setting to its JSON value; None resets the setting."""
+    """Convert a trace setting to its JSON value. The value None resets the setting."""
     if not values:
         return None
     if name == "trace_level":
@@ -129,7 +129,7 @@ def _log_value(name: str, setting: messages.LogSettingsRequest.SettingValue) -> 
 
 
 def has_settings(request: Any) -> bool:
-    """Return True if a request changes settings, and False if it only reads them."""
+    """Return whether a request changes settings. Other requests only read them."""
     return bool(request.settings)
 
 
@@ -138,9 +138,11 @@ class Method:
     """A unary method of the service.
 
     Attributes:
-        api: name of its API for `--grpc-restricted-protocol`.
-        answer: returns the response as a message, or as a dictionary of its fields.
-        changes: whether a request changes the server, or a function that returns this.
+        api: name of the API to which the method belongs, for `--grpc-restricted-protocol`.
+        answer: function that returns the response as a message, or as a dict of the message's
+            fields.
+        changes: True if requests change the server, False if not, or a function that returns this
+            for a request.
     """
 
     api: str

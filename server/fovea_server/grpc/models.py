@@ -1,4 +1,4 @@
-"""gRPC methods for the health of the server, its models and the model repository."""
+"""gRPC methods for the health of the server, for its models and for the model repository."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Fields = dict[str, Any]
 
 _SERVING = bytes([1 << 3, 1])
 _NOT_SERVING = bytes([1 << 3, 2])
-# Seconds between two status checks of a Watch call.
+# Time in seconds between two checks of the status in a Watch call.
 _LOOK_S = 0.5
 
 
@@ -73,18 +73,22 @@ async def statistics(service: Service, request: messages.ModelStatisticsRequest)
 
 
 async def index(service: Service, request: messages.RepositoryIndexRequest) -> Fields:
-    """Return every model of the repository, or only the models that are ready."""
+    """Return the models of the repository: all models, or only the ready models."""
     refuse_repository(request.repository_name)
     return {"models": [_entry(**asdict(one)) for one in service.models.index(request.ready)]}
 
 
 def _entry(*, current: bool, reason: str | None, **fields: str | None) -> Fields:
-    # Triton's message has no field for the current version.
+    # Return "current" as the reason of the current version, because Triton's message has no field
+    # for it.
     return {**fields, "reason": reason or ("current" if current else None)}
 
 
 async def load(service: Service, request: messages.RepositoryModelLoadRequest) -> Fields:
-    """Load or reload a model, optionally with a configuration and files from the request."""
+    """Load a model, or reload it.
+
+    The request may contain a configuration and files for the model.
+    """
     refuse_repository(request.repository_name)
     config, files = None, {}
     for name, parameter in request.parameters.items():
@@ -100,7 +104,7 @@ async def load(service: Service, request: messages.RepositoryModelLoadRequest) -
 
 
 async def unload(service: Service, request: messages.RepositoryModelUnloadRequest) -> Fields:
-    """Unload a model; with `unload_dependents`, also the models that it depends on."""
+    """Unload a model. With `unload_dependents`, also unload the models that it depends on."""
     refuse_repository(request.repository_name)
     name, dependents = "unload_dependents", False
     if name in request.parameters:
@@ -112,8 +116,8 @@ async def unload(service: Service, request: messages.RepositoryModelUnloadReques
 class HealthCalls:
     """The service grpc.health.v1 for probes of Kubernetes and load balancers.
 
-    Like Triton, it returns the same status for every service name. Its messages are small enough to
-    encode by hand: field 1 of the response is the status.
+    The status is the same for every service name, as in Triton. The code encodes the small messages
+    without protobuf: field 1 of the response is the status.
     """
 
     def __init__(self, plane: DataPlane) -> None:
@@ -125,7 +129,7 @@ class HealthCalls:
         return _SERVING if self._plane.models.ready else _NOT_SERVING
 
     async def watch(self, requests: AsyncIterator[bytes], context: Context, rpc: Rpc) -> None:
-        """Send the current status and every change, until the server stops."""
+        """Send the current status and each later change, until the server stops."""
         sent = b""
         while not self._closed.is_set():
             if (status := await self.check(None)) != sent:
@@ -138,5 +142,5 @@ class HealthCalls:
             await rpc.write(_NOT_SERVING)
 
     def close(self) -> None:
-        """End the Watch calls."""
+        """End all Watch calls."""
         self._closed.set()

@@ -20,7 +20,7 @@ Output: TypeAlias = messages.ModelInferRequest.InferRequestedOutputTensor
 _CHOICE = "parameter_choice"
 _UNSIGNED = 2**64
 
-# Maps parameters to their field in `InferRequest` and their allowed types.
+# Maps the name of a parameter to its field in `InferRequest` and its allowed types.
 _KNOWN = {
     "sequence_id": ("sequence_id", ("int64_param", "string_param")),
     "sequence_start": ("sequence_start", ("bool_param",)),
@@ -28,14 +28,14 @@ _KNOWN = {
     "priority": ("priority", ("int64_param", "uint64_param")),
     "timeout": ("timeout_us", ("int64_param",)),
 }
-# Maps the parameters of a tensor in shared memory to their types.
+# Maps the name of a shared memory parameter of a tensor to its type.
 _PLACE = {
     "shared_memory_region": "string_param",
     "shared_memory_offset": "int64_param",
     "shared_memory_byte_size": "int64_param",
 }
-# Requests an empty last response from a decoupled model. Fovea has no decoupled
-# models and ignores it.
+# Parameter that requests an empty last response from a decoupled model. It has no effect, because
+# Fovea has no decoupled models.
 _EMPTY_FINAL = "triton_enable_empty_final_response"
 
 
@@ -43,7 +43,8 @@ def set_parameters(request: InferRequest, given: Mapping[str, messages.InferPara
     """Store the parameters of a message in the fields of a request.
 
     Raises:
-        InvalidRequest: a parameter has the wrong type, a negative priority or a reserved name.
+        InvalidRequest: a parameter has the wrong type or a reserved name, or the priority is
+            negative.
     """
     for name, parameter in given.items():
         what = f"'{name}' parameter"
@@ -52,7 +53,7 @@ def set_parameters(request: InferRequest, given: Mapping[str, messages.InferPara
             value = value_of(parameter, what, *kinds)
             if name == "priority" and value < 0:
                 raise InvalidRequest("invalid value for 'priority', expected value >= 0.")
-            # Triton reads signed values as unsigned.
+            # Convert a signed value to unsigned, as Triton does.
             signed = parameter.WhichOneof(_CHOICE) == "int64_param"
             setattr(request, field, value % _UNSIGNED if signed else value)
         elif name == _EMPTY_FINAL:
@@ -74,12 +75,12 @@ def value_of(parameter: messages.InferParameter, what: str, *kinds: str) -> Any:
     """Return the value of a parameter.
 
     Args:
-        parameter: the parameter.
-        what: description of the parameter for the error.
+        parameter: parameter from the message.
+        what: description of the parameter for error messages.
         kinds: allowed types.
 
     Raises:
-        InvalidRequest: the parameter has another type.
+        InvalidRequest: the type of the parameter is not in `kinds`.
     """
     kind = parameter.WhichOneof(_CHOICE)
     if kind not in kinds:
@@ -101,10 +102,12 @@ def set_parameter(message: messages.InferParameter, value: Parameter) -> None:
 
 
 def region_slice(tensor: Input | Output) -> RegionSlice | None:
-    """Return the region, offset and size of a tensor in shared memory; None for other tensors.
+    """Return the region, offset and size of a tensor in shared memory.
+
+    If the tensor is not in shared memory, return None.
 
     Raises:
-        InvalidRequest: a parameter has the wrong type, or region and size are not given together.
+        InvalidRequest: a parameter has the wrong type, or only one of region and size is given.
     """
     given = {
         name: value_of(
@@ -132,7 +135,7 @@ def region_slice(tensor: Input | Output) -> RegionSlice | None:
 
 
 def classes_of(output: Output) -> int:
-    """Return how many top classes replace an output; 0 for the output itself.
+    """Return the number of top classes that replace an output, or 0 to return the output itself.
 
     Raises:
         InvalidRequest: the parameter has the wrong type, or is below 1.

@@ -25,15 +25,15 @@ from fovea_server.tls import check_grpc_files
 
 log = logging.getLogger(__name__)
 
-# Largest size of a protobuf message in bytes; also used to disable limits of gRPC.
+# Largest size of a protobuf message in bytes. The same value disables limits of gRPC.
 _MAX = 2**31 - 1
-# Largest number of concurrent calls per connection; clients queue further calls. HTTP/2
-# recommends at least 100. The core passes calls on in order of arrival, so every client waits
-# behind all of them.
+# Largest number of concurrent calls per connection. Clients queue further calls. HTTP/2 recommends
+# at least 100. A small number keeps waits short, because the core starts the calls of all clients
+# in order of arrival.
 _MAX_STREAMS = 100
-# Largest number of connections; the clients of a real server open fewer.
+# Largest number of connections. The clients of a real server open fewer connections.
 _MAX_CONNECTIONS = 4096
-# Logger of gRPC's core for Python.
+# Name of the logger that gRPC's core uses in Python.
 _CORE_LOG = "grpc._cython.cygrpc"
 _LEVELS = ("none", "low", "medium", "high")
 
@@ -45,14 +45,14 @@ class GrpcServer:
     """Serves Triton's protocol over gRPC, on the event loop that starts it.
 
     Args:
-        service: answers the requests.
-        inference: runs the models; None for the models of the service.
-        replaced: methods that replace methods of Triton's service, by name.
-        interceptors: gRPC interceptors that see every call first.
+        service: service that answers the requests.
+        inference: object that runs models; None to run the models of the service.
+        replaced: dict from the name of a method of Triton's service to a replacement.
+        interceptors: gRPC interceptors for all calls.
         shares_port: True if several servers may listen on the same port.
 
     Attributes:
-        port: port of the settings; after the start, the port that was bound.
+        port: port in the settings; after the start, the port on which the server listens.
 
     Raises:
         InvalidOption: a TLS file is invalid.
@@ -75,7 +75,7 @@ class GrpcServer:
             if self._certificates is None
             else grpc.dynamic_ssl_server_credentials(
                 self._certificates,
-                # gRPC calls this function at each handshake.
+                # The third argument is a function that gRPC calls at each handshake.
                 lambda: self._certificates,
                 require_client_authentication=settings.grpc_use_ssl_mutual,
             )
@@ -96,7 +96,8 @@ class GrpcServer:
         """
         settings = self._service.settings
         logging.getLogger(_CORE_LOG).addFilter(_is_news)
-        # The server belongs to the running event loop, so the constructor cannot create it.
+        # Create the server here instead of in the constructor, because it belongs to the running
+        # event loop.
         server = grpc.aio.server(
             interceptors=self._interceptors, options=_options(settings, self._shares_port)
         )
@@ -113,7 +114,9 @@ class GrpcServer:
         log.info("gRPC on %s port %d", settings.grpc_address, self.port)
 
     def reload(self) -> None:
-        """Read the certificates again for new connections; they stay unchanged after an error.
+        """Read the certificates again. New connections use them.
+
+        After an error, the old certificates stay.
 
         Raises:
             InvalidOption: a file is invalid.
@@ -123,7 +126,7 @@ class GrpcServer:
             self._certificates = server_certificates(self._service.settings)
 
     async def stop(self, grace_s: float) -> None:
-        """Reject new calls, and wait up to `grace_s` seconds for accepted calls."""
+        """Reject new calls, and wait up to `grace_s` seconds until accepted calls end."""
         if self._server is None:
             return
         async with self._inference.hold_answers():
@@ -140,7 +143,8 @@ class GrpcServer:
             "ModelStreamInfer": stream(streamed, "inference", inference.stream, *given),
         }
         for name, each in self._methods.items():
-            # Requests to load a model may contain its files, so their size is not limited here.
+            # A request to load a model may contain the model's files, so its size is not limited
+            # here.
             reader = parse if each.changes is True else parse_short
             read = partial(reader, getattr(messages, f"{name}Request"))
             answer = _answer(self._service, each, getattr(messages, f"{name}Response"))
@@ -150,7 +154,7 @@ class GrpcServer:
     def _health_methods(self) -> grpc.GenericRpcHandler:
         top, service, health = f"/{_HEALTH}", self._service, self._health
         arrivals = self._arrivals
-        # The content of health requests is ignored.
+        # The handlers ignore the content of health requests.
         handlers = {
             "Check": unary(f"{top}/Check", "health", bytes, health.check, service, arrivals),
             "Watch": stream(f"{top}/Watch", "health", health.watch, service, arrivals),
@@ -171,13 +175,13 @@ def _answer(
 
 
 class _OtherMethods(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Rejects unknown methods like gRPC, but with a request ID and a log line."""
+    """Rejects calls of unknown methods like gRPC, but with a request ID and a log line."""
 
     def __init__(self, service: Service, arrivals: Arrivals) -> None:
         self._service, self._arrivals = service, arrivals
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
-        """Make the handler of any method; a unary call is a stream of one message."""
+        """Return a handler that fits every method: a unary call is a stream with one message."""
         return stream(handler_call_details.method, "", _not_found, self._service, self._arrivals)
 
 
@@ -186,7 +190,10 @@ async def _not_found(requests: AsyncIterator[bytes], context: Context, rpc: Rpc)
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return False if a client disconnected during its call: the access log has that call."""
+    """Return whether a log record of gRPC contains news.
+
+    If a client disconnected during a call, only the access log reports it.
+    """
     kind = record.exc_info[0] if record.exc_info else None
     return kind is None or not issubclass(kind, grpc.aio.InternalError)
 
@@ -198,16 +205,17 @@ def _options(settings: Settings, shares_port: bool) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", largest),
         ("grpc.max_send_message_length", _MAX),
-        # By default gRPC cancels random calls without an explanation when a thousand wait
-        # for the event loop. Here `--max-queue` and `--max-inflight-mb` reject requests
-        # with a reason instead.
+        # By default, gRPC cancels random calls without a reason if a thousand calls wait for the
+        # event loop. Fovea rejects requests with a reason instead (`--max-queue` and
+        # `--max-inflight-mb`).
         ("grpc.server.max_pending_requests", _MAX),
         ("grpc.server.max_pending_requests_hard_limit", _MAX),
         ("grpc.max_concurrent_streams", _MAX_STREAMS),
-        # By default gRPC rejects the streams of a burst before the client knows their limit.
+        # By default, gRPC rejects streams of a burst that the client opens before it has received
+        # the limit.
         ("grpc.http.overload_protection", 0),
         ("grpc.max_allowed_incoming_connections", _MAX_CONNECTIONS),
-        # A port in use must cause an error, and must not be shared by accident.
+        # By default, gRPC shares a port that is in use. Fovea reports an error instead.
         ("grpc.so_reuseport", int(shares_port)),
         ("grpc.default_compression_level", compression),
         ("grpc.keepalive_time_ms", settings.grpc_keepalive_time),
@@ -235,7 +243,7 @@ def _listen(
 
 
 def server_certificates(settings: Settings) -> grpc.ServerCertificateConfiguration | None:
-    """Read the files for TLS; return None if gRPC is served without TLS.
+    """Return the certificates from the files for TLS, or None if gRPC is served without TLS.
 
     Raises:
         InvalidOption: a file is not set or cannot be used.

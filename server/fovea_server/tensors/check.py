@@ -37,8 +37,8 @@ class CheckedRequest:
     """A request that fits its model.
 
     Attributes:
-        feeds: array for each input, in the engine's shape. Arrays are views of the
-            request, except BYTES.
+        feeds: dict from the name of each input to its array, in the engine's shape. Arrays are
+            views of the request, except for BYTES.
         rows: batch size; 1 if the model has no batch dimension.
     """
 
@@ -100,12 +100,12 @@ class RequestCheck:
         raise InvalidRequest(
             f"expected {expected} but got {len(inputs)} inputs for model '{self._model}'. "
             f"Got input(s) {_names([t.name for t in reversed(inputs)]) or '[]'}, but missing "
-            # Triton's list lacks its opening bracket if no input is missing.
+            # If no input is missing, Triton's text has "]" without "[".
             f"required input(s) {_names(missing) or ']'}. Please provide all required input(s)."
         )
 
     def _rows(self, inputs: Sequence[InputTensor]) -> int | None:
-        """Return the batch size; None for a model without a batch dimension."""
+        """Return the batch size, or None if the model has no batch dimension."""
         if not self._max_batch_size:
             return None
         rows: int | None = None
@@ -122,7 +122,8 @@ class RequestCheck:
                     f"input '{tensor.name}' batch size does not match other inputs for "
                     f"'{self._model}'"
                 )
-        # Triton counts rows as unsigned, so a negative number is too large.
+        # Reject a negative number like a number that is too large, because Triton's batch size is
+        # unsigned.
         if rows is not None and not 0 <= rows <= self._max_batch_size:
             raise InvalidRequest(
                 f"inference request batch-size must be <= {self._max_batch_size} for "
@@ -157,7 +158,8 @@ class RequestCheck:
                 return np.ndarray(shape, dtype, data)
             return data.reshape(shape)
         except ValueError:
-            # The tensor has no elements, so a dimension may have any size.
+            # Only a tensor without elements gets here: NumPy rejects its shape if another dimension
+            # is too large.
             raise InvalidRequest(
                 f"the shape {shape_text(tensor.shape)} of input '{name}' for model '{model}' is "
                 "larger than any memory; send one that fits its elements"
@@ -171,7 +173,7 @@ class RequestCheck:
         return tensor.data
 
     def _engine_shape(self, expected: ModelTensor, tensor: InputTensor) -> tuple[int, ...]:
-        """Convert the shape of an input to the engine's shape, both without the batch dimension."""
+        """Return the engine's shape for an input. Both shapes are without the batch dimension."""
         batched = self._max_batch_size > 0
         have = tensor.shape[1:] if batched else tensor.shape
         want = expected.shape[1:] if batched else expected.shape
@@ -216,7 +218,8 @@ def reshape_dims(
     Args:
         dims: shape in the configuration; -1 for a variable size.
         have: shape in the request, which fits `dims`.
-        reshape: shape for the engine. Each -1 is replaced by the next variable size of `have`.
+        reshape: shape for the engine. Each -1 in it is replaced by the next size of `have` that is
+            variable in `dims`.
     """
     variable = deque(sent for size, sent in zip(dims, have, strict=True) if size == -1)
     return tuple(variable.popleft() if size == -1 else size for size in reshape)

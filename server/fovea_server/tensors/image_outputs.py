@@ -1,4 +1,4 @@
-"""Converts results for images to tensors of the protocol, and lists these tensors."""
+"""Converts results for images to tensors of the v2 protocol, and describes these tensors."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from fovea_server.tensors.wire import NAMES
 def result_tensors(
     found: Sequence[TaskResult], vocabulary: Vocabulary, options: PredictOptions
 ) -> list[OutputTensor]:
-    """Convert the results of n >= 1 images to tensors of shape [n, ...]."""
+    """Convert the results of n images (n >= 1) to tensors of shape [n, ...]."""
     return output_tensors(type(found[0]).to_tensors(found, vocabulary, options))
 
 
 def output_tensors(arrays: Mapping[str, Array]) -> list[OutputTensor]:
-    """Wrap arrays as outputs with the protocol's names of their datatypes."""
+    """Convert arrays to outputs whose datatypes have the protocol's names."""
     return [OutputTensor(name, NAMES[array.dtype], array) for name, array in arrays.items()]
 
 
 def image_outputs(head: Head, *, of_pipeline: bool = False) -> list[dict[str, Any]]:
-    """Return name, datatype and shape of each tensor for images.
+    """Return the name, datatype and shape of each tensor in a response to images.
 
-    A size of -1 is the number of images or a variable size. These tensors are not listed among the
-    outputs in a model's metadata: perf_analyzer and Ultralytics' client request all listed outputs,
-    also if they send tensors.
+    A size of -1 is the number of images or a variable size. A model's metadata does not list these
+    tensors as outputs, because perf_analyzer and Ultralytics' client request all listed outputs,
+    even if they send tensors instead of images.
 
     Args:
         head: head of the model.
-        of_pipeline: True to add the tensor with results of the pipeline's later models.
+        of_pipeline: True to add the tensor with the results of the pipeline's later models.
     """
     listed = RESULT_OF[head.task].outputs(head.task, head.skeleton)
     return [

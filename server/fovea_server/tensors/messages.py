@@ -21,21 +21,26 @@ if TYPE_CHECKING:
     from fovea_server.traffic.triton_trace import TimedRequest
 
 SentImage = bytes | bytearray | DecodedImage
-"""An image of a request: an encoded file, or decoded pixels."""
+"""An image in a request: an encoded file, or decoded pixels."""
 
 Parameter = bool | int | float | str
 
 
 class DecodingPlace(Protocol):
-    """The turn of a large image among the images that are being decoded."""
+    """Permission to decode a large image. Large images are decoded one after the other."""
 
     def end_decoding(self, left: int) -> None:
-        """End the turn; `left` is the number of bytes that stay in use after decoding."""
+        """End the decoding.
+
+        `left` is the number of bytes that stay in use until the response is sent.
+        """
         ...
 
 
 Place = AbstractAsyncContextManager[DecodingPlace]
-"""Context manager that waits for its turn to decode, and releases the bytes after the response."""
+"""Context manager that waits until a large image may be decoded. On exit it releases the image's
+bytes.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,17 +48,20 @@ class ImageRequest:
     """A request to run a model on images.
 
     Attributes:
-        images: the images; each one gets its own result.
+        images: encoded or decoded images; each image gets its own result.
         options: prediction options, with class IDs instead of class names.
-        keep_pixels: True to return the upright images with the results.
-        encode: encodes a result for the transport, in the thread that computed it.
+        keep_pixels: True to return the pixels of the upright images with the results.
+        encode: function that encodes a result for the transport. It runs in the thread that
+            computed the result.
         id: request ID; see `InferRequest`.
         priority: priority in the queue; see `InferRequest`.
         timeout_us: longest time in the queue in microseconds; see `InferRequest`.
         trace: recorder of timestamps; see `InferRequest`.
-        place_of: returns the turn for an image that is large to decode; None for other images.
+        place_of: function that returns a `Place` for an image whose pixels are large, and None for
+            other images.
         client: ID of the client; see `InferRequest`.
-        cut: runs images in parts such as tiles; None to run each image as a whole.
+        cut: function that runs the model on parts of the images, such as tiles; None to run the
+            model on whole images.
     """
 
     images: Sequence[SentImage]
@@ -77,12 +85,14 @@ class ImageResult:
         width: width of the upright image in pixels.
         height: height of the upright image in pixels.
         orientation: EXIF orientation of the file, 1 to 8.
-        found: result in pixels of the upright image; None if the head is unknown.
-        tensors: raw output rows by output name if the head is unknown; otherwise None.
+        found: result, with coordinates in pixels of the upright image; None if the head is unknown.
+        tensors: if the head is unknown, raw output values of the image by output name; otherwise
+            None.
         pixels: upright image, uint8 [height, width, 3] RGB, if the request keeps it.
-        batch: batch size of the execution; 0 if there was none or several.
-        times: duration of the stages. For tiles, the slowest tile counts; rows of tiles that
-            ran one after the other are summed.
+        batch: batch size of the model's execution; 0 if the model did not run, or ran several
+            times.
+        times: durations of the stages. For tiles that ran together, the slowest tile counts.
+            Durations of tile rows that ran one after the other are summed.
         stages: duration of each stage of a pipeline in nanoseconds, by the stage's name.
         encoded: result of the request's `encode`; b"" without `encode`.
     """
@@ -100,9 +110,13 @@ class ImageResult:
 
 
 RunParts = Callable[[ImageRequest, Sequence[SentImage]], Awaitable[list[ImageResult | FoveaError]]]
-"""Function that runs the model on other images instead of a request's own, such as on its tiles."""
+"""Function that runs the model on parts of a request's images, such as tiles, instead of the
+images.
+"""
 Cut = Callable[[ImageRequest, RunParts], Awaitable[list[ImageResult | FoveaError]]]
-"""Function that computes the results of a request's images from their parts with `RunParts`."""
+"""Function that returns the results of a request's images. It calls `RunParts` to run the model on
+parts of the images.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -112,9 +126,10 @@ class InputTensor:
     Attributes:
         name: name of the input.
         datatype: the protocol's name of the datatype.
-        shape: shape; the first dimension is the batch if the model has one.
-        data: view of the binary form on the wire (for BYTES, each element follows its length); or a
-            flat array from a transport that sends single elements (for BYTES, `bytes` objects).
+        shape: sizes of the dimensions. If the model has a batch dimension, it is the first.
+        data: view of the binary form on the wire, in which the length of each BYTES element
+            precedes the element. From a transport that sends single elements, a 1-D array; BYTES
+            elements are `bytes` objects.
     """
 
     name: str
@@ -125,7 +140,10 @@ class InputTensor:
 
 @dataclass(slots=True, eq=False)
 class RequestedOutput:
-    """One requested output. A `classification` above 0 requests that many top classes instead."""
+    """One requested output.
+
+    If `classification` is above 0, the response has this number of top classes instead.
+    """
 
     name: str
     classification: int = 0
@@ -137,20 +155,21 @@ class InferRequest:
 
     Attributes:
         model_name: name of the model.
-        model_version: version; None for the version that the version policy prefers.
-        inputs: the inputs.
-        outputs: requested outputs in the client's order; empty for all outputs.
+        model_version: version of the model; None for the version that the version policy prefers.
+        inputs: input tensors.
+        outputs: requested outputs in the client's order; an empty list requests all outputs.
         id: ID that the response repeats; "" for none.
-        parameters: parameters that have no field below.
+        parameters: other parameters of the request, which have no field below.
         priority: 0 for the model's default; otherwise 1 is the highest priority.
         timeout_us: longest time in the queue in microseconds; 0 for the model's default.
         sequence_id: ID of the sequence; 0 or "" for none.
         sequence_start: True for the first request of a sequence.
         sequence_end: True for the last request of a sequence.
         trace: recorder of timestamps; None for requests that are not traced.
-        times: collects the stage times of the engines for an ensemble or a trace; otherwise None.
-        batch: batch size of the execution, set if `times` is a list.
-        client: ID of the client for fair turns in the queue; "" if it is unknown.
+        times: list to which engines append their stage times, for an ensemble or a trace; otherwise
+            None.
+        batch: batch size of the model's execution. It is set if `times` is a list.
+        client: ID of the client; "" if it is unknown. The queue alternates between clients.
     """
 
     model_name: str
@@ -172,7 +191,10 @@ class InferRequest:
 
 @dataclass(slots=True, eq=False)
 class OutputTensor:
-    """One output of a response. The array is C-contiguous; BYTES elements are `bytes` objects."""
+    """One output of a response.
+
+    The array is C-contiguous; elements of BYTES are `bytes` objects.
+    """
 
     name: str
     datatype: str
@@ -186,7 +208,7 @@ class OutputTensor:
 
 @dataclass(slots=True, eq=False)
 class InferResponse:
-    """The response of a model; outputs are in the order of its configuration."""
+    """The response of a model. The outputs have the order of the model's configuration."""
 
     model_name: str
     model_version: str

@@ -33,17 +33,19 @@ log = logging.getLogger(__name__)
 Description = TypeVar("Description")
 OpenedT = TypeVar("OpenedT")
 
-# Directory of POSIX shared memory in Linux. Other files cannot be registered.
+# Directory of POSIX shared memory in Linux. Files in other directories cannot be registered.
 _FOLDER = "/dev/shm"
-# Largest number of mapped objects, and largest fraction of the process's file descriptors for them.
+# Largest number of mapped objects, and the largest fraction of the process's file descriptors for
+# these objects.
 _MAX_OBJECTS, _SHARE = 1024, 0.25
 _CUDA_HANDLE_BYTES = 64
-# Prefix of names that Triton's Python backend uses, which may run on the same machine.
+# Prefix of the region names of Triton's Python backend, which may run on the same machine. Clients
+# may not use such names.
 _RESERVED = "triton_python_backend_shm_region_"
 
 
 class RegionSlice(NamedTuple):
-    """The part of a region that holds a tensor; `offset` and `byte_size` are in bytes."""
+    """The part of a region that contains a tensor. `offset` and `byte_size` are in bytes."""
 
     region: str
     offset: int
@@ -51,7 +53,7 @@ class RegionSlice(NamedTuple):
 
 
 class RegionTable(Generic[Description, OpenedT]):
-    """The registered regions of one kind of memory, "system" or "cuda". Safe in any thread."""
+    """The registered regions of one kind of memory, "system" or "cuda". Methods are thread-safe."""
 
     def __init__(self, kind: str, allowed: bool) -> None:
         self._kind = kind
@@ -61,7 +63,7 @@ class RegionTable(Generic[Description, OpenedT]):
         self._regions: dict[str, tuple[Description, OpenedT]] = {}
 
     def unregister(self, name: str | None = None) -> None:
-        """Unregister one region, or all regions. An unknown name is ignored."""
+        """Unregister one region or all regions. The name of an unknown region is ignored."""
         with self._lock:
             if name is None:
                 self._regions.clear()
@@ -69,7 +71,7 @@ class RegionTable(Generic[Description, OpenedT]):
                 self._regions.pop(name, None)
 
     def status(self, name: str | None = None) -> list[Description]:
-        """Return the description of one region, or of all regions sorted by name.
+        """Return the description of one region, or the descriptions of all regions sorted by name.
 
         Raises:
             NotFound: no region has this name.
@@ -82,7 +84,10 @@ class RegionTable(Generic[Description, OpenedT]):
         return [regions[name][0]]
 
     def find(self, name: str) -> OpenedT | None:
-        """Return a region by its name, or None. The region stays open while it is referenced."""
+        """Return a region by its name, or None if it is unknown.
+
+        A region stays open while it is referenced.
+        """
         found = self._regions.get(name)
         return None if found is None else found[1]
 
@@ -102,7 +107,7 @@ class RegionTable(Generic[Description, OpenedT]):
 
 @dataclass(frozen=True, slots=True)
 class SystemRegion:
-    """A part of the shared memory object that `shm_open` opens by the name `key`."""
+    """A region of system memory. `key` is the name of its shared memory object for `shm_open`."""
 
     name: str
     key: str
@@ -113,11 +118,12 @@ class SystemRegion:
 class SystemSharedMemory(RegionTable[SystemRegion, "MappedRegion"]):
     """The registered regions of system memory.
 
-    An unregistered region stays mapped until its last view is gone.
+    An unregistered region stays mapped until its last view is released.
 
-    Nothing is copied, as in Triton. The engine reads a region after its size was checked, and a
-    read past the end of the object kills the process (SIGBUS). Clients must therefore not truncate
-    an object while a request uses it. For this reason shared memory is disabled by default.
+    Tensors are not copied, as in Triton. The server checks the size of a region before the engine
+    reads it. If a client truncates the object after this check, the read kills the process
+    (SIGBUS). Clients must therefore not truncate an object while a request uses it. For this reason
+    shared memory is disabled by default.
     """
 
     def __init__(self, allowed: bool) -> None:
@@ -129,7 +135,7 @@ class SystemSharedMemory(RegionTable[SystemRegion, "MappedRegion"]):
 
         Raises:
             Unsupported: the server does not allow shared memory.
-            AlreadyExists: a region has this name.
+            AlreadyExists: another region has this name.
             RegionFailed: the object does not exist or cannot be opened.
             InvalidRequest: the object is smaller than the region, or its name is reserved.
         """
@@ -139,21 +145,21 @@ class SystemSharedMemory(RegionTable[SystemRegion, "MappedRegion"]):
 
 
 def max_objects() -> int:
-    """Return the largest number of mapped objects. Each object takes a file descriptor."""
+    """Return the largest number of mapped objects. Each mapped object needs a file descriptor."""
     return min(_MAX_OBJECTS, share_of_descriptors(_SHARE))
 
 
 class MappedObjects:
-    """The mapped shared memory objects, each with one mapping and one file descriptor."""
+    """The mapped shared memory objects. Each object has one mapping and one file descriptor."""
 
     def __init__(self) -> None:
         # Mapped objects by (device, inode). An object that has grown is mapped again. A map is
-        # closed with the last region that uses it.
+        # closed when the last region that uses it is released.
         self._maps: WeakValueDictionary[tuple[int, int], mmap.mmap] = WeakValueDictionary()
         self._all: WeakSet[mmap.mmap] = WeakSet()
 
     def map(self, descriptor: int, end: int) -> mmap.mmap:
-        """Map an object at least up to the offset `end` in bytes.
+        """Map the bytes of an object up to the offset `end`, or more.
 
         Raises:
             RegionFailed: too many objects are mapped.
@@ -162,7 +168,7 @@ class MappedObjects:
         found = os.fstat(descriptor)
         key = found.st_dev, found.st_ino
         mapped = self._maps.get(key)
-        # The object may have grown since it was mapped.
+        # If the object has grown since it was mapped, the old map may be too short.
         if mapped is None or len(mapped) < end:
             if len(self._all) >= (most := max_objects()):
                 raise RegionFailed(
@@ -175,7 +181,7 @@ class MappedObjects:
 
 
 class MappedRegion:
-    """A region that is mapped until its last reference is gone."""
+    """A region of system memory. It stays mapped until its last reference is released."""
 
     def __init__(self, region: SystemRegion, objects: MappedObjects) -> None:
         self.region = region
@@ -197,8 +203,8 @@ class MappedRegion:
         Raises:
             RegionFailed: the object was truncated.
         """
-        # This check detects a truncation before the request. `SystemSharedMemory`
-        # explains later ones.
+        # Detect an object that was truncated before the request. A later truncation kills the
+        # process; see `SystemSharedMemory`.
         if self._map.size() < self.region.offset + self.region.byte_size:
             raise RegionFailed(f"Invalid shared memory region: '{self.region.key}'")
         begin = self.region.offset + offset
@@ -221,7 +227,7 @@ def _open_object(region: SystemRegion) -> int:
             f"key contains the reserved prefix '{_RESERVED}'"
         )
     refused = RegionFailed(f"Unable to open shared memory region: '{region.key}'")
-    # A name is a single path component, as in shm_open.
+    # The name must be a single path component, as in shm_open.
     if not name or "/" in name or "\0" in name:
         raise refused
     try:
@@ -251,13 +257,13 @@ class CudaRegion:
 
 
 class CudaSharedMemory(RegionTable[CudaRegion, "OpenedCudaRegion"]):
-    """The registered regions of GPU memory. Tensors are copied to and from host memory."""
+    """The registered regions of GPU memory. The server copies tensors to and from host memory."""
 
     def __init__(self, allowed: bool, memory: Callable[[], GpuMemory] = open_gpu_memory) -> None:
         super().__init__("cuda", allowed)
         self._open_memory = memory
         self._memory: GpuMemory | None = None
-        # Open regions, including unregistered ones that are still in use.
+        # Open regions, including unregistered regions that are still in use.
         self._still_open: WeakSet[OpenedCudaRegion] = WeakSet()
 
     def register(self, name: str, raw_handle: bytes, device_id: int, byte_size: int) -> None:
@@ -265,8 +271,9 @@ class CudaSharedMemory(RegionTable[CudaRegion, "OpenedCudaRegion"]):
 
         Raises:
             Unsupported: the server does not allow shared memory.
-            AlreadyExists: a region has this name.
-            InvalidRequest: the handle is invalid, the GPU does not exist, or its memory is smaller.
+            AlreadyExists: another region has this name.
+            InvalidRequest: the handle is invalid, the GPU does not exist, or the allocated memory
+                is smaller than `byte_size`.
         """
         self._check_allowed()
         if len(raw_handle) != _CUDA_HANDLE_BYTES:
@@ -301,14 +308,17 @@ class CudaSharedMemory(RegionTable[CudaRegion, "OpenedCudaRegion"]):
 
 
 class OpenedCudaRegion:
-    """An open region, which is closed with its last reference. Safe to use in any thread."""
+    """An open region of GPU memory. It is closed with its last reference.
+
+    Methods are thread-safe.
+    """
 
     def __init__(self, region: CudaRegion, buffer: GpuBuffer) -> None:
         self.region = region
         self._buffer = buffer
 
     def close(self) -> None:
-        """Close the region even if it is referenced. A second call does nothing."""
+        """Close the region even if it is still referenced. A second call does nothing."""
         self._buffer.close()
 
     def read(self, offset: int, byte_size: int) -> memoryview:
@@ -341,7 +351,7 @@ OpenRegion = MappedRegion | OpenedCudaRegion
 
 
 class OutputPlace:
-    """The place of an output in shared memory. It stays valid after its region is unregistered."""
+    """The place of an output in shared memory. It stays valid after the region is unregistered."""
 
     def __init__(self, target: OpenRegion, offset: int, byte_size: int) -> None:
         self._target = target
@@ -378,11 +388,14 @@ class SharedRegions:
         self._cuda = cuda
 
     def read(self, region: str, offset: int, byte_size: int) -> memoryview:
-        """Return bytes of a region; clients can still change system memory, which is not copied."""
+        """Return a view of bytes of a system region, or a copy of bytes of a GPU region.
+
+        Clients can change the bytes under a view.
+        """
         return self._find(region, offset, byte_size).read(offset, byte_size)
 
     def output(self, region: str, offset: int, byte_size: int) -> OutputPlace:
-        """Return the place of an output, before the model runs."""
+        """Return the place of an output. The request is checked here, before the model runs."""
         return OutputPlace(self._find(region, offset, byte_size), offset, byte_size)
 
     def _find(self, region: str, offset: int, byte_size: int) -> OpenRegion:

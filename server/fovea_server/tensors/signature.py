@@ -1,4 +1,4 @@
-"""The inputs and outputs of a model as clients see them, and the expected size of a response."""
+"""Model inputs and outputs as clients see them, and the expected size of a response."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from fovea_server.tensors.wire import NUMPY, protocol_name
 
 
 def shape_text(shape: Iterable[int]) -> str:
-    """Format a shape as in Triton's error texts: "[-1,4]"."""
+    """Return a shape as text as in Triton's error messages, for example "[-1,4]"."""
     return f"[{','.join(map(str, shape))}]"
 
 
 def shapes_match(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Return True if two shapes are equal; -1 matches any size."""
+    """Return whether two shapes are equal. A size of -1 in one shape matches any size."""
     return len(a) == len(b) and all(m == n or -1 in (m, n) for m, n in zip(a, b, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class ImageSides:
-    """The image sizes that an engine accepts: multiples of `step`, or the largest size.
+    """The image sizes that an engine accepts: multiples of `step`, or only the largest size.
 
     Attributes:
-        largest: largest shape, [3, height, width] or [height, width, 3].
-        step: step between accepted sizes in pixels.
+        largest: largest accepted shape, [3, height, width] or [height, width, 3].
+        step: difference between accepted heights or widths, in pixels.
     """
 
     largest: tuple[int, ...]
@@ -38,7 +38,7 @@ class ImageSides:
         return f"multiples of {self.step}, up to {shape_text(self.largest)}"
 
     def hold(self, image: tuple[int, ...]) -> bool:
-        """Return True if the engine accepts an image of this shape."""
+        """Return whether the engine accepts an image of this shape."""
         return all(
             have == most or (0 < have < most and have % self.step == 0)
             for have, most in zip(image, self.largest, strict=True)
@@ -52,9 +52,10 @@ class ModelTensor:
     Attributes:
         name: name of the tensor.
         datatype: the protocol's name of the datatype.
-        shape: shape; -1 for any size. The first dimension is the batch if the model has one.
+        shape: sizes of the dimensions, -1 for any size. If the model has a batch dimension, it is
+            the first.
         optional: True if a request may omit this input.
-        reshape: the engine's shape without the batch; None if it is the same shape.
+        reshape: shape in the engine without the batch dimension; None if it equals `shape`.
         sides: accepted sizes of an image input; None for other tensors.
     """
 
@@ -71,9 +72,9 @@ class ModelSignature:
     """Inputs and outputs of a model in the order of its configuration.
 
     Attributes:
-        inputs: the inputs, without the control inputs of sequences.
-        outputs: the outputs.
-        max_batch_size: largest batch size; 0 without a batch dimension.
+        inputs: inputs of the model, without the control inputs for sequences.
+        outputs: outputs of the model.
+        max_batch_size: largest batch size; 0 if the model has no batch dimension.
     """
 
     inputs: tuple[ModelTensor, ...]
@@ -91,9 +92,9 @@ class ModelSignature:
 
         Args:
             config: configuration of the model.
-            sides: accepted sizes of image inputs, by input name.
-            scalars: names of inputs and outputs without dimensions. Clients send and
-                receive them as [1].
+            sides: dict from the name of an image input to its accepted sizes.
+            scalars: names of inputs and outputs without dimensions. Clients send and receive them
+                with shape [1].
         """
         sides = sides or {}
         batched = config.max_batch_size > 0
@@ -122,8 +123,8 @@ def _tensor(tensor: ConfigTensor, batched: bool, sides: ImageSides | None = None
 class AnswerSize:
     """Predicts the size of a response in bytes before it is computed.
 
-    An output of fixed shape has the size of its signature. An output of variable size is expected
-    to be as large as in the last response.
+    The size of an output with a fixed shape follows from the signature. An output with a variable
+    shape is expected to have the same size as in the last response.
     """
 
     def __init__(self, signature: ModelSignature) -> None:
@@ -138,12 +139,12 @@ class AnswerSize:
                 self._fixed += prod(dims) * NUMPY[tensor.datatype].itemsize
 
     def expected(self, inputs: Sequence[InputTensor]) -> int:
-        """Return the expected bytes of all outputs; the inputs need not be checked yet."""
+        """Return the expected number of bytes of all outputs. The inputs may be unchecked."""
         size = self._fixed + sum(self._varying.values())
         return size * self._rows(inputs[0].shape) if self._most_rows and inputs else size
 
     def learn(self, outputs: Sequence[OutputTensor]) -> None:
-        """Remember the sizes of the variable outputs of a response."""
+        """Store the sizes of the outputs with variable shapes, for the next prediction."""
         if not self._varying:
             return
         for tensor in outputs:

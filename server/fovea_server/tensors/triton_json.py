@@ -26,15 +26,16 @@ def parse_json(data: bytes | bytearray, most: int = MAX_WEIGHT) -> Any:
 
     Args:
         data: UTF-8 text.
-        most: largest weight of the document; see `json_text.weight`.
+        most: largest allowed weight of the document; see `json_text.weight`.
 
     Raises:
-        BodyTooLarge: the document weighs more than `most`.
+        BodyTooLarge: the weight of the document exceeds `most`.
         MalformedJson: the text is not JSON, or is nested deeper than `MAX_DEPTH` levels.
     """
     check_weight(data, most)
     value = _loads(data)
-    # This test is fast, and most documents have too few brackets to be deep.
+    # Count brackets first, because that is fast and most documents have too few brackets to be
+    # nested deeply.
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
         _check_depth(value)
     return value
@@ -44,9 +45,10 @@ def _loads(data: bytes | bytearray) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        # Triton accepts these values although JSON does not have them.
+        # Triton accepts NaN and Infinity, although JSON does not have these values.
         if b"NaN" in data or b"Infinity" in data:
-            # Python's parser takes several times as long as orjson.
+            # Limit the document to the default weight, because Python's parser is several times
+            # slower than orjson.
             check_weight(data)
             try:
                 return _parse_with_nan(data)
@@ -59,13 +61,13 @@ def _loads(data: bytes | bytearray) -> Any:
 def _parse_with_nan(data: bytes | bytearray) -> Any:
     value = json.loads(data.decode(), parse_int=_integer)
     if b"\\u" in data:
-        # This line raises a ValueError for a lone surrogate.
+        # This line raises ValueError for a lone surrogate, like orjson.
         json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
 def _integer(text: str) -> int | float:
-    """Parse an integer like orjson: return a float if it exceeds 64 bits."""
+    """Parse an integer like orjson. If it exceeds 64 bits, return a float."""
     value = int(text)
     return value if -(2**63) <= value < 2**64 else float(text)
 
@@ -89,7 +91,10 @@ def _refuse(why: str) -> MalformedJson:
 
 
 def find(value: object, name: str, default: object = None) -> Any:
-    """Return a member of an object; `default` if the value is not an object or lacks the member."""
+    """Return a member of an object.
+
+    If the value is not an object or has no such member, return `default`.
+    """
     return value.get(name, default) if type(value) is dict else default
 
 
@@ -105,7 +110,10 @@ def member(value: object, name: str) -> Any:
 
 
 def read(field: str, reader: Callable[[Any], T], value: object) -> T:
-    """Return `reader(value)`; add the name of the field to the text of a MalformedJson."""
+    """Return `reader(value)`.
+
+    If it raises MalformedJson, add the name of the field to the error text.
+    """
     try:
         return reader(value)
     except MalformedJson as error:
@@ -113,40 +121,43 @@ def read(field: str, reader: Callable[[Any], T], value: object) -> T:
 
 
 def read_member(field: str, reader: Callable[[Any], T], value: object) -> T:
-    """Apply `reader` to the member `field` of an object; errors name the field."""
+    """Apply `reader` to the member `field` of an object.
+
+    Error texts contain the name of the field.
+    """
     return read(field, lambda parent: reader(member(parent, field)), value)
 
 
 def as_bool(value: object) -> bool:
-    """Return a boolean; raise MalformedJson for other types."""
+    """Return a boolean. Raise MalformedJson if the value has another type."""
     if not isinstance(value, bool):
         raise MalformedJson("attempt to access JSON non-boolean as boolean")
     return value
 
 
 def as_unsigned(value: object) -> int:
-    """Return an integer >= 0; raise MalformedJson for other values."""
+    """Return an integer >= 0. Raise MalformedJson for other values."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise MalformedJson("attempt to access JSON non-unsigned-integer as unsigned-integer")
     return value
 
 
 def as_string(value: object) -> str:
-    """Return a string; raise MalformedJson for other types."""
+    """Return a string. Raise MalformedJson if the value has another type."""
     if not isinstance(value, str):
         raise MalformedJson("attempt to access JSON non-string as string")
     return value
 
 
 def as_list(value: object) -> list[object]:
-    """Return a list; raise MalformedJson for other types."""
+    """Return a list. Raise MalformedJson if the value has another type."""
     if not isinstance(value, list):
         raise MalformedJson("attempt to access JSON non-array as array")
     return value
 
 
 def leading_number(text: str) -> int | None:
-    """Parse the integer at the beginning of a text like C's strtol; return None if there is none.
+    """Parse the integer at the beginning of a text like C's strtol, or return None without one.
 
     Text after the digits is ignored. At most 20 digits are read, because a number of 20 digits
     exceeds every range.

@@ -1,8 +1,8 @@
 """The binary form of tensors in the protocol, and the names of datatypes.
 
-Source: "Tensor Data Types" of the Open Inference Protocol, and `DataType` of model_config.proto.
-Each BYTES element follows its length. The error texts come from Triton's core
-(`ValidateBytesInputs`) and backends.
+Source: "Tensor Data Types" of the Open Inference Protocol, and `DataType` of model_config.proto. In
+the binary form, the length of each BYTES element precedes the element. The error texts come from
+Triton's core (`ValidateBytesInputs`) and backends.
 """
 
 from __future__ import annotations
@@ -29,35 +29,39 @@ NUMPY: dict[str, np.dtype[Any]] = {
     # Elements are `bytes` objects.
     "BYTES": np.dtype(object),
 }
-"""Maps the protocol's names of datatypes to NumPy's dtypes."""
+"""Maps the protocol's datatype names to NumPy's dtypes."""
 
 NAMES = {dtype: name for name, dtype in NUMPY.items()}
-"""Maps NumPy's dtypes to the protocol's names."""
+"""Maps NumPy's dtypes to the protocol's datatype names."""
 
-# Size in bytes below which a copy is cheaper than a view.
+# Size in bytes. Smaller tensors are copied, because that is cheaper than a view.
 _SMALL = 16_384
-# Length of an element: 4 bytes, little-endian.
+# Format of the length of a BYTES element: 4 bytes, little-endian.
 _LENGTH = struct.Struct("<I")
-# Number of elements converted in one step, which takes a few milliseconds. A longer step would
-# block other threads.
+# Number of elements that are converted in one step, which takes a few milliseconds. A longer step
+# would block other threads.
 _PIECE = 16_384
 
 
 def wire(tensor: OutputTensor) -> bytes | memoryview:
-    """Encode a tensor in row-major order, little-endian; a large numeric tensor as a view.
+    """Encode a tensor in row-major order, little-endian.
 
-    Each BYTES element follows its length.
+    A large numeric tensor is returned as a view. The length of each BYTES element precedes the
+    element.
     """
     if tensor.datatype == "BYTES":
         return encode_strings(tensor.array)
     if tensor.array.nbytes < _SMALL:
         return tensor.array.tobytes()
-    # View the elements as bytes, because memoryview supports neither float16 nor bfloat16.
+    # View the elements as uint8, because memoryview supports neither float16 nor bfloat16.
     return np.ascontiguousarray(tensor.array).reshape(-1).view(np.uint8).data
 
 
 def encode_strings(array: Array) -> bytes:
-    """Encode `bytes` objects in row-major order, each after its length."""
+    """Encode `bytes` objects in row-major order.
+
+    The length of each element precedes the element.
+    """
     flat = array.ravel()
     pieces = [_encode(flat[at : at + _PIECE]) for at in range(0, flat.size, _PIECE)]
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -71,15 +75,15 @@ def _encode(flat: Array) -> bytes:
 
 
 def decode_strings(view: memoryview, count: int, what: str = "the tensor") -> Array:
-    """Decode BYTES elements into a flat array of `bytes` objects.
+    """Decode BYTES elements into a 1-D array of `bytes` objects.
 
     Args:
         view: encoded elements.
-        count: number of elements that must be in `view`.
+        count: required number of elements in `view`.
         what: name of the tensor in error texts.
 
     Raises:
-        InvalidRequest: there are more or fewer elements, or the last one is incomplete.
+        InvalidRequest: the number of elements is not `count`, or the last element is incomplete.
     """
     pieces: list[Array] = []
     at, end, got = 0, len(view), 0
@@ -96,10 +100,10 @@ def decode_strings(view: memoryview, count: int, what: str = "the tensor") -> Ar
 
 
 def _decode(view: memoryview, at: int, most: int, what: str) -> tuple[list[bytes], int]:
-    """Decode up to `most` elements and return them with the next offset.
+    """Decode up to `most` elements, and return them with the offset after the last decoded element.
 
-    `most` is one more than the tensor may have, so the last element only proves that
-    there are too many.
+    The caller sets `most` to one more than the allowed number, so that it can detect too many
+    elements.
     """
     elements: list[bytes] = []
     end = len(view)
@@ -119,16 +123,17 @@ def _decode(view: memoryview, at: int, most: int, what: str) -> tuple[list[bytes
 
 
 def check_count(got: int, count: int, what: str) -> None:
-    """Raise InvalidRequest if a tensor has more or fewer elements than its shape."""
+    """Raise InvalidRequest if the number of elements is not the number that the shape requires."""
     if got < count:
         raise InvalidRequest(f"expected {count} string elements for {what}, got {got}")
     if got > count:
-        # Triton stops at the first extra element.
+        # Triton stops at the first superfluous element, so its text always reports one more than
+        # expected.
         raise InvalidRequest(
             f"unexpected number of string elements {count + 1} for {what}, expecting {count}"
         )
 
 
 def protocol_name(config_name: str) -> str:
-    """Return the protocol's name of a datatype in config.pbtxt: "FP32" for "TYPE_FP32"."""
+    """Return the protocol's name for a datatype of config.pbtxt, e.g. "FP32" for "TYPE_FP32"."""
     return "BYTES" if config_name == "TYPE_STRING" else config_name.removeprefix("TYPE_")
