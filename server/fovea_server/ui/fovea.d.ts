@@ -559,7 +559,7 @@ export interface TensorMetadata {
   shape: number[];
 }
 
-/** Preprocessing of an image to an input row. It is hashable; its digest is in the engine card. */
+/** Settings of the preprocessing from an image to an input row. */
 export interface PreprocessSpec {
   height: number;
   width: number;
