@@ -1,1 +1,1 @@
-"""Runs models on directories, globs and videos, and writes files of results."""
+"""Runs models on directories, globs and videos, and writes the results to files."""

@@ -52,7 +52,7 @@ _SHOWN = 8
 Found = TypeVar("Found", bound=TaskResult)
 
 Ask = Callable[[Path], ImagePrediction]
-"""Returns a server's response for an image, requested with `request_options`."""
+"""Returns a server's response for an image; the request has the options of `request_options`."""
 
 Answer = Callable[[Path], Result]
 
@@ -62,10 +62,11 @@ class MeasuredAnswers:
     """An accuracy, and the results from which it was measured.
 
     Attributes:
-        accuracy: the figures of the task.
-        dataset: labels of objects; None for other tasks.
-        answers: detections for each image of the dataset.
-        pairs: for each image, its labelled class and the class that was found first.
+        accuracy: the accuracy, in the measures of the task.
+        dataset: the labels, for tasks that find objects; None for other tasks.
+        answers: detections for each image of `dataset`; empty for other tasks.
+        pairs: for each image, its labelled class, and the class with the highest score or of the
+            best match; empty for tasks without one class per image.
     """
 
     accuracy: AnyAccuracy
@@ -74,14 +75,22 @@ class MeasuredAnswers:
     pairs: Sequence[tuple[str, str]] = ()
 
     def confusion(self, conf: float | None = None, *, others: bool = True) -> Confusion | None:
-        """Return the confusion matrix, see `object_confusion`; None for class maps."""
+        """Return the confusion matrix, see `object_confusion`.
+
+        Return None if the task has no confusion matrix.
+        """
         if self.dataset is not None:
             return object_confusion(self.dataset, self.answers, conf, others=others)
         return image_confusion(self.pairs) if self.pairs else None
 
 
 def read_labels(data: Path, images: Path | None) -> Labels:
-    """Read labels with `read_labelled`; raise InvalidOption if class folders come with `images`."""
+    """Read labels with `read_labelled`.
+
+    Raises:
+        InvalidOption: the labels are directories of images, one for each class, and `images` is
+            given.
+    """
     labelled = read_labelled(data, images)
     if isinstance(labelled, ClassFolders) and images is not None:
         raise InvalidOption(f"{data} has the images in its folders: leave --images out")
@@ -91,7 +100,7 @@ def read_labels(data: Path, images: Path | None) -> Labels:
 def request_options(
     labelled: Labels, options: PredictOptions = EVALUATION
 ) -> dict[str, float | str]:
-    """Return the options of the requests whose responses are measured."""
+    """Return the options for requests whose responses are measured."""
     given: dict[str, float | str] = {}
     if isinstance(labelled, ClassMaps):
         given = {"mask": "png"}
@@ -105,14 +114,14 @@ def request_options(
 
 
 def answered_accuracy(answers: Mapping[int, bytes], labelled: Labels) -> AnyAccuracy | None:
-    """Measure the bodies of responses; images without a response are left out.
+    """Measure the accuracy of response bodies; images without a response are left out.
 
     Args:
-        answers: body of a response by the index of the image in `labelled.paths`.
+        answers: body of each response, by the index of its image in `labelled.paths`.
         labelled: labels of the images.
 
     Returns:
-        The accuracy, or None if no image has a response.
+        The accuracy; None if no image has a response.
 
     Raises:
         UnsupportedModel, InvalidOption: see `measure_answers`.
@@ -130,7 +139,14 @@ def answered_accuracy(answers: Mapping[int, bytes], labelled: Labels) -> AnyAccu
 def measure_engine(
     engine: Engine, labelled: Labels, progress: Progress, options: PredictOptions = EVALUATION
 ) -> MeasuredAnswers:
-    """Measure an engine that has the classes of the labels; `options` are for detectors."""
+    """Measure an engine on labelled images.
+
+    Args:
+        engine: the engine; it has the classes of the labels.
+        labelled: labels of the images.
+        progress: reports the progress.
+        options: options for engines that find objects.
+    """
     match labelled:
         case ClassFolders() if engine.card.task == "embed":
             return _measure_matches(embed_with(engine), labelled, progress)
@@ -146,7 +162,7 @@ def measure_engine(
 def measure_answers(
     labelled: Labels, ask: Ask, progress: Progress | None = None
 ) -> MeasuredAnswers:
-    """Request every labelled image from a server, and measure the results.
+    """Send every labelled image to a server, and measure the accuracy of its responses.
 
     Class names are taken from the responses, because the model's metadata may be secret.
 
@@ -157,9 +173,10 @@ def measure_answers(
 
     Raises:
         UnsupportedModel: the model serves tensors.
-        InvalidOption: the labels are for another task, images and labels differ in size, or the
-            model lacks classes of the labels. For objects no class may be missing. For folders and
-            maps one shared class is enough, because a response names only a few.
+        InvalidOption: the labels are for another task, an image and its label differ in size, or
+            the model lacks classes of the labels. For objects, the model must have every class of
+            the labels. For class directories and class maps, one shared class is enough, because a
+            response names only a few classes.
     """
     task, again = _ask_first(labelled, ask)
 
@@ -186,7 +203,7 @@ def measure_answers(
 def _measure_maps(
     answer: Answer, labelled: ClassMaps, progress: Progress | None
 ) -> MeasuredAnswers:
-    """Measure the class maps of a server."""
+    """Measure the accuracy of class maps from a server."""
     heard: set[str] = set()
 
     def segment(path: Path) -> FoundMap:
@@ -202,7 +219,7 @@ def _measure_maps(
 def _measure_objects(
     answer: Answer, labelled: Dataset, progress: Progress | None
 ) -> MeasuredAnswers:
-    """Measure the detections of a server."""
+    """Measure the accuracy of detections from a server."""
     names: dict[int, str] = {}
 
     def detect(image: LabelledImage) -> CompactDetections:
@@ -225,7 +242,7 @@ def _measure_folders(
     labelled: ClassFolders,
     progress: Progress | None,
 ) -> MeasuredAnswers:
-    """Measure the embeddings or the classes of a server."""
+    """Measure the accuracy of embeddings or classes from a server."""
     if task == "embed":
         return _measure_matches(
             lambda path: _get_found(Embedding, answer(path)).vector, labelled, progress
@@ -245,7 +262,7 @@ def _measure_folders(
 def _measure_images(
     classify: Classify, labelled: ClassFolders, progress: Progress | None = None
 ) -> MeasuredAnswers:
-    """Measure a classifier, and store the first class of each image."""
+    """Measure the accuracy of a classifier, and store the best class of each image."""
     pairs: list[tuple[str, str]] = []
 
     def kept(image: Path) -> Sequence[str]:
@@ -257,9 +274,9 @@ def _measure_images(
 
 
 def _ask_first(labelled: Labels, ask: Ask) -> tuple[str, Ask]:
-    """Request the first image.
+    """Send the first image.
 
-    Return the task of the model, and `ask` with this response cached.
+    Return the task of the model, and a function like `ask` that has this response already.
     """
     first = labelled.paths[0]
     known = {first: ask(first)}
@@ -267,7 +284,7 @@ def _ask_first(labelled: Labels, ask: Ask) -> tuple[str, Ask]:
 
 
 def _get_found(kind: type[Found], result: Result) -> Found:
-    """Return what was found; raise InvalidResult if the response does not fit its task."""
+    """Return the typed result; raise InvalidResult if the result is of another type."""
     if not isinstance(result.found, kind):
         raise InvalidResult(f"the response has no {kind.field}: is it from a Fovea server?")
     return result.found
@@ -296,13 +313,13 @@ def _judge(result: Result) -> dict[str, Judged]:
 def _measure_matches(
     embed: Embed, labelled: ClassFolders, progress: Progress | None = None
 ) -> MeasuredAnswers:
-    """Measure embeddings, and store the best match of each image."""
+    """Measure the accuracy of embeddings, and store the class of each image's best match."""
     accuracy, pairs = measure_matches(embed, labelled, progress)
     return MeasuredAnswers(accuracy, pairs=pairs)
 
 
 def _check_known(labelled: Labels, measured: MeasuredAnswers, heard: set[str]) -> MeasuredAnswers:
-    """Return the figures; raise InvalidOption if no response has a class of the labels."""
+    """Return `measured`; raise InvalidOption if no response contained a class of the labels."""
     numbered = isinstance(labelled, ClassMaps) and labelled.names is None
     if not numbered and heard.isdisjoint(measured.accuracy.per_class):
         raise InvalidOption(
@@ -313,16 +330,17 @@ def _check_known(labelled: Labels, measured: MeasuredAnswers, heard: set[str]) -
 
 
 def check_answer(labelled: Labels, model: str, task: str) -> None:
-    """Raise an error if the model serves tensors, or has another task than the labels."""
+    """Raise an error if the model serves tensors, or if the labels are for another task."""
     if task == "tensors":
         raise UnsupportedModel(f"{model} serves tensors only, so there is nothing to measure")
     check_task(labelled, task)
 
 
 def _labels_by_id(names: Mapping[int, str], dataset: Dataset) -> list[str | None] | None:
-    """Return class names by id, with None for a class that no response had; None without names.
+    """Return class names in the order of class ids; None if `names` is empty.
 
-    The list is at least as long as the dataset's own list of classes.
+    The name of a class that no response contained is None. The list has at least one entry for each
+    class of the dataset.
     """
     if not names:
         return None

@@ -1,4 +1,4 @@
-"""Predicts all images of sources: reads ahead, predicts in threads, keeps the order."""
+"""Predicts all images of sources: reads files ahead, predicts in threads, keeps the order."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ Draw = Callable[[Entry, InputImage], Drawn | None]
 def map_in_order(
     work: Callable[[Thing], Done], things: Iterable[Thing], *, threads: int, ahead: int
 ) -> Generator[Done]:
-    """Yield the result of `work` for each thing, in the order of the things.
+    """Call `work` for each thing in threads, and yield the results in the order of the things.
 
-    At most `ahead` things are taken before the oldest result is read, so memory is bounded. An
-    error of `work` is raised in the order of the results, an error of `things` at once. If the
-    caller closes the generator, work that has not begun is dropped.
+    At most `ahead` things are taken before the oldest result is yielded, so memory is bounded. An
+    error of `work` is raised when its result is due. An error of the iterable `things` is raised at
+    once. If the caller closes the generator, work that has not begun is dropped.
     """
     waiting: deque[Future[Done]] = deque()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="predict")
@@ -45,8 +45,8 @@ def map_in_order(
         for thing in things:
             waiting.append(pool.submit(work, thing))
             if len(waiting) == ahead:
-                # Each wake-up takes a core from the threads, so several results are read per
-                # wake-up.
+                # This thread takes a core from the other threads each time it wakes up. So it waits
+                # until several results are done.
                 futures.wait((waiting[(ahead - threads) // 2],), timeout=_PAUSE_S)
                 yield waiting.popleft().result()
                 while waiting and waiting[0].done():
@@ -63,11 +63,11 @@ class Outcome:
 
     Attributes:
         entry: the image with its result or error.
-        prediction: the prediction; None if it failed, or if an earlier run made it.
-        drawn: the image with the result drawn in, if there is `draw`.
-        is_new: False if an earlier run made the result.
-        image: the image itself, if images are kept.
-        time_s: time of a frame in its video, in seconds.
+        prediction: the prediction; None if it failed, or if the result is from an earlier run.
+        drawn: the image with the result drawn into it; None if nothing was drawn.
+        is_new: False if the result is from an earlier run.
+        image: the image that was predicted; None unless `keep_images` was set.
+        time_s: time of the frame in its video, in seconds; only for videos.
     """
 
     entry: Entry
@@ -96,18 +96,19 @@ def answers(
     known: Iterable[Entry] = (),
     keep_images: bool = False,
 ) -> Generator[Outcome]:
-    """Yield a result for each image; an image that cannot be read fails only itself.
+    """Yield an outcome for each image; the outcome of an image that cannot be read has an error.
 
     Args:
         predictor: predicts the images.
         sources: images and videos.
-        draw: draws a result into its image; None to draw nothing.
-        known: entries of an earlier run for the first images. They are not predicted again, but
-            drawn if there is `draw`, and otherwise left out.
+        draw: draws a result into its image; None if no images are drawn.
+        known: entries of an earlier run for the first images of the sources. These images are not
+            predicted again. They are drawn if `draw` is given; otherwise they have no outcome.
         keep_images: put the images into the outcomes.
 
     Raises:
-        FoveaError: an error that every other image would cause too.
+        FoveaError: an error that every other image would also cause, for example a server that does
+            not respond.
     """
 
     def answer(item: _Item) -> Outcome:
@@ -122,7 +123,8 @@ def answers(
             try:
                 drawn = draw(entry, item.image)
             except (InvalidImage, InvalidResult) as error:
-                # The server may have decoded an image that exceeds the limits of this machine.
+                # The drawing may fail for a predicted image: the server may have decoded an image
+                # that exceeds the limits of this machine.
                 entry = replace(entry, result=ImageError(error.code, str(error)))
         kept = item.image if keep_images and isinstance(item.image, InputImage) else None
         return Outcome(
@@ -162,7 +164,8 @@ def _read(source: Source) -> Iterator[_Item]:
     if not source.is_video:
         yield _read_file(source)
         return
-    # Read the stamp first: it must be the stamp of the file that is read, not of its replacement.
+    # The stamp (size and modification time) is read first. If the file is replaced meanwhile, the
+    # stamp is that of the old file, and a resumed run predicts the new file.
     stamp = source.stamp
     number = None
     try:
@@ -190,7 +193,10 @@ def _read_file(source: Source) -> _Item:
 
 
 def count_images(sources: Iterable[Source]) -> int:
-    """Return the number of images and frames; the number of frames comes from the video headers."""
+    """Return the number of images and frames.
+
+    The number of a video's frames is read from its header.
+    """
     return sum(_frames(source) if source.is_video else 1 for source in sources)
 
 

@@ -1,4 +1,4 @@
-"""Writes captures in the formats of annotation tools and trainers."""
+"""Writes captures in the formats of annotation tools and training programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fovea_server.tensors.messages import ImageResult
 
 IMAGES = "images"
 
-# Label Studio's controls for the tasks whose results it can show.
+# Controls in Label Studio's labelling interface, for each task whose results it can show.
 _CONTROLS: Mapping[str, Sequence[str]] = {
     "detect": ("RectangleLabels",),
     "obb": ("RectangleLabels",),
@@ -42,14 +42,14 @@ def export(captured: Sequence[StoredCapture], form: str, out: Path, images_at: s
     """Write captures of one model into a directory, with their images.
 
     Args:
-        captured: the captures; at least one.
-        form: "coco", "yolo", "label-studio" or "cvat".
-        out: a directory that is empty or does not exist.
+        captured: the captures to write; at least one.
+        form: name of the format: "coco", "yolo", "label-studio" or "cvat".
+        out: directory to write; it must be empty or not exist.
         images_at: for "label-studio", the URL of the directory of images.
 
     Raises:
         InvalidOption: the directory is not empty, the captures are from several models, or the
-            format cannot hold their task.
+            format does not support the task of the captures.
     """
     if out.is_dir() and any(out.iterdir()):
         raise InvalidOption(f"--out {out} has files already: give an empty folder")
@@ -72,7 +72,7 @@ def export(captured: Sequence[StoredCapture], form: str, out: Path, images_at: s
         case _:
             coco.write_coco(entries, sources, model, out)
     if form == "cvat":
-        # CVAT expects COCO annotations at this path of the archive.
+        # CVAT expects COCO annotations at exactly this path in the archive.
         with ZipFile(out / "annotations.zip", "w", ZIP_DEFLATED) as archive:
             archive.write(out / coco.FILE, "annotations/instances_default.json")
         (out / coco.FILE).unlink()
@@ -93,7 +93,7 @@ def _copy_images(
 
 @contextmanager
 def _name_damaged(one: StoredCapture) -> Iterator[None]:
-    """Add the directory of a damaged capture to the error."""
+    """Add the directory of the capture to an error that its damaged files cause."""
     try:
         yield
     except InvalidResult as error:
@@ -101,7 +101,7 @@ def _name_damaged(one: StoredCapture) -> Iterator[None]:
 
 
 def _label_studio(entries: Sequence[Entry], model: ModelInfo, out: Path, images_at: str) -> None:
-    """Write tasks.json with predictions, and config.xml with the matching labelling interface."""
+    """Write tasks.json with images and predictions, and config.xml with a labelling interface."""
     results = [result for each in entries if (result := each.checked) is not None]
     seen = {class_id for each in results for class_id in _list_class_ids(each)}
     names = class_names(model.vocabulary.labels, seen)

@@ -1,4 +1,4 @@
-"""Chooses which classes of labels are measured, and counts the objects that are left out."""
+"""Selects the classes of labels to measure, and counts the objects that are left out."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class LabelSelection:
     """The labels to measure.
 
     Attributes:
-        labelled: the labels without the classes that are left out.
-        left_out: number of objects, or images, by class, that are not measured.
-        lacking: classes in `left_out` that the model does not have.
+        labelled: the labels of the selected classes.
+        left_out: for each class that is not measured, the number of its objects or images.
+        lacking: classes of the labels that the model does not have.
     """
 
     labelled: Labels
@@ -38,7 +38,7 @@ class LabelSelection:
 
     @property
     def note(self) -> str:
-        """A description of the labels that are not measured; empty if all are."""
+        """A description of the labels that are not measured; empty if all labels are measured."""
         parts = []
         if others := [name for name in self.left_out if name not in self.lacking]:
             things = _things(self.labelled, sum(self.left_out[name] for name in others))
@@ -59,9 +59,9 @@ def choose(
 ) -> LabelSelection:
     """Return the labels of the classes in `--classes`, or of all classes.
 
-    Classes that the model lacks are left out only if `classes` is given. Otherwise they are an
-    error: the figure would cover fewer classes than the labels, or the names are only spelt
-    differently.
+    If `classes` is given, classes that the model lacks are left out. If `classes` is None, they are
+    an error: their names may only be spelt differently, or the accuracy would cover fewer classes
+    than the labels.
 
     Args:
         labelled: labels of the images.
@@ -70,9 +70,9 @@ def choose(
         num_classes: number of the model's classes; None if it is unknown.
 
     Raises:
-        InvalidOption: the labels lack a class of `classes`, or the model lacks all of these
-            classes; without `classes`, the model lacks some classes of the labels. Also if
-            `classes` is given for class maps, tables or images.
+        InvalidOption: `classes` names a class that the labels lack, or only classes that the model
+            lacks; `classes` is None and the model lacks some classes of the labels; or `classes` is
+            given for labels that are class maps, tables or images.
     """
     if isinstance(labelled, TextLabels | AttributeLabels | PicturePairs):
         if classes is not None:
@@ -115,7 +115,7 @@ def _names(labelled: Dataset, class_ids: Sequence[int]) -> list[str]:
 
 
 def _counts(labelled: Dataset | ClassFolders) -> Counter[str]:
-    """Count the images, or the objects without crowds, of each class of the labels."""
+    """Count the objects (without crowds) or the images of each class of the labels."""
     if isinstance(labelled, ClassFolders):
         return Counter(image.parent.name for image in labelled.images)
     found = Counter[str]()
@@ -130,7 +130,10 @@ def _map_known(
     labels: Sequence[str] | None,
     num_classes: int | None,
 ) -> dict[str, str]:
-    """Return the model's name for each label class that it has, as `match_classes` does."""
+    """Return the model's name for each class of the labels that the model has.
+
+    The names are matched by the same rules as in `match_classes`.
+    """
     own = labelled.class_names if isinstance(labelled, Dataset) else None
     if labels is None:
         if own is not None or num_classes is None:
@@ -152,7 +155,10 @@ def _match_typed(
     known: Mapping[str, str],
     labels: Sequence[str] | None,
 ) -> set[str]:
-    """Return the labels' classes that were typed as their own name, the model's name, or an id."""
+    """Return the classes of the labels that `classes` names.
+
+    A class may be typed as its name in the labels, its name in the model, or its id.
+    """
     try:
         typed = split_classes(classes)
     except ValueError as error:
@@ -167,7 +173,8 @@ def _match_typed(
         if isinstance(each, int) and labels is not None and 0 <= each < len(labels):
             name = labels[each]
         if name.casefold() not in spelt:
-            # As in COCO, the mean leaves out a class without objects.
+            # The model has this class, but the labels have no object of it. Such a class is left
+            # out of the mean, as in COCO.
             if name in (labels or ()):
                 continue
             close = difflib.get_close_matches(name.casefold(), spelt, n=1)
@@ -197,7 +204,7 @@ def _only(labelled: Dataset | ClassFolders, kept: Container[str]) -> Labels:
 
 
 def _format_counts(counts: Mapping[str, int], labelled: Labels) -> str:
-    """Format names with counts: "(12 objects)" after the first name, "(3)" after the others."""
+    """Format class names with counts, such as "person (12 objects), dog (3)"."""
     most = sorted(counts, key=lambda name: -counts[name])
     texts = [f"{name} ({counts[name]})" for name in most[:_SHOWN]]
     texts[0] = f"{most[0]} ({_things(labelled, counts[most[0]])})"
@@ -209,6 +216,6 @@ def _things(labelled: Labels, count: int) -> str:
 
 
 def _normalise(name: str) -> str:
-    """Quote a name if `split_classes` would misread it."""
+    """Put a name into quotes if `split_classes` would misread it."""
     quote = '"' if name.isdigit() or "," in name or name.strip() != name else ""
     return f"{quote}{name}{quote}"

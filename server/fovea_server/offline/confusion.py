@@ -18,7 +18,7 @@ from fovea_engines.evaluation.mean_ap import build_index, coco_indices, judge
 from fovea_engines.results.class_names import class_name
 
 _OVERLAP = 0.5
-# Confidences that are tried: every value with three decimals.
+# Confidences from which the best one is chosen: all numbers with three decimals between 0 and 1.
 _CONFIDENCES = np.arange(1, 1000) / 1000
 
 _Row = dict[str, Any]
@@ -29,9 +29,10 @@ class ClassFigures:
     """The figures of one class.
 
     Attributes:
-        labelled: number of objects or images with this label.
-        precision: share of the found ones that are correct; 0 if none is found.
-        recall: share of the labelled ones that are found.
+        labelled: number of objects or images that are labelled with the class.
+        precision: fraction of the objects or images found as this class that are labelled with it;
+            0 if none is found.
+        recall: fraction of the objects or images labelled with this class that are found as it.
     """
 
     labelled: int
@@ -50,11 +51,11 @@ class Confusion:
     """A confusion matrix, counted as in scikit-learn's `confusion_matrix`.
 
     Attributes:
-        unit: what is counted.
-        counts: count by the labelled class and the found class.
-        background: name of the row for objects found where nothing is labelled, and of the column
-            for labelled objects that are not found; None for images.
-        confidence: lowest score that counts; None for images.
+        unit: unit of the counts, "object" or "image".
+        counts: number of objects or images, by labelled class and then by found class.
+        background: name of the row for objects that are found where none is labelled, and of the
+            column for labelled objects that are not found; None if images are counted.
+        confidence: lowest score of the counted detections; None if images are counted.
     """
 
     unit: Literal["object", "image"]
@@ -64,14 +65,14 @@ class Confusion:
 
     @property
     def names(self) -> list[str]:
-        """The classes in labels or results, sorted, with the background last."""
+        """The classes in the labels or results, sorted; the background comes last."""
         found = dict.fromkeys(name for row in self.counts.values() for name in row)
         names = sorted({**self.counts, **found}.keys() - {self.background})
         return names if self.background is None else [*names, self.background]
 
     @cached_property
     def classes(self) -> dict[str, ClassFigures]:
-        """The figures of each class of the labels."""
+        """Precision and recall of each class of the labels."""
         found = Counter[str]()
         for row in self.counts.values():
             found.update(row)
@@ -86,13 +87,16 @@ class Confusion:
         }
 
     def mean(self, figure: Literal["precision", "recall", "f1"]) -> float:
-        """Return the mean of a figure over the classes of the labels."""
+        """Return the mean of precision, recall or F1 over the classes of the labels."""
         figures = [float(getattr(each, figure)) for each in self.classes.values()]
         return fmean(figures) if figures else 0.0
 
 
 def image_confusion(pairs: Iterable[tuple[str, str]]) -> Confusion:
-    """Count pairs of an image's labelled class and the first class that a classifier finds."""
+    """Make the confusion matrix of a classifier.
+
+    `pairs` has the labelled class and the found class with the highest score, for each image.
+    """
     return Confusion("image", _nest_counts(Counter(pairs)))
 
 
@@ -103,20 +107,22 @@ def object_confusion(
     *,
     others: bool = True,
 ) -> Confusion:
-    """Count the detections with a score of `conf` or more.
+    """Make the confusion matrix of detections with a score of at least `conf`.
 
-    Objects are matched as in `mean_ap`, at an overlap of 0.5. Each detection, best score first, is
-    matched with the unmatched object of its class that overlaps most. Detections that match a crowd
-    do not count (cocoapi's `cocoeval.py`). Precision and recall are computed from these matches.
-    Then the remaining detections and objects are matched in the same way, regardless of class:
-    these matches are the confusions. All others count as found on the background, or as missed.
+    Detections are matched with labelled objects as in `mean_ap`, with an overlap of at least 0.5.
+    In descending order of scores, each detection is matched with the unmatched object of its class
+    that overlaps it most. Detections that match a crowd do not count (cocoapi's `cocoeval.py`).
+    Then the remaining detections and objects are matched in the same way, regardless of their
+    classes; these matches are the confusions. A detection without a match counts as found on the
+    background, and an object without a match counts as missed.
+
 
     Args:
         dataset: labels of the objects.
-        answers: detections for each image.
-        conf: lowest score that counts. None takes the score with the highest F1, averaged over the
-            classes (F1: van Rijsbergen, Information Retrieval, 1979).
-        others: count detections of classes that have no labels.
+        answers: detections for each image of the dataset.
+        conf: lowest score of the counted detections. If it is None, the score with the highest mean
+            F1 of the classes is used (F1: van Rijsbergen, Information Retrieval, 1979).
+        others: count also detections of classes without labelled objects.
     """
     overlap, (labels, found) = coco_indices(dataset, answers)
     hits = _matches(judge(overlap, (labels, found), dataset))
@@ -158,13 +164,13 @@ def object_confusion(
 
 
 def _matches(judge: Any) -> dict[int, int]:
-    """Return the number of the matched object by the number of the detection."""
+    """Return the number of the matched object for the number of each matched detection."""
     judge.params.iouThrs = np.array([_OVERLAP])
     judge.params.areaRng, judge.params.areaRngLbl = judge.params.areaRng[:1], ["all"]
     if not judge.cocoDt.anns:
         return {}
     judge.params.catIds = sorted({one["category_id"] for one in judge.cocoDt.anns.values()})
-    # No limit of detections per image, because the confidence limits them.
+    # All detections of an image count, because the confidence already limits their number.
     judge.params.maxDets = [len(judge.cocoDt.anns)]
     judge.evaluate()
     judge.accumulate()
@@ -175,7 +181,7 @@ def _matches(judge: Any) -> dict[int, int]:
 def _best_confidence(
     objects: Iterable[_Row], found: dict[int, _Row], hits: dict[int, int]
 ) -> float:
-    """Return the confidence with the highest mean F1 of the classes that have objects."""
+    """Return the confidence with the highest mean F1 of the classes that have labelled objects."""
     labelled = Counter(one["category_id"] for one in objects)
     scores: dict[int, list[float]] = {class_id: [] for class_id in labelled}
     right: dict[int, list[float]] = {class_id: [] for class_id in labelled}
@@ -184,7 +190,8 @@ def _best_confidence(
             scores[class_id].append(one["score"])
             if number in hits:
                 right[class_id].append(one["score"])
-    # F1 = 2 PR / (P + R), with P = hits / found and R = hits / labelled.
+    # Here, precision P = hits / found and recall R = hits / labelled, so F1 = 2 PR / (P + R) = 2
+    # hits / (found + labelled).
     curves = [
         2 * _count_reaching(right[class_id]) / (_count_reaching(scores[class_id]) + count)
         for class_id, count in labelled.items()
@@ -193,13 +200,13 @@ def _best_confidence(
 
 
 def _count_reaching(scores: list[float]) -> NDArray[np.float64]:
-    """Return for each confidence how many scores reach it."""
+    """Return, for each confidence, the number of scores that are equal to it or higher."""
     below = np.searchsorted(np.sort(scores), _CONFIDENCES)
     return np.asarray(len(scores) - below, np.float64)
 
 
 def _nest_counts(pairs: Counter[tuple[str, str]]) -> dict[str, dict[str, int]]:
-    """Return the counts by labelled class and found class, sorted."""
+    """Return the counts as nested dicts: by labelled class, then by found class, both sorted."""
     nested: dict[str, dict[str, int]] = {}
     for (label, found), count in sorted(pairs.items()):
         nested.setdefault(label, {})[found] = count

@@ -9,7 +9,7 @@ from fovea_server.svg import document, text
 
 _CELL = 26
 _TOP, _EDGE = 48, 16
-# Width of a letter in pixels, and length of a name that is cut.
+# Width of a letter in pixels, and the largest number of letters of a name; longer names are cut.
 _LETTER, _LONGEST = 7.2, 24
 _BLUE = "#0072b2"
 
@@ -17,7 +17,7 @@ _BLUE = "#0072b2"
 def draw(title: str, found: Confusion) -> str:
     """Draw a row for each labelled class and a column for each found class.
 
-    The larger a cell's share of its row is, the darker is the cell.
+    A cell is darker if it has a larger fraction of its row's objects or images.
     """
     names = found.names
     shown = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in names]

@@ -24,16 +24,19 @@ CodecName = Literal["auto", "h264", "vp9", "mpeg4"]
 
 @dataclass(frozen=True, slots=True)
 class _Codec:
-    """Names of a codec's encoders in PyAV (with options) and in OpenCV; None if it has none."""
+    """Encoders of a codec: name and options in PyAV, and name in OpenCV.
+
+    A name is None if the library has no encoder.
+    """
 
     pyav: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     opencv: str | None = None
 
 
-# The best codec comes first. VP9 without options is thirty times slower, and OpenCV cannot pass
-# options. The container is MP4, because FFmpeg writes random identifiers into WebM files, so that
-# two runs would differ.
+# The codecs, from the best to the worst. VP9 without these options is thirty times slower, and
+# OpenCV cannot pass options. The container is always MP4: FFmpeg writes random identifiers into
+# WebM files, so the files of two equal runs would differ.
 _CODECS: Mapping[str, _Codec] = {
     "h264": _Codec("libx264", {"preset": "veryfast"}),
     "vp9": _Codec(
@@ -44,7 +47,9 @@ _CODECS: Mapping[str, _Codec] = {
 
 
 def choose_codec(wanted: CodecName) -> str:
-    """Return the name of the codec to use; "auto" takes the best one with an encoder.
+    """Return the name of the codec to use.
+
+    If `wanted` is "auto", this is the best codec for which an encoder is installed.
 
     Raises:
         InvalidOption: no encoder for the codec is installed.
@@ -61,7 +66,7 @@ def choose_codec(wanted: CodecName) -> str:
 
 
 def slowness(codec: str) -> str | None:
-    """Return a warning if the codec is slow on this machine; otherwise None."""
+    """Return a warning if encoding with the codec is slow on this machine, otherwise None."""
     if codec != "vp9" or _can_use_pyav(_CODECS[codec]):
         return None
     return (
@@ -79,22 +84,22 @@ def _can_use_pyav(codec: _Codec) -> bool:
 
 
 class VideoFile:
-    """A video that is written frame by frame; the file gets its name when it is complete."""
+    """A video that is written frame by frame, to a temporary file until it is complete."""
 
     def __init__(self, path: Path, codec: str, rate: float, size: tuple[int, int]) -> None:
         self._path, self._frames = path, 0
-        # The temporary name is a hash, because the name of the file may have the greatest length
-        # already.
+        # The temporary name is a short hash, because the name of the file may already have the
+        # greatest length that the file system allows.
         digest = sha256(path.name.encode("utf-8", "surrogateescape")).hexdigest()
         self._part = path.with_name(f".{digest[:16]}{path.suffix}")
         path.parent.mkdir(parents=True, exist_ok=True)
         encoder = _PyAV if _can_use_pyav(_CODECS[codec]) else _OpenCV
-        # Codecs need sides of two pixels or more.
+        # Codecs need a width and a height of at least two pixels.
         self._size = max(2, size[0]), max(2, size[1])
         self._encoder: _Encoder = encoder(self._part.absolute(), _CODECS[codec], rate, self._size)
 
     def add(self, frame: Pixels) -> None:
-        """Append a frame, uint8 RGB [h, w, 3], with the size of the video."""
+        """Append a frame, uint8 RGB [h, w, 3]; all frames have the size of the video."""
         self._frames += 1
         if 1 in frame.shape[:2]:
             height, width = frame.shape[:2]
@@ -102,9 +107,13 @@ class VideoFile:
         self._encoder.add(frame)
 
     def finish(self) -> None:
-        """Complete the file, and give it its name; raise OSError if it is not complete."""
+        """Complete the video, and rename its temporary file.
+
+        Raises:
+            OSError: the file does not contain all frames.
+        """
         self._encoder.close()
-        # OpenCV does not report a full disk.
+        # The number of frames is checked, because OpenCV does not report a full disk.
         try:
             whole = VideoHeader.read(self._part).frames == self._frames
         except InvalidImage:
@@ -117,7 +126,7 @@ class VideoFile:
 
     def abandon(self) -> None:
         """Remove the unfinished file."""
-        # An earlier error has reported the full disk.
+        # An earlier error has already reported that the disk is full.
         with suppress(OSError):
             self._encoder.close()
         self._part.unlink(missing_ok=True)
@@ -147,8 +156,8 @@ class _PyAV:
     def __init__(self, path: Path, codec: _Codec, rate: float, size: tuple[int, int]) -> None:
         import av
 
-        # yuv420p halves the resolution of colours, so both sides must be even; OpenCV also cuts
-        # them.
+        # The pixel format yuv420p halves the resolution of colours, so width and height must be
+        # even. OpenCV also cuts odd sizes.
         self._width, self._height = size[0] // 2 * 2, size[1] // 2 * 2
         self._file = av.open(str(path), "w", format="mp4")
         per_second = Fraction(rate).limit_denominator(1001)

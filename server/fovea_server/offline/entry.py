@@ -17,10 +17,10 @@ from fovea_server.offline.sources import Source, Stamp, printable
 
 
 class InputImage:
-    """An image as it was read: the bytes of a file, or a frame of a video.
+    """An image as it was read: the bytes of a file, or the pixels of a video frame.
 
     Attributes:
-        data: bytes of the file; None for a frame.
+        data: bytes of the file; None for a video frame.
     """
 
     def __init__(self, image: bytes | DecodedImage) -> None:
@@ -29,7 +29,11 @@ class InputImage:
 
     @cached_property
     def upright(self) -> DecodedImage:
-        """The decoded, upright image; raises the errors of `decode_image`."""
+        """The decoded, upright image.
+
+        Raises:
+            FoveaError: one of the errors of `decode_image`.
+        """
         image = self._image
         return image if isinstance(image, DecodedImage) else decode_image(image)
 
@@ -37,16 +41,19 @@ class InputImage:
 class Result:
     """The result of one image, in the JSON form of /v1.
 
-    It comes from an engine in this process, from a server, or from the journal of an earlier run.
-    All output is made from the JSON, so that a resumed run writes the same files as an
-    uninterrupted one. Call `check` for a result from outside this process.
+    A result comes from an engine in this process, from a server, or from the journal of an earlier
+    run. All output is made from the JSON form, so that a resumed run writes the same files as an
+    uninterrupted run. Call `check` for a result from outside this process.
 
     Attributes:
-        json: the result of the image.
+        json: the JSON object of the image in a response of /v1.
     """
 
     def __init__(self, json: dict[str, Any], vocabulary: Vocabulary | None = None) -> None:
-        """Store a result; `vocabulary` is that of the model, None to read it from the result."""
+        """Store a result.
+
+        `vocabulary` has the class names of the model; if it is None, they are read from the result.
+        """
         self.json = json
         self._vocabulary = vocabulary
 
@@ -56,13 +63,21 @@ class Result:
 
     @cached_property
     def size(self) -> tuple[int, int]:
-        """Width and height of the upright image in pixels; raises InvalidResult."""
+        """Width and height of the upright image in pixels.
+
+        Raises:
+            InvalidResult: the width or the height is damaged.
+        """
         with reading():
             return read_size(self.json)[::-1]
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """The model's vocabulary, with the skeleton from the result; raises InvalidResult."""
+        """The model's class names, and the skeleton from the result.
+
+        Raises:
+            InvalidResult: the skeleton is damaged.
+        """
         given, finds = self._vocabulary, "detections" in self.json
         if given is not None and (given.skeleton is not None or not finds):
             return given
@@ -72,9 +87,10 @@ class Result:
 
     @cached_property
     def found(self) -> TaskResult | None:
-        """The typed result, in pixels of the upright image; None for raw tensors.
+        """The typed result, in pixels of the upright image; None if the model returns raw tensors.
 
-        Raises InvalidResult if the result is damaged.
+        Raises:
+            InvalidResult: the result is damaged.
         """
         return read_result(self.json, self.vocabulary)
 
@@ -86,8 +102,9 @@ class Entry:
     Attributes:
         source: file of the image or video.
         frame: number of the frame in a video, from 0; None for an image.
-        result: the result or the error.
-        stamp: stamp of the file when it was read; None if it could not be read.
+        result: the result of the image, or its error.
+        stamp: size and modification time of the file when it was read; None if it could not be
+            read.
     """
 
     source: Source
@@ -102,19 +119,23 @@ class Entry:
 
     @property
     def stem(self) -> str:
-        """Name for an output file about this image, without a suffix."""
+        """Name for output files about this image, without a suffix."""
         stem = self.source.stem
         return stem if self.frame is None else f"{stem}_{self.frame:06}"
 
     @property
     def place(self) -> str:
-        """The file, with the frame number in a video, for messages."""
+        """The path of the file, followed by the frame number in a video, for messages."""
         frame = "" if self.frame is None else f" frame {self.frame}"
         return f"{self.source.file}{frame}"
 
     @property
     def checked(self) -> Result | None:
-        """The result, or None for an error; raises InvalidResult if the result is damaged."""
+        """The result; None if the image has an error.
+
+        Raises:
+            InvalidResult: the result is damaged.
+        """
         if isinstance(self.result, ImageError):
             return None
         try:
@@ -125,12 +146,12 @@ class Entry:
 
     @property
     def problem(self) -> str | None:
-        """The error of the image in one line; None if it has a result."""
+        """The error of the image in one line; None if the image has a result."""
         error = self.result
         return f"{self.place}: {error.message}" if isinstance(error, ImageError) else None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the JSON of the result or error, with the file and the frame."""
+        """Return the JSON of the result or error, with the file name and the frame number."""
         frame = {} if self.frame is None else {"frame": self.frame}
         result = self.result
         json = as_json(result) if isinstance(result, ImageError) else result.json

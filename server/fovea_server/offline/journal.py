@@ -1,6 +1,6 @@
-"""Stores results as they are made, so that an interrupted run can be resumed.
+"""Stores results as soon as they exist, so that an interrupted run can be resumed.
 
-`predictions.jsonl` has a line for each image, in order. It is the journal, and also a result.
+`predictions.jsonl` has a line for each image, in order. It is the journal, and also a result file.
 `run.json` has the model and the options of the run, and whether the run is complete.
 """
 
@@ -26,13 +26,13 @@ from fovea_server.offline.sources import Source
 
 LINES = "predictions.jsonl"
 _RUN = "run.json"
-# Fields of a line that are not part of the result.
+# Fields of a line that are not part of the result, but identify the image.
 _OF_RUN = ("file", "frame", "stamp")
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The model and options of a run; a resumed run must have the same."""
+    """The model and the options of a run; a resumed run must have the same model and options."""
 
     model: str
     version: str
@@ -46,8 +46,8 @@ class RunSettings:
 class Journal(Closing):
     """The journal of a run in its output directory, which is created if needed.
 
-    With `resume` it continues an earlier run, if there is one. Only one run at a time may write
-    into a directory.
+    If `resume` is True, the journal continues an earlier run in the directory, if there is one.
+    Only one run at a time may write into a directory.
 
     Raises:
         InvalidOption: the directory has results already, the earlier run had another model or other
@@ -80,7 +80,8 @@ class Journal(Closing):
             self._check(before)
             _drop_torn_line(self._path)
         elif before is not None or self._path.exists():
-            # Files for images that the new run does not have would stay among the new files.
+            # A new run is rejected if the directory has results. Otherwise, old output files for
+            # images that the new run does not have would remain among the new files.
             ended = before is None or before.get("complete")
             what = "results" if ended else "a run that was interrupted (--resume goes on)"
             raise InvalidOption(f"{folder} has {what}: name another --out, or remove what is there")
@@ -118,7 +119,7 @@ class Journal(Closing):
         self._file.flush()
 
     def replace(self, entries: Iterable[Entry]) -> None:
-        """Replace the entries of some sources; `entries` come in the order of the sources."""
+        """Replace the entries of some sources; `entries` must come in the order of the sources."""
         groups = groupby(entries, lambda entry: entry.source.file)
         nothing: tuple[str, Iterator[Entry]] = "", iter(())
         (file, group), replaced = next(groups, nothing), ""
@@ -139,7 +140,7 @@ class Journal(Closing):
         """Yield all entries so far, in the order of `sources`.
 
         Raises:
-            InvalidOption: the entries belong to other sources.
+            InvalidOption: the entries belong to other sources than `sources`.
             InvalidRequest: a line is damaged.
         """
         following = iter(sources)
@@ -165,15 +166,16 @@ class Journal(Closing):
                 yield Entry(source, value.get("frame"), result, stamp)
 
     def _result(self, line: dict[str, Any]) -> Result | ImageError:
-        """Return the result or error in a line.
+        """Return the result or the error in a line of the journal.
 
-        Raise an error that `read` catches if it has none.
+        If the line has neither, raise one of the errors that `read` handles.
         """
         if error := line.get("error"):
             return ImageError(str(error["code"]), str(error["message"]))
         json = {name: value for name, value in line.items() if name not in _OF_RUN}
         result = Result(json, self._vocabulary)
-        # Only the size is checked here: whoever uses the result reads the rest, and maps take time.
+        # Only the size is checked here. The rest is checked when it is used, because decoding class
+        # maps takes time.
         _ = result.size
         return result
 
@@ -194,7 +196,7 @@ def _line(entry: Entry) -> bytes:
 
 
 def _drop_torn_line(path: Path) -> None:
-    """Remove the incomplete line that a killed run has left at the end."""
+    """Remove an incomplete last line, which remains if a run was killed."""
     whole = 0
     with path.open("r+b") as lines:
         for line in lines:

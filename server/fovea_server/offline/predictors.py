@@ -25,15 +25,16 @@ IN_FLIGHT = 16
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The model that predicts.
+    """Description of the model that predicts.
 
     Attributes:
         name: name of the model.
         version: version of the model.
         task: task of the model.
         vocabulary: class names and skeleton of the results.
-        is_pipeline: True if objects may have results of further stages.
-        mask: requested form of masks.
+        is_pipeline: True if the model is a pipeline, so that objects may have results of later
+            stages.
+        mask: form of masks that requests ask for.
     """
 
     name: str
@@ -44,14 +45,14 @@ class ModelInfo:
     mask: MaskFormat = "rle"
 
     def with_texts(self, texts: tuple[str, ...]) -> Self:
-        """Return the model with texts of a request in place of its classes."""
+        """Return the model with the texts of a request in place of its classes."""
         task = choose_task(PredictOptions(labels=texts), self.task)
         return replace(self, task=task, vocabulary=replace(self.vocabulary, labels=texts))
 
 
 @dataclass(frozen=True, slots=True)
 class ImagePrediction:
-    """The prediction of one image, with the model that made it and the times of the stages."""
+    """The prediction for one image, with the model that made it and the durations of the stages."""
 
     model: str
     version: str
@@ -63,6 +64,8 @@ class ImagePrediction:
     def of(cls, answer: Prediction, vocabulary: Vocabulary | None = None) -> Self:
         """Return the prediction in a server's response for one image.
 
+        `vocabulary` has the class names; if it is None, they are read from the response.
+
         Raises:
             InvalidResult: the response is damaged, or has an error in place of a result.
         """
@@ -70,8 +73,8 @@ class ImagePrediction:
         if isinstance(image, ImageError):
             raise InvalidResult(f"{image.message} ({image.code})")
         with reading():
-            # Convert the result to plain JSON now, as in the journal, so that other values are
-            # rejected.
+            # The result is converted to plain JSON now, as in the journal. So values that JSON
+            # cannot represent are rejected here.
             json = orjson.loads(orjson.dumps(as_json(image)))
         result = Result(json, vocabulary)
         result.check()
@@ -79,16 +82,17 @@ class ImagePrediction:
 
 
 class Predictor(Closing, Protocol):
-    """Predicts images; several threads may call it at once.
+    """Predicts images; several threads may use a predictor at the same time.
 
     Attributes:
-        threads: number of images to predict at the same time.
+        threads: useful number of threads, which is the number of images to predict at the same
+            time.
     """
 
     threads: int
 
     def describe(self) -> ModelInfo:
-        """Describe the model; its version is fixed for all later predictions."""
+        """Describe the model, and fix its version for all later predictions."""
         ...
 
     def predict(self, image: InputImage) -> ImagePrediction:
@@ -97,7 +101,7 @@ class Predictor(Closing, Protocol):
 
 
 class RemotePredictor(Predictor):
-    """Sends images to a server, which decides the options that are not given.
+    """Sends images to a server; the server has defaults for options that are not given.
 
     `options` are keywords of `Client.predict`.
 
@@ -114,7 +118,8 @@ class RemotePredictor(Predictor):
             raise InvalidOption(str(error)) from error
         self._model = model
         self._options = options
-        # If the metadata is secret, the vocabulary is read from each response.
+        # If the metadata of the model is secret, the vocabulary stays None and is read from each
+        # response.
         self._vocabulary: Vocabulary | None = None
 
     def describe(self) -> ModelInfo:
@@ -139,7 +144,7 @@ class RemotePredictor(Predictor):
         )
 
     def predict(self, image: InputImage) -> ImagePrediction:
-        """Send an image, or the pixels of a frame, and return its prediction.
+        """Send an image, or the pixels of a video frame, and return the prediction.
 
         Raises:
             FoveaClientError: see `Client.predict`.
@@ -150,7 +155,7 @@ class RemotePredictor(Predictor):
         return ImagePrediction.of(answer, self._vocabulary)
 
     def model(self, version: int | str | None) -> Model | None:
-        """Return the metadata of a version, by default the newest; None if they cannot be read."""
+        """Return the metadata of a version, by default the newest; None if it cannot be read."""
         try:
             return self._client.model(self._model, version)
         except FoveaClientError:
@@ -164,7 +169,8 @@ class RemotePredictor(Predictor):
 class LocalPredictor(Predictor):
     """Opens the engine in a version's directory and runs it in this process.
 
-    With `alone`, one image at a time uses all cores. `allow_code` is passed to `Engine.open`.
+    If `alone` is True, the engine computes one image at a time, on all cores. `allow_code` is an
+    argument of `Engine.open`.
     """
 
     def __init__(
@@ -190,7 +196,10 @@ class LocalPredictor(Predictor):
         return ModelInfo(self._model, self._version, self._engine.card.task, self._vocabulary)
 
     def predict(self, image: InputImage) -> ImagePrediction:
-        """Run the engine; "infer" in the timing includes everything from letterbox to NMS."""
+        """Run the engine on an image.
+
+        The stage "infer" in the durations includes letterboxing, the engine and NMS.
+        """
         started = time.perf_counter()
         upright = image.upright
         decoded = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Makes and checks the reference of a pipeline: its results on sample images."""
+"""Makes and checks the reference of a pipeline, which is its results on sample images."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fovea_server.tensors.messages import ImageRequest
 def keep_reference(
     folder: Path, engines: dict[str, StageEngine], images: Path
 ) -> list[StageAgreement]:
-    """Store a pipeline's results on images as its reference; return the stages' agreement.
+    """Store the results of a pipeline on images as its reference.
 
     Args:
         folder: directory of the pipeline.
@@ -39,6 +39,9 @@ def keep_reference(
 
     Raises:
         InvalidModel: see `reference_path`.
+
+    Returns:
+        The agreement of each stage with the reference, which is new.
     """
     reference_path(folder)
     files = image_files(images, MAX_SAMPLES)
@@ -57,7 +60,7 @@ def keep_reference(
 def compare_reference(
     folder: Path, engines: dict[str, StageEngine], images: Path
 ) -> list[StageAgreement]:
-    """Compare a pipeline's results with its reference, on the same images.
+    """Compare the results of a pipeline with its reference, on the same images.
 
     Args:
         folder: directory of the pipeline.
@@ -65,7 +68,7 @@ def compare_reference(
         images: directory of the images.
 
     Raises:
-        InvalidOption: the pipeline has no reference, or the images differ from those of the
+        InvalidOption: the pipeline has no reference, or the images are not the images of the
             reference.
     """
     card = PipelineCard.read(folder)

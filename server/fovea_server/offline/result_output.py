@@ -22,7 +22,7 @@ _NOTHING = "nothing found"
 
 
 def result_table(result: Result) -> Table | Text:
-    """Return a table of the result, or text if a table would have only one row."""
+    """Return a table of the result, or a line of text if the table would have only one row."""
     vocabulary = result.vocabulary
     match result.found:
         case None:

@@ -22,7 +22,7 @@ from fovea_server.offline.tracked import VideoTracks
 
 @dataclass(slots=True)
 class Counts:
-    """Numbers of images: in total, failed, and done by an earlier run."""
+    """Numbers of images: in total, failed, and predicted by an earlier run."""
 
     images: int = 0
     failed: int = 0
@@ -36,7 +36,8 @@ class Counts:
 
 Done = Callable[[Counts, Entry | None], None]
 
-# Smallest number of sources whose results are replaced in one rewrite of the journal.
+# The journal is rewritten each time this many replaced sources are predicted again, or less often
+# if there are very many.
 _SHARE = 500
 
 
@@ -45,11 +46,12 @@ class ResumedRun:
     """The progress of an earlier run.
 
     Attributes:
-        counts: counts without the images of `changed`.
-        left: sources that are not complete.
-        of_first: number of complete frames of the first source in `left`. The last video of the
-            journal always counts as incomplete, because its last frame is not marked.
-        changed: sources that were complete but have been replaced since.
+        counts: numbers of predicted images; images of `changed` are left out.
+        left: sources that are not completely predicted.
+        of_first: number of frames of the first source in `left` that are predicted already. If the
+            journal ends with a video, this video counts as incomplete, because its last frame is
+            not marked.
+        changed: sources that were predicted, but whose files have been replaced since.
     """
 
     counts: Counts
@@ -87,18 +89,19 @@ def save(
     done: Done,
     tracks: VideoTracks | None = None,
 ) -> Counts:
-    """Predict images that are not in the journal or have changed since; then write all formats.
+    """Predict images that are not in the journal or whose files have changed; write all formats.
 
     Args:
         predictor: predicts the images.
         model: description of the model.
         sources: images and videos.
         formats: names of the formats to write.
-        codec: codec of annotated videos; None if there are none.
+        codec: codec of annotated videos; None if no videos are annotated.
         folder: output directory.
         journal: journal of the run, in that directory.
-        done: called with the counts before the first image, and with counts and entry after each.
-        tracks: follows objects in videos; None for no tracking.
+        done: function that is called with the counts before the first image, and with the counts
+            and the entry after each image.
+        tracks: tracks objects in videos; None for no tracking.
 
     Returns:
         The numbers of images.
@@ -118,7 +121,8 @@ def save(
         if before.changed:
             before = ResumedRun.read(journal, sources)
         left = before.left
-        # The journal grows during the loop; only the entries that it has now are known.
+        # The journal grows during the loop. Only the entries that it has now are results of the
+        # earlier run.
         first = (entry for entry in journal.read(sources) if entry.source is left[0])
         found = _draw_and_yield(predictor, left, annotated, tracks, islice(first, before.of_first))
         for answer in stack.enter_context(closing(found)):
@@ -135,9 +139,10 @@ def save(
 
 
 def _shares(changed: Sequence[Source]) -> Iterator[Sequence[Source]]:
-    """Yield batches of sources.
+    """Divide changed sources into batches.
 
-    The journal is rewritten once per batch, so an interruption loses at most one batch.
+    The journal is rewritten once for each batch, so an interruption loses the results of at most
+    one batch.
     """
     most, share = max(_SHARE, len(changed) // 100), list[Source]()
     for source in changed:
@@ -163,8 +168,9 @@ def _draw_and_yield(
     tracks: VideoTracks | None,
     known: Iterable[Entry] = (),
 ) -> Generator[Outcome]:
-    """Yield the outcomes for sources, and write annotated images if they are wanted."""
-    # With tracking, drawing must wait until `follow` has added the ids, in the order of frames.
+    """Yield the outcomes for sources; write annotated images if `annotated` is given."""
+    # With tracking, the results are drawn later, after `follow` has added the track ids in the
+    # order of frames.
     draw = None if annotated is None or tracks is not None else annotated.draw
     keep = tracks is not None
     with closing(answers(predictor, sources, draw=draw, known=known, keep_images=keep)) as found:
@@ -181,7 +187,7 @@ def _draw_and_yield(
 
 
 def _complete_skeleton(model: ModelInfo, entries: Iterable[Entry]) -> ModelInfo:
-    """Take a missing skeleton from the results: the server's metadata may lack it."""
+    """Take a missing skeleton from the results, because the server's metadata may lack it."""
     if model.task != "pose" or model.vocabulary.skeleton is not None:
         return model
     known = (result.vocabulary.skeleton for each in entries if (result := each.checked) is not None)

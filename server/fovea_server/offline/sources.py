@@ -20,7 +20,7 @@ SUFFIXES = IMAGE_SUFFIXES | VIDEO_SUFFIXES
 _LIVE = re.compile(r"(?:rtsps?|rtmp|rtp|udp|srt)://|/dev/video[0-9]+$|[0-9]$", re.IGNORECASE)
 _ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 _MAGIC = re.compile(r"[*?\[]")
-# The end of a frame's stem.
+# The end of the output name of a video frame: "_" and the frame number.
 _FRAME = re.compile(r"_\d{6,}$")
 
 
@@ -29,7 +29,7 @@ Stamp: TypeAlias = tuple[int, int]
 
 
 def stamp_of(file: os.stat_result) -> Stamp:
-    """Return the stamp of a file, from which a replaced file is recognised."""
+    """Return the stamp of a file; a replaced file has another stamp."""
     return file.st_size, file.st_mtime_ns // 1000
 
 
@@ -38,10 +38,10 @@ class Source:
     """An image or video file.
 
     Attributes:
-        path: path to open it, as it was typed.
+        path: path of the file, as it was typed.
         name: path relative to the common directory of all sources, with slashes.
-        stem: the name without suffix, for output files. It is unique among sources and frames.
-        every: for a video, predict one of this many frames.
+        stem: name for output files, without a suffix. It is unique among all sources and frames.
+        every: for a video, predict only every n-th frame.
     """
 
     path: Path
@@ -51,7 +51,7 @@ class Source:
 
     @property
     def file(self) -> str:
-        """The path as text, with undecodable bytes escaped."""
+        """The path as text; bytes that cannot be decoded are escaped."""
         return printable(str(self.path))
 
     @property
@@ -70,12 +70,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All files in the order in which they are read.
+    """All image and video files of a command line, in the order in which they are read.
 
     Attributes:
         files: the images and videos.
         skipped: number of other files in the directories and globs.
-        listed: True if directories or globs were typed, and not only files.
+        listed: True if a directory or a glob was typed, and not only files.
     """
 
     files: tuple[Source, ...]
@@ -84,21 +84,23 @@ class Sources:
 
 
 def find_sources(given: Sequence[str], *, every: int = 1, drawn: Path | None = None) -> Sources:
-    """Find the images and videos of arguments: files, directories (recursively), and globs.
+    """Find the images and videos that the arguments of a command name.
 
-    A missing file is among the sources, and fails when it is read.
+    An argument is a file, a directory, or a glob. A directory stands for all images below it, but
+    not for videos. A missing file is one of the sources; it fails when it is read.
 
     Args:
         given: the arguments.
-        every: predict one of this many frames of a video.
+        every: predict only every n-th frame of a video.
         drawn: directory of annotated images, whose files are never sources.
 
     Raises:
         NotFound: a directory or a glob has no image, or no file exists.
-        InvalidOption: an argument is a URL or a live stream, or a file is in `drawn`.
+        InvalidOption: an argument is a URL or a live stream, or a typed file is in `drawn`.
     """
     own = None if drawn is None else _absolute(drawn)
-    # Absolute paths are the keys, so that a file that is named twice is read once.
+    # Absolute path -> typed path. Absolute paths are the keys, so that a file that is named twice
+    # is read once.
     paths: dict[Path, Path] = {}
     skipped, listed = 0, False
     for text in given:
@@ -129,12 +131,15 @@ def find_sources(given: Sequence[str], *, every: int = 1, drawn: Path | None = N
 
 
 def printable(name: str) -> str:
-    """Escape the undecodable bytes of a file name, which JSON and CSV cannot represent."""
+    """Escape undecodable bytes of a file name, because JSON and CSV cannot contain them."""
     return name.encode(errors="backslashreplace").decode()
 
 
 def _matches(text: str) -> tuple[Iterable[Path], frozenset[str] | None]:
-    """Return the files of an argument, and the suffixes to accept; None accepts every file."""
+    """Return the files that an argument names, and the suffixes of the files to accept.
+
+    The suffixes are None if every file is accepted.
+    """
     if Path(text).is_dir():
         return _below(Path(text)), IMAGE_SUFFIXES
     if _is_glob(text):
@@ -143,9 +148,9 @@ def _matches(text: str) -> tuple[Iterable[Path], frozenset[str] | None]:
 
 
 def _expand(pattern: Path) -> Iterator[Path]:
-    """Expand a glob as a shell does: no hidden files, and `**` follows no links to directories.
+    """Expand a glob as a shell does: without hidden files.
 
-    Such a link may lead in a circle.
+    `**` does not follow links to directories, because such a link may lead in a circle.
     """
     if "**" not in pattern.parts:
         yield from map(Path, glob(str(pattern)))  # noqa: PTH207
@@ -158,7 +163,7 @@ def _expand(pattern: Path) -> Iterator[Path]:
 
 
 def _absolute(path: Path) -> Path:
-    """Return an absolute path without resolving links: each link counts as an image."""
+    """Return an absolute path without resolving links, because each link counts as an image."""
     return Path(os.path.normpath(path.absolute()))
 
 
@@ -186,10 +191,11 @@ def _top(text: str) -> Path:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield all files below a directory, except hidden files, which operating systems add."""
+    """Yield all files below a directory, except hidden files, which operating systems create."""
     for here, names in _walk(folder):
         paths = (here / name for name in names if not name.startswith("."))
-        # Reading a pipe would block. A broken link is kept, and fails as a missing file.
+        # Pipes are left out, because reading one would block. A broken link is kept; it fails as a
+        # missing file when it is read.
         yield from (path for path in paths if path.is_file() or path.is_symlink())
 
 
@@ -205,7 +211,7 @@ def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def _natural(path: Path) -> list[list[tuple[int, str]]]:
-    """Return a sort key that compares numbers by value: 2.jpg comes before 10.jpg."""
+    """Return a sort key that compares numbers in names by value: 2.jpg comes before 10.jpg."""
     return [
         [(int(run), "") if run.isdecimal() else (-1, run) for run in re.split(r"(\d+)", part)]
         for part in path.parts
@@ -215,7 +221,8 @@ def _natural(path: Path) -> list[list[tuple[int, str]]]:
 def _name_sources(paths: Iterable[Path], top: str, every: int) -> Iterator[Source]:
     names = {path: Path(os.path.relpath(path, top)) for path in paths}
     stems = {path: name.with_suffix("").as_posix() for path, name in names.items()}
-    # An image may have the name of a video's frame.
+    # An image may have the same name as the output file of a video's frame. Then the video gets
+    # another stem.
     framed = {
         _FRAME.sub("", stem)
         for path, stem in stems.items()

@@ -1,4 +1,4 @@
-"""Tracks the objects of videos over their frames, and draws ids, trails and counts."""
+"""Tracks the objects of videos from frame to frame, and draws their ids, trails and counts."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from fovea_server.streams.zones import Shape
 from fovea_server.tracking.tracker import Tracker, Tuning
 
 DEBOUNCE_S, LOST_S = 0.3, 2.0
-"""Default times in seconds, the same as for streams."""
+"""Default times in seconds: until a crossing counts, and until an unseen object is lost.
+
+Streams have the same defaults.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Tracking:
-    """The tracker, and the lines and zones, for all videos."""
+    """The kind of tracker, and the lines and zones; the same for all videos."""
 
     options: PredictOptions
     shapes: tuple[Shape, ...]
 
 
 class VideoTracks:
-    """The tracks of one video after another; frames must come in order.
+    """Tracks the objects of one video after another; the frames must come in order.
 
     Attributes:
-        counts: counts by name of the video, then by line or zone.
+        counts: numbers of crossings, by name of the video, then by name of the line or zone.
     """
 
     def __init__(self, tracking: Tracking, vocabulary: Vocabulary) -> None:
@@ -78,12 +81,15 @@ class VideoTracks:
         return Result({**result.json, Detections.field: objects}, result.vocabulary)
 
     def draw_below(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return a copy of the frame with lines, zones and trails, to draw objects on."""
+        """Return a copy of the frame with lines, zones and trails.
+
+        Objects are drawn on this copy later.
+        """
         canvas = pixels.copy()
         draw_shapes(canvas, self._tracking.shapes)
         draw_trails(canvas, self._trails.points)
         return canvas
 
     def draw_above(self, canvas: NDArray[np.uint8]) -> None:
-        """Draw the counts into the frame, over its objects."""
+        """Draw the counts into the frame, above its objects."""
         draw_counts(canvas, self._tracking.shapes, self._scene.counts)

@@ -13,25 +13,26 @@ from numpy.typing import NDArray
 
 from fovea_preprocess.errors import InvalidImage
 
-# The caller reports errors of files, so OpenCV's own warnings are silenced.
+# The functions below report errors in files, so OpenCV's own warnings are silenced.
 cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
 
 Pixels = NDArray[np.uint8]
 
-# Frame rate of a video whose header has none.
+# Frame rate, in frames per second, of a video whose header has none.
 _USUAL_RATE = 25.0
-# Tolerated difference between the header's duration and the last frame, in seconds. Containers
+# Largest time in seconds by which a video may end before the duration in its header. Containers
 # round times, and sound may last a little longer than the images.
 _TOLERANCE_S = 1.0
-# Number of undecodable frames in a row after which the video ends.
+# Number of consecutive undecodable frames after which the video ends.
 _MAX_BROKEN = 100
 
 
 @dataclass(frozen=True, slots=True)
 class VideoHeader:
-    """The number of frames and the frames per second, from the header of a file.
+    """The number of frames, and the frame rate in frames per second, from the header of a file.
 
-    Matroska files store no number of frames: OpenCV computes it from the duration and the rate.
+    Matroska files do not store the number of frames. OpenCV computes it from the duration and the
+    frame rate.
     """
 
     frames: int
@@ -39,7 +40,7 @@ class VideoHeader:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the header of a file; raise InvalidImage if it is not a video."""
+        """Read the header of a file; raise InvalidImage if the file is not a video."""
         capture = _open(path)
         try:
             return cls._of(capture)
@@ -59,8 +60,8 @@ class VideoFrame:
 
     Attributes:
         number: number of the frame, from 0.
-        time_s: seconds from the beginning of the video; increases with each frame.
-        pixels: pixels, uint8 RGB [h, w, 3]; None if the frame cannot be decoded.
+        time_s: time in seconds from the beginning of the video; it increases with each frame.
+        pixels: pixels of the frame, uint8 RGB [h, w, 3]; None if the frame cannot be decoded.
     """
 
     number: int
@@ -69,10 +70,11 @@ class VideoFrame:
 
 
 def read_frames(path: Path, every: int) -> Iterator[VideoFrame]:
-    """Yield one of `every` frames of a video.
+    """Yield every n-th frame of a video, where n is `every`.
 
     Raises:
-        InvalidImage: the file is not a video. Or, after the last frame, the video ends too early.
+        InvalidImage: the file is not a video; or, after the last frame, the video is shorter than
+            its header declares.
     """
     capture = _open(path)
     try:
@@ -83,7 +85,8 @@ def read_frames(path: Path, every: int) -> Iterator[VideoFrame]:
                 if at % every == 0:
                     yield VideoFrame(at, last_s + (at - number + 1) * step_s, None)
             given_s = capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
-            # Raw H.264 has no times, and the times of badly copied files may go backwards.
+            # Raw H.264 files contain no times. In files that were copied badly, times may go
+            # backwards.
             time_s = given_s if given_s > last_s or number == 0 else last_s + (broken + 1) * step_s
             number, longest_s, last_s = number + broken, max(longest_s, time_s - last_s), time_s
             if number % every == 0:
@@ -92,7 +95,8 @@ def read_frames(path: Path, every: int) -> Iterator[VideoFrame]:
     finally:
         capture.release()
     length_s = header.frames / header.rate
-    # The last frame may be shown as long as the longest other frame.
+    # The last frame may be shown for as long as any other frame, so the longest interval is
+    # subtracted.
     missing_s = length_s - last_s - longest_s
     if number == 0 or (number < header.frames and missing_s > _TOLERANCE_S):
         raise InvalidImage(
@@ -102,9 +106,9 @@ def read_frames(path: Path, every: int) -> Iterator[VideoFrame]:
 
 
 def _broken_before(capture: cv2.VideoCapture) -> int | None:
-    """Advance to the next readable frame, and return the number of skipped ones.
+    """Advance to the next readable frame, and return the number of unreadable frames before it.
 
-    None at the end.
+    Return None at the end of the video.
     """
     return next((broken for broken in range(_MAX_BROKEN) if capture.grab()), None)
 
@@ -115,7 +119,8 @@ def _pixels(capture: cv2.VideoCapture) -> Pixels | None:
 
 
 def _open(path: Path) -> cv2.VideoCapture:
-    # An absolute path is never a URL, and this reader never takes it for a pattern of image files.
+    # An absolute path is never read as a URL, and the FFmpeg reader never reads it as a pattern of
+    # image files.
     capture = cv2.VideoCapture(str(path.absolute()), cv2.CAP_FFMPEG)
     if not capture.isOpened():
         raise InvalidImage("not a readable video: it is truncated, damaged, or has another format")

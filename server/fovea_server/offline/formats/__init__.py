@@ -1,1 +1,1 @@
-"""The formats of results, one module per format."""
+"""The formats of result files, one module per format."""

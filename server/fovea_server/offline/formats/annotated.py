@@ -21,11 +21,14 @@ from fovea_server.offline.video import VideoHeader
 FOLDER = "annotated"
 
 Drawn = bytes | NDArray[np.uint8]
-"""Bytes of a JPEG file, or of a PNG file for a generated image; or the pixels of a video frame."""
+"""A drawn image: the bytes of an image file, or the pixels of a video frame.
+
+The file is a JPEG, or a PNG if the result is a generated image.
+"""
 
 
 class Annotated(Closing):
-    """The directory of annotated images. `close` removes a video that is not complete."""
+    """Writes the directory of annotated images; `close` removes a video that is not complete."""
 
     def __init__(self, folder: Path, codec: str | None, tracks: VideoTracks | None = None) -> None:
         self._tracks = tracks
@@ -34,9 +37,9 @@ class Annotated(Closing):
         self._video: tuple[Source, VideoFile] | None = None
 
     def draw(self, entry: Entry, image: InputImage) -> Drawn | None:
-        """Draw the result; return None for an error.
+        """Draw the result into the image; return None if the entry has an error.
 
-        Any thread may call it. Frames of tracked videos must come in order.
+        Any thread may call this function. The frames of a tracked video must come in order.
         """
         if isinstance(entry.result, ImageError):
             return None
@@ -53,7 +56,7 @@ class Annotated(Closing):
         return encode(canvas, "image/jpeg") if entry.frame is None else canvas
 
     def write(self, entry: Entry, drawn: Drawn | None) -> None:
-        """Write the next image; call it in order."""
+        """Write the next drawn image; the images must come in the order of the sources."""
         if self._video is not None and self._video[0] is not entry.source:
             self.finish()
         if isinstance(drawn, bytes):
@@ -74,7 +77,7 @@ class Annotated(Closing):
         return VideoFile(path, self._codec, rate, (width, height))
 
     def finish(self) -> None:
-        """Complete the video that is being written, if there is one."""
+        """Complete the video that is being written; do nothing if none is being written."""
         if self._video is not None:
             self._video[1].finish()
             self._video = None

@@ -22,7 +22,7 @@ from fovea_server.offline.sources import Source
 
 FILE = "predictions.json"
 
-# Number of decimals of coordinates, as in /v1.
+# Number of decimals of pixel coordinates, as in responses of /v1.
 _PIXEL = 2
 
 
@@ -33,9 +33,11 @@ def write_coco(
     folder: Path,
     info: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write predictions.json into a directory; `info` is added to its `info` object.
+    """Write predictions.json into a directory; the fields of `info` are added to its `info` object.
 
-    Annotations are written while results are read, because all masks may not fit into memory.
+    Annotations are written one by one while results are read, because the masks of all results may
+    not
+    fit into memory.
     """
     image_ids = _image_ids(sources)
     images: list[dict[str, Any]] = []
@@ -44,7 +46,7 @@ def write_coco(
         about = {"description": f"{model.name} {model.version}", **(info or {})}
         file.write('{"info": ' + _text(about))
         file.write(',\n"annotations": [')
-        numbers = count(1)  # pycocotools treats id 0 as no annotation
+        numbers = count(1)  # pycocotools treats an annotation with id 0 as unmatched
         for entry, image_id in zip(entries, image_ids, strict=False):
             if (result := entry.checked) is None:
                 continue
@@ -66,7 +68,11 @@ def _text(row: dict[str, Any]) -> str:
 
 
 def _image_ids(sources: Sequence[Source]) -> Iterator[int]:
-    """Return the ids of images: from 1, or the numeric file names if all images are named so."""
+    """Return the ids of images.
+
+    If all file names are different numbers, these are the ids; otherwise, the ids are 1, 2, and so
+    on.
+    """
     stems = [source.path.stem for source in sources]
     if all(stem.isascii() and stem.isdecimal() for stem in stems):
         ids = dict.fromkeys(map(int, stems))
@@ -90,11 +96,11 @@ def _annotations(image_id: int, result: Result, form: MaskFormat) -> Iterator[di
             outlines = polygons(mask)
             drawn, area = {"segmentation": list(map(_pixels, outlines))}, _area(outlines)
         elif mask is not None:
-            # COCO has no form for PNG masks.
+            # COCO has no form for masks as PNG files, so they become run lengths.
             drawn = {"segmentation": run_lengths(mask, (height, width))}
             area = int(mask.pixels.sum())
         elif corners := each.get("corners"):
-            # COCO has no form for rotated boxes, so the corners become an outline.
+            # COCO has no form for rotated boxes, so their corners become an outline.
             outline = [value for corner in corners for value in corner.values()]
             drawn, area = {"segmentation": [outline]}, _area([outline])
         points = each.get("keypoints")
@@ -123,7 +129,10 @@ def _area(outlines: Iterable[Sequence[float]]) -> float:
 
 
 def _keypoints(points: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Return x, y and COCO's visibility of each point: 2 for seen, 1 for a low score."""
+    """Return x, y and visibility of each keypoint, in COCO's form.
+
+    The visibility is 2 for a visible keypoint, and 1 for a keypoint with a low score.
+    """
     rows = ((p["x"], p["y"], 2 if p["score"] >= SEEN else 1) for p in points)
     return [value for row in rows for value in row]
 

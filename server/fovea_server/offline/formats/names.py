@@ -15,7 +15,10 @@ from fovea_engines.results.stage_results import StageResult
 
 
 def class_names(labels: Sequence[str] | None, seen: Iterable[int]) -> list[str]:
-    """Return the class names by id: all labels, and numbers for seen ids without a label."""
+    """Return the class names in the order of class ids.
+
+    These are the labels. For ids in `seen` without a label, the number of the class is its name.
+    """
     most = max((len(labels or ()) - 1, *seen))
     return [class_name(labels, each) for each in range(most + 1)]
 
@@ -25,9 +28,10 @@ OF_PIPELINE = ("attributes", "classes", "text", "text_score", "embedding", "erro
 
 
 def pipeline_columns(results: Iterable[StageResult]) -> dict[str, Any]:
-    """Return the stage results of an object by field, in the order of `OF_PIPELINE`.
+    """Return the stage results of an object, by field, in the order of `OF_PIPELINE`.
 
-    An attribute has the names of its likely classes, and a class has its score.
+    The field "attributes" maps the name of each attribute to its likely classes. The field
+    "classes" maps the name of each class to its score.
     """
     found: dict[str, Any] = {}
     for each in results:

@@ -24,7 +24,7 @@ from fovea_server.offline.sources import Source
 
 FILE = "predictions.csv"
 
-# First characters of cells that a spreadsheet would evaluate as a formula.
+# Characters that begin a formula. A spreadsheet would evaluate a cell that begins with one of them.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -33,7 +33,7 @@ def write_csv(
 ) -> None:
     """Write predictions.csv into a directory; masks are left out.
 
-    Text that a spreadsheet would take for a formula gets an apostrophe in front.
+    An apostrophe is put before text that a spreadsheet would evaluate as a formula.
     """
     frames = ["frame"] * any(source.is_video for source in sources)
     header = ["file", *frames, *_columns(model)]
@@ -61,7 +61,7 @@ def _columns(model: ModelInfo) -> list[str]:
 
 
 def _rows(result: Result) -> Iterator[dict[str, Any]]:
-    """Yield the rows for one image."""
+    """Yield the rows of the table for one image."""
     found = result.found
     assert found is not None, "raw tensors have no table"
     if not isinstance(found, Detections):
@@ -102,7 +102,7 @@ ANNOTATED = "annotated"
 Write: TypeAlias = Callable[[Iterable[Entry], Sequence[Source], ModelInfo, Path], None]
 
 WRITERS: Mapping[str, Write] = {"coco": write_coco, "yolo": write_yolo, "csv": write_csv}
-"""Formats that are written at the end, from all results."""
+"""Functions that write a format from all results, at the end of a run."""
 
 FILES: Mapping[str, str] = {
     ANNOTATED: "annotated/",
@@ -111,7 +111,7 @@ FILES: Mapping[str, str] = {
     "csv": "predictions.csv",
     "jsonl": "predictions.jsonl",
 }
-"""Files of each format in the directory of the results."""
+"""Files that each format writes into the directory of results."""
 
 _OBJECTS = Detections.tasks
 FINDS_NO_OBJECTS = tuple(task for task in RESULT_OF if task not in _OBJECTS)
@@ -126,7 +126,11 @@ _TASKS: Mapping[str, Sequence[str]] = {
 
 
 def read_formats(given: Sequence[str]) -> tuple[str, ...]:
-    """Parse format names, separated by commas or not; raise InvalidOption for an unknown name."""
+    """Parse format names, which may be separated by commas or given one by one.
+
+    Raises:
+        InvalidOption: a format is unknown.
+    """
     names = [name.strip() for text in given for name in text.split(",")]
     for name in names:
         if name not in _TASKS:

@@ -1,4 +1,4 @@
-"""Writes labels in the format of YOLO trainers: a text file per image, a line per object."""
+"""Writes labels in YOLO's format: a text file for each image, with a line for each object."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def write_yolo(
 ) -> None:
     """Write labels/, classes.txt and data.yaml into a directory.
 
-    A line is ``class cx cy w h`` for boxes, ``class x y x y ...`` for outlines of masks and corners
-    of rotated boxes, and ``class cx cy w h x y visibility ...`` for keypoints. Coordinates are
-    fractions of the upright image's width and height. An image without objects has an empty file.
+    A line is ``class cx cy w h`` for a box, ``class x y x y ...`` for the outline of a mask or the
+    corners of a rotated box, and ``class cx cy w h x y visibility ...`` for keypoints. Coordinates
+    are fractions of the upright image's width and height. An image without objects has an empty
+    file.
     """
     seen: set[int] = set()
     for entry in entries:
@@ -50,7 +51,7 @@ def write_yolo(
 
 
 def _yaml(names: Sequence[str], model: ModelInfo) -> str:
-    """Return data.yaml; a JSON string is also a YAML string."""
+    """Return the text of data.yaml; strings are written as JSON, because JSON is valid YAML."""
     lines = [
         f"# Found by {model.name} {model.version}. The images belong into images/, beside labels/.",
         "train: images",
@@ -85,15 +86,18 @@ def _corners(found: Mapping[str, Any]) -> Points:
 
 
 def _shares(points: Points, size: Points) -> Points:
-    """Convert points, [n, 2] in pixels, to fractions.
+    """Convert points [n, 2] from pixels to fractions of the image's size, and clip them to 0..1.
 
-    Clip them, as trainers reject outside points.
+    Training programs reject points outside the image.
     """
     return np.clip(points / size, 0, 1)
 
 
 def _keypoints(found: Mapping[str, Any], size: Points) -> Points:
-    """Return x, y and COCO's visibility: 2 is seen, 1 a low score, 0 outside the image."""
+    """Return x, y and COCO's visibility of each keypoint.
+
+    The visibility is 2 for a visible keypoint, 1 for a low score, and 0 outside the image.
+    """
     points = found.get("keypoints", ())
     rows = np.array([(p["x"], p["y"], 2 if p["score"] >= SEEN else 1) for p in points])
     rows = rows.reshape(-1, 3)
@@ -103,7 +107,10 @@ def _keypoints(found: Mapping[str, Any], size: Points) -> Points:
 
 
 def _outline(mask: Bitmap, box: Points) -> Points:
-    """Return one outline around all parts of a mask, [n, 2]; the box if no pixel is set."""
+    """Return one outline [n, 2] around all parts of a mask, in pixels.
+
+    If the mask has no set pixel, return the corners of the box.
+    """
     outlines = sorted((np.array(each).reshape(-1, 2) for each in polygons(mask)), key=len)
     if not outlines:
         return box
@@ -114,7 +121,7 @@ def _outline(mask: Bitmap, box: Points) -> Points:
 
 
 def _join_outlines(whole: Points, part: Points) -> Points:
-    """Join two outlines at their nearest points, so that the path goes round both."""
+    """Join two outlines at their nearest points, so that the path goes around both of them."""
     distances = np.square(whole[:, None] - part[None]).sum(axis=-1)
     here, there = np.unravel_index(distances.argmin(), distances.shape)
     around = np.roll(part, -int(there), axis=0)
