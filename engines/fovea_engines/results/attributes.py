@@ -29,11 +29,11 @@ class Attribute(NamedTuple):
     Attributes:
         name: name of the classifier's output.
         probabilities: float32 [k], the probabilities of all classes of the classifier.
-        exclusive: True if exactly one class holds, so that the probabilities add up to 1. False if
-            each class is present or absent by itself.
-        class_ids: int32, the classes that the request keeps, best first. Ids count through all
-            classifiers of the model, because the model has one list of labels.
-        first: the lowest class id of the classifier.
+        exclusive: True if exactly one class applies, so that the probabilities add up to 1. False
+            if any number of classes may apply.
+        class_ids: int32, ids of the classes that the request keeps, best first. The ids are
+            numbered across all classifiers of the model, because the model has one list of labels.
+        first: lowest class id of the classifier.
     """
 
     name: str
@@ -56,10 +56,10 @@ class Attribute(NamedTuple):
 
         Args:
             name: name of the classifier's output.
-            probabilities: float32 [k], the probabilities of all its classes.
-            first: the lowest class id of the classifier.
+            probabilities: float32 [k], probabilities of all classes of the classifier.
+            first: lowest class id of the classifier.
             options: options of the request; `classes` holds ids.
-            exclusive: whether exactly one class holds.
+            exclusive: whether exactly one class applies.
         """
         ids = np.arange(first, first + len(probabilities), dtype=np.int32)
         ids = ids[np.argsort(-probabilities, kind="stable")]
@@ -74,7 +74,7 @@ class Attribute(NamedTuple):
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any]) -> Self:
-        """Read an attribute from JSON. Classes that the response leaves out get probability 0."""
+        """Read an attribute from JSON. Classes that are not in the JSON get the probability 0."""
         ids, scores = read_scores(answer["classes"])
         first = int(ids.min()) if len(ids) else 0
         probabilities = np.zeros(int(ids.max(initial=first)) - first + 1, np.float32)
@@ -88,7 +88,11 @@ class Attribute(NamedTuple):
 
     @property
     def likely(self) -> list[int]:
-        """Return the id of the best class, or of all classes from `LIKELY` on if not exclusive."""
+        """Return the ids of the classes that apply.
+
+        This is the best class if the classifier is exclusive. Otherwise these are all classes with
+        a probability of at least `LIKELY`.
+        """
         kept = slice(1) if self.exclusive else self.scores >= LIKELY
         ids: list[int] = self.class_ids[kept].tolist()
         return ids
@@ -125,8 +129,9 @@ class Attributes(TaskResult):
         """Convert the results for n images to tensors.
 
         Returns:
-            ``attributes``: texts [n, classifiers], each "name=class". If a classifier's classes are
-                independent, all classes from 0.5 on are listed, separated by commas.
+            ``attributes``: texts [n, classifiers], each "name=class". If a classifier is not
+                exclusive, the text has all classes with a probability of at least 0.5, separated by
+                commas.
             ``scores``: float32 [n, classes], the probabilities of all classes in the order of ids.
         """
         texts = np.full((len(found), len(found[0].found)), b"", object)
@@ -158,7 +163,7 @@ class Attributes(TaskResult):
         return [array for each in self.found for array in (each.probabilities, each.class_ids)]
 
     def holding(self, arrays: Sequence[Array]) -> Self:
-        """Return the same classifiers with other arrays, see `TaskResult.holding`."""
+        """Return a copy with other arrays. `TaskResult.holding` describes it."""
         parts = zip(self.found, arrays[::2], arrays[1::2], strict=True)
         return type(self)(
             tuple(one._replace(probabilities=some, class_ids=ids) for one, some, ids in parts)
@@ -191,11 +196,11 @@ class Attributes(TaskResult):
         }
 
     def shared(self, other: TaskResult) -> float | None:
-        """Return the agreement with another result, 0 to 1: 1 less the mean change of a classifier.
+        """Return the agreement with another result, 0 to 1.
 
-        The change of an exclusive classifier is the probability that moves between its classes
-        (half the sum of absolute differences). The change of another one is the mean absolute
-        difference.
+        The agreement is 1 minus the mean difference of the classifiers. The difference of an
+        exclusive classifier is half the sum of the absolute differences of its probabilities. The
+        difference of any other classifier is the mean of these absolute differences.
         """
         if not isinstance(other, Attributes):
             return None
@@ -209,5 +214,5 @@ class Attributes(TaskResult):
         return max(0.0, 1 - sum(moved) / len(moved))
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return the result itself: it describes the whole image and has no coordinates."""
+        """Return the result unchanged, because it has no coordinates."""
         return self

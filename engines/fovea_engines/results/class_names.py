@@ -11,12 +11,13 @@ from dataclasses import replace
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption
 
-# Limits for error messages: letters of a name that are shown, and class names that are listed.
-# They also bound the search for similar names.
+# Limits for error messages: the number of letters of a name, and the number of class names in a
+# list. They also limit the time of the search for similar names.
 _SHOWN = 60
 _LISTED = 10
 
-# All quantifiers are possessive, so a long text with an unmatched quote is rejected in one pass.
+# Pattern of one name in a list. All quantifiers are possessive (no backtracking), so that a long
+# text with an unmatched quote is rejected in one pass.
 _WORD = re.compile(r'\s*+(?:"(?P<name>(?:[^"]++|"")++)"|(?P<plain>[^",][^,]*+))\s*+(?P<end>,|\Z)')
 _ID = re.compile(r"-?[0-9]+")
 
@@ -27,7 +28,7 @@ def class_name(labels: Sequence[str] | None, class_id: int) -> str:
 
 
 def shown_name(labels: Sequence[str] | None, class_id: int) -> str:
-    """Return the label of a class for drawings, or a text such as "class 6" if there is none."""
+    """Return the label of a class for drawings. Without a label, return e.g. "class 6"."""
     return labels[class_id] if labels and class_id < len(labels) else f"class {class_id}"
 
 
@@ -46,7 +47,7 @@ def split_classes(text: str) -> tuple[int | str, ...]:
 
 
 def split_texts(text: str) -> tuple[str, ...]:
-    """Parse texts such as ``a cat,a dog``; double quotes enclose a text that contains a comma.
+    """Parse texts such as ``a cat,a dog``. Double quotes enclose a text that contains a comma.
 
     Raises:
         ValueError: the quotes do not match, or a text is empty.
@@ -55,7 +56,7 @@ def split_texts(text: str) -> tuple[str, ...]:
 
 
 def _names(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield each part between commas, and whether it was written without quotes."""
+    """Yield each name of a list, and whether the name was written without quotes."""
     at, end = 0, ","
     while end:
         word = _WORD.match(text, at)
@@ -71,8 +72,8 @@ def resolve_classes(
 ) -> PredictOptions:
     """Replace class names in the options of a request by ids.
 
-    A name is compared exactly, and then without regard to case. If several classes share a name,
-    all of them are kept.
+    A name is compared exactly. If no class has this name, upper and lower case are ignored. If
+    several classes have the name, the ids of all of them are kept.
 
     Args:
         options: options of the request.
@@ -81,7 +82,7 @@ def resolve_classes(
         count: number of the model's classes; None if unknown.
 
     Raises:
-        InvalidOption: the model has no class with such an id or name.
+        InvalidOption: the model has no class with one of the ids or names.
     """
     if options.classes is None:
         return options

@@ -28,9 +28,9 @@ class Classes(TaskResult):
     """The most probable classes of one image, best first.
 
     Attributes:
-        class_ids: int32 [k].
-        scores: float32 [k], probabilities of 0 to 1, descending. The probabilities of all classes
-            of the model add up to 1.
+        class_ids: int32 [k], ids of the classes.
+        scores: float32 [k], probabilities from 0 to 1, in descending order. The probabilities of
+            all classes of the model add up to 1.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("classify",)
@@ -44,7 +44,7 @@ class Classes(TaskResult):
         return len(self.scores)
 
     def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
-        """Return the classes, best first."""
+        """Return the classes as JSON, best first."""
         return {self.field: classes_json(self.class_ids, self.scores, vocabulary.labels)}
 
     @classmethod
@@ -94,12 +94,12 @@ class Classes(TaskResult):
         return dict(zip(self.class_ids[:1].tolist(), self.scores[:1].tolist(), strict=True))
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return the result itself: classes describe the whole image and have no coordinates."""
+        """Return the result unchanged, because it has no coordinates."""
         return self
 
 
 def best_classes(probabilities: NDArray[np.float32], options: PredictOptions) -> Classes:
-    """Return the best `top_k` of the requested classes. The lower id comes first at equal scores.
+    """Return the best `top_k` of the requested classes. Equal scores are sorted by class id.
 
     Args:
         probabilities: float32 [classes]; values that are not finite are dropped.
@@ -116,7 +116,7 @@ def best_classes(probabilities: NDArray[np.float32], options: PredictOptions) ->
 def classes_json(
     class_ids: NDArray[np.int32], scores: NDArray[np.float32], labels: Sequence[str] | None
 ) -> list[dict[str, Any]]:
-    """Return classes as a response lists them, with rounded scores."""
+    """Return classes as the JSON rows of a response, with rounded scores."""
     return [
         {"class_id": each, "class_name": class_name(labels, each), "score": score}
         for each, (score,) in zip(
@@ -170,9 +170,9 @@ SCORED: tuple[TensorSpec, ...] = (
 def scored_tensors(
     found: Sequence[Scored], most: int, labels: Sequence[str] | None
 ) -> dict[str, Array]:
-    """Return the scores, ids and names of the classes of n images, padded to [n, most].
+    """Return the scores, ids and names of the classes of n images, as tensors [n, most].
 
-    Rows of images with fewer classes end with zeros and empty texts.
+    If an image has fewer than `most` classes, its row ends with zeros or empty texts.
     """
     names = np.full((len(found), most), b"", object)
     for row, one in enumerate(found):

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 Colour = tuple[int, int, int]
 """Red, green and blue, 0 to 255."""
 
-# RGB triples. Each colour is as far as possible, in OKLab, from all earlier colours, and twice as
-# far from the ten colours directly before it.
+# RGB triples. Each colour was chosen to be as far as possible, in the colour space OKLab, from all
+# earlier colours. The distance from the previous ten colours counted half in this choice, so that
+# consecutive colours differ most.
 PALETTE = bytes.fromhex(
     "1e78ffff781e00ff96007800a50078f078ff96d2ffffd2002db487964b001e6987785af0"
     "ff4b5ac38700ffa5a5c32da5c387e100f0ffb4e10000a500b400000096b44b3cd25a692d"
@@ -22,16 +23,16 @@ PALETTE = bytes.fromhex(
     "b44b5af05a1ed2b4786978f0a5780f96f087d287a5ff96ff96b4ff00b4c3873cd2966996"
     "78b469e1963c2d87e1c35a00d2d23ce16987878700a596ff78c3e1960096785ab469e196"
 )
-# Share of black or white that is mixed into an instance's colour, in percent. Neighbouring entries
-# are far apart, and the first two are farthest.
+# Percentage of black or white that is mixed into the colour of a class to get a shade. Consecutive
+# shades differ much from each other, and the first two differ most.
 SHADES = (0, 50, 25, 70)
 
 
 def colour(class_id: int, shade: int = 0) -> Colour:
-    """Return the colour of a class, or another shade of it for one of its instances.
+    """Return the colour of a class, or a shade of this colour for one of its instances.
 
     Args:
-        class_id: any id from 0; the palette repeats.
+        class_id: class id from 0 up. The palette repeats for large ids.
         shade: index in `SHADES`; 0 is the pure colour.
     """
     at = 3 * class_id % len(PALETTE)
@@ -51,7 +52,7 @@ def ink(background: Colour) -> Colour:
         for v in (channel / 255 for channel in background)
     ]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-    # Contrast with black equals contrast with white at a luminance L with (L + .05)^2 = 1.05 * .05.
+    # At a luminance of 0.179, black and white have the same contrast: (L + .05)^2 = 1.05 * .05.
     return (0, 0, 0) if luminance > 0.179 else (255, 255, 255)
 
 
@@ -63,7 +64,8 @@ def shades(class_ids: Sequence[int], boxes: Iterable[Sequence[float]]) -> list[i
         boxes: x1 y1 x2 y2 of each instance, in the same order.
 
     Each instance gets the shade that is rarest among better instances of its class that touch it.
-    Worse instances have no influence, so filtering by score does not change the other colours.
+    Worse instances do not influence this choice. Therefore the colours of the remaining instances
+    do not change if the instances with low scores are filtered out.
     """
     chosen: list[int] = []
     seen: dict[int, list[tuple[Sequence[float], int]]] = {}

@@ -11,15 +11,21 @@ from numpy.typing import DTypeLike, NDArray
 from fovea_engines.session import Array
 
 SCORE: Final = 1e5
-"""Scores in responses are rounded to 1 / SCORE = 0.00001, finer than any model's accuracy."""
+"""Number of steps per unit for rounding scores in responses.
+
+The step of 0.00001 is smaller than the error of any model's scores.
+"""
 
 
 def round_columns(values: Array, per_unit: Array | float) -> list[list[float]]:
-    """Return numbers [n, columns] as lists, rounded to 1 / `per_unit` as `np.round` rounds.
+    """Return numbers [n, columns] as lists, rounded to multiples of 1 / `per_unit`.
+
+    The rounding equals `np.round`.
 
     Args:
         values: array [n, columns].
-        per_unit: number of steps in a unit, for all columns or for each.
+        per_unit: number of steps per unit. One number for all columns, or an array with a number
+            for each column.
     """
     numbers = values.astype(np.float64)
     numbers *= per_unit
@@ -43,7 +49,7 @@ def finite(rows: Sequence[Any] | Array, *columns: int) -> NDArray[np.float32]:
 
 
 def pad_rows(arrays: Sequence[Array], length: int, dtype: DTypeLike) -> Array:
-    """Return arrays [k, ...] of several images as one array [n, length, ...], padded with zeros."""
+    """Return the arrays [k, ...] of n images as one array [n, length, ...], padded with zeros."""
     whole = np.zeros((len(arrays), length, *arrays[0].shape[1:]), dtype)
     for row, array in zip(whole, arrays, strict=True):
         row[: len(array)] = array

@@ -31,7 +31,7 @@ from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.text import counted
 
-# Steps in a unit, for rounding: coordinates to 0.01 pixel, angles to 0.00001 radian.
+# Numbers of steps per unit for rounding: coordinates to 0.01 pixels, angles to 0.00001 radians.
 _PIXEL, _ANGLE = 1e2, 1e5
 _BOX_SCORE = np.array([_PIXEL] * 4 + [SCORE])
 _POINT_SCORE = np.array([_PIXEL] * 2 + [SCORE])
@@ -44,24 +44,25 @@ class Detections(TaskResult):
     """Objects in one image, best first.
 
     Attributes:
-        boxes: float32 [n, 4], corners x1 y1 x2 y2. They are in pixels of the model's input when a
-            head returns them, and of the upright original image after `to_source`. The box of a
-            rotated object is the upright box around it.
+        boxes: float32 [n, 4], corners x1 y1 x2 y2. A head returns boxes in pixels of the model's
+            input. After `to_source`, they are in pixels of the upright original image. The box of
+            a rotated object is the upright box around the rotated one.
         scores: float32 [n], 0 to 1, descending.
         class_ids: int32 [n].
         masks: the masks of the objects; None if the task has no masks or the request leaves them
             out.
-        keypoints: float32 [n, k, 3], x y in pixels and a score of 0 to 1; None if the task has
-            none.
+        keypoints: float32 [n, k, 3], x y in pixels and a score of 0 to 1; None if the task has no
+            keypoints.
         rotated: float32 [n, 5], cx cy w h in pixels and the angle in radians, in the regular form
             that `rotated.py` defines; None if the task has no rotated boxes.
-        track_ids: int32 [n]. Ids of confirmed tracks are 1 or more. A negative id becomes the
-            object's id, without the sign, once the track is confirmed. 0 means that the box has no
-            track. None if no tracker has seen the objects.
+        track_ids: int32 [n]. The id of a confirmed track is 1 or more. The id of a track that is
+            not confirmed yet is negative; after the confirmation the track has the same id without
+            the sign. 0 means that the box has no track. None if the request has no tracker.
         stage_results: results of a pipeline's later stages for each object; None for a single
             model.
-        outlines: float32 [n, 4, 2], the corners of `rotated` as a response has them. A response
-            rounds the angle, so they cannot be computed from it exactly. None to compute them.
+        outlines: float32 [n, 4, 2], corners of the rotated boxes, for a result that was read from a
+            response. A response contains the rounded angle, so the exact corners cannot be computed
+            from it. None if the corners are computed from `rotated`.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("detect", "segment", "pose", "obb", "text")
@@ -81,7 +82,10 @@ class Detections(TaskResult):
         return len(self.scores)
 
     def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
-        """Return each object, with the mask, keypoints, rotated box, track and stage results."""
+        """Return the objects as JSON.
+
+        An object may have a mask, keypoints, a rotated box, a track id and stage results.
+        """
         objects = self._boxes_json(vocabulary)
         if self.masks is not None:
             for each, mask in zip(objects, encode_masks(self.masks, options.mask), strict=True):
@@ -100,7 +104,8 @@ class Detections(TaskResult):
         return {self.field: objects}
 
     def _boxes_json(self, vocabulary: Vocabulary) -> list[dict[str, Any]]:
-        # orjson writes dicts faster than we can fill in a text template.
+        # Build dicts and not JSON text: orjson writes dicts faster than Python fills in a text
+        # template.
         numbers = round_columns(np.concatenate([self.boxes, self.scores[:, None]], 1), _BOX_SCORE)
         ids = self.class_ids.tolist()
         names = {class_id: class_name(vocabulary.labels, class_id) for class_id in set(ids)}
@@ -128,8 +133,8 @@ class Detections(TaskResult):
     def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
         """Read the objects of a response. `TaskResult.from_json` lists the errors.
 
-        If a response has no objects, it does not show whether the task has masks, keypoints or
-        rotated boxes. Boxes without a track get track id 0.
+        If the response has no objects, the result has no masks, keypoints or rotated boxes, because
+        the response does not show the task. Boxes without a track get the track id 0.
         """
         objects: Sequence[Mapping[str, Any]] = answer[cls.field]
         class_ids, scores = read_scores(objects)
@@ -157,8 +162,8 @@ class Detections(TaskResult):
     ) -> dict[str, Array]:
         """Convert the objects of n images to tensors.
 
-        k is the largest number of objects in an image. Rows beyond the objects of an image are
-        zero.
+        k is the largest number of objects in an image. If an image has fewer objects, its other
+        rows are 0.
 
         Returns:
             ``num_detections`` int32 [n].
@@ -167,8 +172,9 @@ class Detections(TaskResult):
             ``masks`` texts [n, k] for segmentation: JSON, as in the responses of /v1.
             ``keypoints`` float32 [n, k, points, 3] for pose models: x y in pixels, and a score.
             ``rotated`` float32 [n, k, 5] for rotated boxes: cx cy w h in pixels, angle in radians.
-            ``track_ids`` int32 [n, k] with `track`: -1 without a confirmed track.
-            ``findings`` texts [n, k] for pipelines: the JSON that /v1 adds to the object.
+            ``track_ids`` int32 [n, k] if the request has `track`: -1 without a confirmed track.
+            ``findings`` texts [n, k] for pipelines: JSON with the fields that the stage results add
+                to the object in /v1.
         """
         most = max(map(len, found))
         tensors: dict[str, Array] = {
@@ -205,7 +211,7 @@ class Detections(TaskResult):
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
         """Return the specs of the tensors that `to_tensors` returns for a single model.
 
-        Tensors of tracks and of pipelines are not listed.
+        The specs do not include `track_ids` and `findings`.
         """
         tensors = [
             TensorSpec("num_detections", "int32", (-1,)),
@@ -238,9 +244,10 @@ class Detections(TaskResult):
         return parts
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return the objects in pixels of the upright image. Only boxes are clipped to it.
+        """Return the objects in pixels of the upright image.
 
-        Objects whose box lies entirely in the padding are left out.
+        Boxes are clipped to the image, but keypoints and rotated boxes are not. Objects whose box
+        lies entirely in the padding are left out.
         """
         points = self.keypoints
         if points is not None:
@@ -277,9 +284,10 @@ class Detections(TaskResult):
 
 
 def join(parts: Sequence[Detections]) -> Detections:
-    """Concatenate the objects of parts that have the same task and are in pixels of one image.
+    """Concatenate the objects of several results.
 
-    Track ids, stage results and outlines are dropped.
+    All results must have the same task and be in pixels of the same image. Track ids, stage results
+    and outlines are dropped.
     """
     masks = [part.masks for part in parts if part.masks is not None]
     points = [part.keypoints for part in parts if part.keypoints is not None]
@@ -305,7 +313,7 @@ def _points_json(points: Array, skeleton: Skeleton) -> list[dict[str, Any]]:
 def _numbers(
     objects: Sequence[Mapping[str, Any]], name: str, keys: Sequence[str]
 ) -> NDArray[np.float32]:
-    """Read the numbers of a field of all objects, float32 [n, keys]."""
+    """Read the numbers in one field of all objects, float32 [n, keys]."""
     return finite([[each[name][key] for key in keys] for each in objects], len(keys))
 
 

@@ -24,9 +24,9 @@ class Embedding(TaskResult):
     """The embedding of one image. Similar images have embeddings with almost the same direction.
 
     Attributes:
-        vector: float32 [n], finite, as the model computed it.
-        length: norm before normalisation, if `vector` is already divided by it, as in a response;
-            otherwise None.
+        vector: float32 [n], finite numbers of the embedding.
+        length: norm of the embedding before its normalisation, if `vector` is already normalised
+            because it was read from a response; otherwise None.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("embed",)
@@ -38,7 +38,7 @@ class Embedding(TaskResult):
     length: float | None = None
 
     def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
-        """Return the embedding, in base64 or as a list, and the norm that the model gave it."""
+        """Return the embedding as base64 or as a list, and its norm before normalisation."""
         vector = self._choose_vector(options)
         answer: dict[str, Any] = {"norm": round(self.norm, 6), "normalised": options.normalize}
         if options.vector == "list":
@@ -64,8 +64,9 @@ class Embedding(TaskResult):
         """Convert the embeddings of n images to tensors.
 
         Returns:
-            ``embedding`` float32 [n, d], of length 1 with `normalize`, which is the default, and
-            ``norms`` float32 [n], the norms that the model computed.
+            ``embedding`` float32 [n, d]. Each embedding has length 1 if `normalize` is True, which
+                is the default.
+            ``norms`` float32 [n], norms of the embeddings before normalisation.
         """
         return {
             "embedding": np.stack([one._choose_vector(options) for one in found]),
@@ -85,7 +86,7 @@ class Embedding(TaskResult):
 
     @property
     def norm(self) -> float:
-        """Return the norm of the embedding as the model computed it."""
+        """Return the norm of the embedding before normalisation."""
         if self.length is not None:
             return self.length
         return float(np.linalg.norm(self.vector.astype(np.float64)))
@@ -108,15 +109,16 @@ class Embedding(TaskResult):
         return [self.vector]
 
     def rows(self, vocabulary: Vocabulary) -> list[dict[str, Any]]:
-        """Return one row. Its numbers have the fewest digits that convert to the same float32."""
+        """Return one row. The numbers have only as many digits as an exact float32 needs."""
         numbers = [float(str(number)) for number in self.vector]
         return [{"norm": round(self.norm, 6), "vector": numbers}]
 
     def shared(self, other: TaskResult) -> float | None:
-        """Return 1 less the angle between both embeddings over 90 degrees, 0 to 1.
+        """Return the agreement with another embedding, 0 to 1.
 
-        The angle shows small differences better than the cosine: .98 corresponds to a cosine of
-        .9995, and .8 to .951.
+        The agreement is 1 minus the angle between the embeddings divided by 90 degrees. The angle
+        shows small differences better than the cosine: an agreement of .98 corresponds to a cosine
+        of .9995, and .8 to .951.
         """
         if not isinstance(other, Embedding):
             return None
@@ -125,5 +127,5 @@ class Embedding(TaskResult):
         return max(0.0, 1 - float(np.arccos(np.clip(cosine, -1, 1))) / (np.pi / 2))
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return the result itself: it describes the whole image and has no coordinates."""
+        """Return the result unchanged, because it has no coordinates."""
         return self

@@ -16,12 +16,15 @@ from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidResult
 
 NOTHING: Final = 65_535
-"""Value in a class map if the request leaves a pixel's class out or the class id is invalid."""
+"""Value of a pixel without a class in a class map.
+
+A pixel has no class if the request leaves its class out, or if the class id is invalid.
+"""
 
 _COLOURS = 256
 LEVELS = 65_535
 """The largest level in a depth file, which has 16 bits."""
-# zlib level: class maps of large areas compress quickly, and higher levels save little.
+# Compression level of zlib, 0 to 9. Higher levels are slower, and hardly make class maps smaller.
 _COMPRESSION = 3
 
 
@@ -34,16 +37,16 @@ class DepthFile(NamedTuple):
 
 
 def class_png(ids: NDArray[np.uint16]) -> bytes:
-    """Write classes [height, width] as an indexed PNG file, in the colours of drawings.
+    """Write classes [height, width] as an indexed PNG file, with the colours of drawings.
 
-    The index is the class id, and 255 stands for `NOTHING`. If a class id is 255 or more, the file
-    is grey with 16 bits, and 65535 stands for `NOTHING`.
-    """
+    The index of a pixel is its class id, and 255 stands for `NOTHING`. If a class id is 255 or
+    more, the file is grey with 16 bits, and 65535 stands for `NOTHING`. """
     nothing = ids == NOTHING
     if ids.max(where=~nothing, initial=0) >= _COLOURS - 1:
         return _grey(ids)
     image = Image.fromarray(np.where(nothing, _COLOURS - 1, ids).astype(np.uint8)).convert("P")
-    # Pillow writes fewer bits for a shorter palette, so the palette has all 256 entries.
+    # The palette has all 256 entries. With a shorter palette, Pillow would write fewer than 8 bits
+    # per pixel.
     image.putpalette([level for index in range(_COLOURS) for level in colour(index)])
     file = io.BytesIO()
     image.save(file, "PNG", compress_level=_COMPRESSION)
@@ -62,7 +65,10 @@ def picture_png(levels: NDArray[np.uint8]) -> bytes:
 
 
 def depth_png(values: NDArray[np.float32]) -> DepthFile:
-    """Write depths [height, width] as a grey PNG file of 16 bits. Its levels span their range."""
+    """Write depths [height, width] as a grey PNG file of 16 bits.
+
+    The smallest depth becomes level 0, and the largest depth becomes `LEVELS`.
+    """
     low, high = float(values.min()), float(values.max())
     scale = (high - low) / LEVELS or 1.0
     levels = ((values.astype(np.float64) - low) / scale).round()
@@ -75,15 +81,15 @@ def _grey(levels: NDArray[np.uint8] | NDArray[np.uint16]) -> bytes:
 
 
 def to_base64(file: bytes) -> str:
-    """Return the bytes of a file in base64."""
+    """Return the bytes of a file as base64 text."""
     return base64.b64encode(file).decode("ascii")
 
 
 def check_there(values: Array) -> None:
-    """Check that a result has its map.
+    """Check that a result contains its map.
 
     Raises:
-        InvalidResult: the map is empty, because the response was requested with mask=none.
+        InvalidResult: the map is empty, because the request for the response had mask=none.
     """
     if not values.size:
         raise InvalidResult(
@@ -93,7 +99,7 @@ def check_there(values: Array) -> None:
 
 
 def read_classes(text: str, size: tuple[int, int]) -> NDArray[np.uint16]:
-    """Read a file of `class_png` from base64.
+    """Read a file that `class_png` has written, from base64.
 
     Args:
         text: the PNG file in base64.
@@ -105,7 +111,8 @@ def read_classes(text: str, size: tuple[int, int]) -> NDArray[np.uint16]:
     Raises:
         ValueError: the text is not base64, or the image has another size or several channels.
     """
-    # Pillow, because OpenCV returns the colours of an indexed file instead of its indices.
+    # Read with Pillow, because OpenCV returns the colours of an indexed file instead of its
+    # indices.
     image = Image.open(io.BytesIO(base64.b64decode(text, validate=True)))
     if image.size != size[::-1] or len(image.getbands()) != 1:
         raise ValueError(f"the file is not a map of {size[1]}x{size[0]} pixels")
@@ -127,7 +134,7 @@ def read_levels(text: str, size: tuple[int, int] | None = None) -> NDArray[Any]:
         uint8 or uint16 [height, width], or RGB [height, width, 3].
 
     Raises:
-        ValueError: the text is not an image in base64, or differs from `size`.
+        ValueError: the text is not a base64 image, or the image does not have the expected size.
     """
     data = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
     levels = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if len(data) else None

@@ -1,7 +1,7 @@
-"""Defines results with one value for each pixel: a class, a share of foreground, or a depth.
+"""Defines results with one value for each pixel: a class, a degree of foreground, or a depth.
 
-Models compute such maps in a grid of their own. A result keeps the grid, with the position of the
-image in it, and resizes it only when pixels are requested.
+Models compute such a map in a grid that is usually coarser than the image. A result keeps the grid
+and the position of the image in the grid. It resizes the grid only when pixels are requested.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from fovea_preprocess.text import counted
 
 
 class ClassArea(NamedTuple):
-    """A class in an image, the number of its pixels, and their share of the image, 0 to 1."""
+    """A class in an image: its id, its number of pixels, and its fraction of the image, 0 to 1."""
 
     class_id: int
     pixels: int
     share: float
 
 
-# Empty map of a result whose response leaves the map out.
+# Empty map. A result has it if the result was read from a response that contains no map.
 _LEFT_OUT = np.zeros((0, 0), np.uint16)
 
 
@@ -63,13 +63,14 @@ class ClassMap(TaskResult):
     """The class of each pixel.
 
     Attributes:
-        ids: uint16 [h, w] over the whole input, the best class of each cell.
-        scores: float32 [k, h, w], the scores of the k classes in `ids`, in ascending order of ids.
-            They are interpolated before the best class of a pixel is chosen, so a class that is not
-            the best in any cell gets no pixel. None if the model computes only classes.
-        kept: ids of the classes that the request keeps; None for all.
+        ids: uint16 [h, w], best class of each cell. The grid covers the whole input of the model.
+        scores: float32 [k, h, w], scores of the k classes that occur in `ids`, in ascending order
+            of class ids. They are interpolated before the best class of a pixel is chosen. A class
+            that is not the best in any cell gets no pixel. None if the model computes only classes.
+        kept: ids of the classes that the request keeps; None if it keeps all classes.
         back: map to the upright image; None if the result is in cells of the model's input.
-        counted: classes of a response that leaves the map out; None to count them in the map.
+        counted: classes and their areas, for a result that was read from a response without a map.
+            None if the areas are counted in the map.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("semantic",)
@@ -82,7 +83,10 @@ class ClassMap(TaskResult):
     counted: tuple[ClassArea, ...] | None = None
 
     def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
-        """Return the classes, largest first, with a mask for each class or one map for all."""
+        """Return the classes as JSON, largest area first.
+
+        The JSON has a mask for each class, or one map for all classes.
+        """
         ids = _LEFT_OUT if self.counted is not None else self.pixels()
         classes: list[dict[str, Any]] = [
             {
@@ -105,8 +109,8 @@ class ClassMap(TaskResult):
     def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
         """Read the class of each pixel. `TaskResult.from_json` lists the errors.
 
-        A map that is read from mask=polygon is approximate: polygons have no holes, and very thin
-        regions are missing.
+        If the response has polygons (mask=polygon), the map is approximate: polygons have no holes,
+        and very thin regions are missing.
         """
         given = answer[cls.field]
         size = read_size(answer)
@@ -120,8 +124,8 @@ class ClassMap(TaskResult):
             ]
             return cls(_LEFT_OUT, counted=tuple(counted))
         ids = np.full(size, NOTHING, np.uint16)
-        # The largest class comes first. Its polygon covers its holes, until other classes are
-        # drawn.
+        # Draw the largest class first. Its polygon also covers its holes. The smaller classes
+        # in these holes are drawn later, over the polygon.
         for each in rows:
             left, top, part = read_bitmap(each["mask"], size)
             window = ids[top : top + part.shape[0], left : left + part.shape[1]]
@@ -167,14 +171,14 @@ class ClassMap(TaskResult):
         return replace(self, back=back)
 
     def shared(self, other: TaskResult) -> float | None:
-        """Return the share of cells that have the same class in both maps, 0 to 1."""
+        """Return the fraction of cells that have the same class in both maps, 0 to 1."""
         return float((self.ids == other.ids).mean()) if isinstance(other, ClassMap) else None
 
     def pixels(self) -> NDArray[np.uint16]:
         """Return the class of each pixel of the upright image, uint16 [height, width].
 
-        `NOTHING` stands for classes that the request leaves out. Before `to_source`, this is the
-        class of each cell of the model's grid.
+        Pixels of classes that the request leaves out have the value `NOTHING`. Before `to_source`,
+        the method returns the class of each cell of the model's grid.
 
         Raises:
             InvalidResult: the response left the map out.
@@ -197,13 +201,15 @@ class ClassMap(TaskResult):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SoftMask(TaskResult):
-    """A foreground: how strongly each pixel belongs to it.
+    """A foreground mask: the degree to which each pixel belongs to the foreground.
 
     Attributes:
-        values: float32 [h, w] over the whole input, 0 (background) to 1 (foreground).
+        values: float32 [h, w], 0 (background) to 1 (foreground). The grid covers the whole input of
+            the model.
         back: map to the upright image; None if the result is in cells of the model's input.
-        share: share of foreground in the image, as a response has it. A response rounds the values
-            or leaves them out, so the share cannot be computed from it exactly. None to compute it.
+        share: fraction of the image that is foreground, for a result that was read from a response.
+            A response rounds the values or leaves them out, so the exact fraction cannot be
+            computed from them. None if the fraction is computed from `values`.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("saliency",)
@@ -214,7 +220,7 @@ class SoftMask(TaskResult):
     share: float | None = None
 
     def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
-        """Return the share of foreground, and the mask as a PNG file."""
+        """Return the fraction of foreground, and the mask as a PNG file."""
         if options.mask == "none" and self.share is not None:
             return {self.field: {"share": self.share}}
         values = self.pixels()
@@ -250,11 +256,11 @@ class SoftMask(TaskResult):
 
     @property
     def summary(self) -> str:
-        """Return the share of foreground, as text."""
+        """Return the fraction of foreground, as text."""
         return f"a foreground of {self.values.mean():.0%}"
 
     def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
-        """Return one line with the share of foreground in the upright image."""
+        """Return one line of text with the fraction of the upright image that is foreground."""
         share = float(self.pixels().mean()) if self.share is None else self.share
         return [(f"{share:.1%} of the image is foreground", 0)]
 
@@ -268,7 +274,7 @@ class SoftMask(TaskResult):
         return replace(self, back=back)
 
     def shared(self, other: TaskResult) -> float | None:
-        """Return 1 less the mean absolute difference of both foregrounds, 0 to 1."""
+        """Return 1 minus the mean absolute difference of both foregrounds, 0 to 1."""
         if not isinstance(other, SoftMask):
             return None
         # NaN becomes 0: `max(0.0, nan)` returns its first argument.
@@ -289,13 +295,14 @@ class DepthMap(TaskResult):
     """The depth of each pixel.
 
     Attributes:
-        values: float32 [h, w] over the whole input, finite.
-        metres: True if values are in metres. Otherwise they have the model's own scale, and usually
-            grow towards the camera.
-        corners: True if the centres of the outermost cells and pixels coincide, see `smooth`.
+        values: float32 [h, w], finite. The grid covers the whole input of the model.
+        metres: True if the values are in metres. Otherwise the values have the model's own scale,
+            and are usually larger for pixels nearer to the camera.
+        corners: True if the centres of the outermost cells and pixels coincide. `smooth` explains
+            this.
         back: map to the upright image; None if the result is in cells of the model's input.
-        ends: smallest and largest depth in a response that leaves the map out; None to compute
-            them.
+        ends: smallest and largest depth, for a result that was read from a response without a map.
+            None if they are computed from `values`.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("depth",)
@@ -327,7 +334,8 @@ class DepthMap(TaskResult):
             return cls(_LEFT_OUT.astype(np.float32), metres, ends=ends)
         levels = read_levels(given["png"], read_size(answer))
         values = (levels * float(given["scale"]) + float(given["offset"])).astype(np.float32)
-        # Use the exact maximum: with a large offset, the computed value may lose it by rounding.
+        # Set the largest depth exactly. If the offset is large, the depth that is computed from the
+        # largest level may differ by a rounding error.
         values[levels == LEVELS] = ends[1]
         return cls(values, metres)
 
@@ -366,7 +374,10 @@ class DepthMap(TaskResult):
         return replace(self, back=back)
 
     def shared(self, other: TaskResult) -> float | None:
-        """Return 1 less the mean absolute difference over the mean absolute depth, 0 to 1."""
+        """Return the agreement with another depth map, 0 to 1.
+
+        The agreement is 1 minus the mean absolute difference divided by the mean absolute depth.
+        """
         if not isinstance(other, DepthMap):
             return None
         off = float(np.abs(self.values - other.values).mean())
@@ -398,8 +409,8 @@ def areas(ids: NDArray[np.uint16]) -> list[ClassArea]:
 def best_of(planes: Iterable[NDArray[np.float32]]) -> NDArray[np.uint16]:
     """Return, for each cell, the index of the plane with the largest value, uint16 [h, w].
 
-    Planes are [h, w]. They are compared one after the other, because all planes of a large image
-    may not fit into memory.
+    Each plane is [h, w]. The planes are compared one after the other, because all planes of a large
+    image together may not fit into memory.
     """
     rest = iter(planes)
     best = next(rest).copy()

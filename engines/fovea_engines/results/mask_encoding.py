@@ -1,4 +1,4 @@
-"""Converts masks to the formats that requests choose, and reads these formats."""
+"""Converts masks to the formats of responses, and reads these formats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fovea_engines.results.options import MaskFormat
 class RunLengths(TypedDict):
     """A mask in COCO's compressed run-length encoding, column by column, as pycocotools reads it.
 
-    `size` is (height, width) of the image, pixels.
+    `size` is the (height, width) of the image in pixels.
     """
 
     size: list[int]
@@ -27,10 +27,11 @@ class RunLengths(TypedDict):
 
 
 class MaskFile(TypedDict):
-    """A PNG file in base64 of the part of an image that holds a mask; the object is 255.
+    """A mask as a PNG file in base64. Pixels of the object have the value 255.
 
-    `left` and `top` are the position of the file's first pixel in the image. `size` is (height,
-    width) of the whole image. All are in pixels.
+    The file covers only the part of the image that contains the object. `left` and `top` are the
+    position of the file's first pixel in the image. `size` is the (height, width) of the whole
+    image. The unit is the pixel.
     """
 
     size: list[int]
@@ -49,7 +50,7 @@ class Outlines(TypedDict):
 def encode_masks(
     masks: Masks, form: MaskFormat
 ) -> Iterator[RunLengths | Outlines | MaskFile | None]:
-    """Yield each mask in the requested format; None for each mask if the format is "none"."""
+    """Yield each mask in the requested format. For the format "none", yield None for each mask."""
     for bitmap in masks.bitmaps():
         match form:
             case "rle":
@@ -68,19 +69,19 @@ def run_lengths(bitmap: Bitmap, size: tuple[int, int]) -> RunLengths:
 
     height, width = size
     rows, columns = bitmap.pixels.shape
-    # The columns in one line, each followed by an empty pixel, so that every run ends in its own
-    # column. An empty pixel comes first. Comparing adjacent bytes is several times faster than
-    # `np.diff`.
+    # `line` holds all columns one after the other. An empty pixel follows each column, so that
+    # every run ends in its own column. Another empty pixel comes first. The comparison of adjacent
+    # bytes is several times faster than `np.diff`.
     line = np.zeros(1 + columns * (rows + 1), np.uint8)
     if bitmap.pixels.size:
         line[1:].reshape(columns, rows + 1)[:, :rows] = cv2.transpose(bitmap.pixels)
     found = np.flatnonzero(line[1:] != line[:-1])
     edges = np.empty(len(found) + 2, np.int64)
     edges[0], edges[-1] = 0, height * width
-    # Convert positions in the line to positions in the image, whose columns are longer.
+    # Convert positions in `line` to positions in the image. The columns of the image are longer.
     edges[1:-1] = found + found // (rows + 1) * (height - rows - 1)
     edges[1:-1] += bitmap.left * height + bitmap.top
-    # Join runs: a run that reaches the last row may continue at the top of the next column.
+    # A run that reaches the last row may continue at the top of the next column. Join such runs.
     if (goes_on := edges[2:-2:2] == edges[3:-1:2]).any():
         edges = edges[np.concatenate([[True, True], ~goes_on.repeat(2), [True, True]])]
     counts = (edges[1:] - edges[:-1]).tolist()
@@ -96,7 +97,8 @@ def polygons(bitmap: Bitmap) -> list[list[float]]:
         cv2.CHAIN_APPROX_SIMPLE,
         offset=(bitmap.left, bitmap.top),
     )
-    # Contours go through pixel centres, so add 0.5. COCO requires at least three points.
+    # Add 0.5, because OpenCV's contours go through the centres of pixels. Drop contours with fewer
+    # than three points, because COCO does not allow them.
     return [(each + 0.5).ravel().tolist() for each in outlines if len(each) > 2]
 
 
@@ -106,7 +108,7 @@ def mask_file(bitmap: Bitmap, size: tuple[int, int]) -> MaskFile:
     The file covers only the mask's bounding box: compressing a large whole image can take longer
     than detecting its objects.
     """
-    # PNG files have at least one pixel.
+    # If the mask is empty, write one black pixel: a PNG file must have at least one pixel.
     pixels = bitmap.pixels if bitmap.pixels.size else np.zeros((1, 1), np.uint8)
     _, data = cv2.imencode(".png", pixels * 255, [cv2.IMWRITE_PNG_BILEVEL, 1])
     png = base64.b64encode(data.tobytes()).decode("ascii")
@@ -133,13 +135,16 @@ def read_masks(encoded: Sequence[Mapping[str, Any] | None], size: tuple[int, int
 
 
 def read_bitmap(mask: Mapping[str, Any], size: tuple[int, int]) -> Bitmap:
-    """Read a mask in any format, in an image of (height, width) pixels; errors as `read_masks`."""
+    """Read a mask in any format, in an image of (height, width) pixels.
+
+    `read_masks` describes the errors.
+    """
     height, width = size
     if tuple(mask["size"]) != size:
         raise ValueError(f"a mask does not have the {width}x{height} pixels of its image")
     if "png" in mask:
         levels, left, top = read_levels(mask["png"]), int(mask["left"]), int(mask["top"])
-        # A mask without pixels is written as a single pixel of 0, which may lie at the image's
+        # An empty mask is written as one black pixel. This pixel may lie outside the image, at its
         # edge.
         if (
             levels.ndim != 2
@@ -155,7 +160,7 @@ def read_bitmap(mask: Mapping[str, Any], size: tuple[int, int]) -> Bitmap:
         whole = _decode(mask["counts"], size)
     else:
         whole = np.zeros(size, np.uint8)
-        # Polygons go through pixel centres at 0.5; OpenCV's pixel centres are whole numbers.
+        # Subtract 0.5: in polygons the centre of the first pixel is at 0.5, and in OpenCV at 0.
         outlines = [
             (np.array(each, np.float64).reshape(-1, 2) - 0.5).round() for each in mask["polygons"]
         ]
@@ -166,15 +171,16 @@ def read_bitmap(mask: Mapping[str, Any], size: tuple[int, int]) -> Bitmap:
     return Bitmap(left, top, np.ascontiguousarray(whole[top : top + height, left : left + width]))
 
 
-# Largest number of pixels of an image: our libraries read no larger ones.
+# Largest number of pixels of an image. The image libraries do not read larger images.
 _MAX_PIXELS = 1 << 30
-# Largest coordinate of a polygon, pixels: OpenCV draws in fixed-point numbers.
+# Largest coordinate of a polygon in pixels. OpenCV draws with fixed-point numbers, which cannot
+# hold much larger coordinates.
 _FARTHEST = 1 << 15
 _EMPTY = Bitmap(0, 0, np.zeros((0, 0), np.uint8))
 
 
 def read_size(answer: Mapping[str, Any]) -> tuple[int, int]:
-    """Return (height, width) of the image of a response; errors as in `read_masks`."""
+    """Return the (height, width) of the image of a response. `read_masks` describes the errors."""
     height, width = answer["height"], answer["width"]
     if min(height, width) < 1 or height * width > _MAX_PIXELS:
         raise ValueError(f"{width} x {height} is not a valid image size")
@@ -184,9 +190,9 @@ def read_size(answer: Mapping[str, Any]) -> tuple[int, int]:
 def _decode(counts: str, size: tuple[int, int]) -> NDArray[np.uint8]:
     """Decode COCO run lengths to a mask, uint8 [height, width].
 
-    A number is written in groups of five bits, lowest group first, as characters from "0" on. From
-    the third number on, the difference to the number two places before is written (cocoapi's
-    `rleFrString`).
+    The format is the one of cocoapi's `rleFrString`. Each number is split into groups of five bits,
+    lowest group first, and each group is one character, beginning at "0". From the fourth number
+    on, the text holds the difference between a number and the number two places before it.
 
     Raises:
         ValueError: the text is cut off, or the runs do not add up to the size.

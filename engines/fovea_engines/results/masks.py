@@ -1,4 +1,4 @@
-"""Defines masks of objects, which stay small maps until pixels are requested."""
+"""Defines masks of objects. They stay small until their pixels are requested."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from fovea_preprocess.letterbox import LetterboxMap
 
 
 class Bitmap(NamedTuple):
-    """The part of an image that holds a mask: left column, top row, and pixels.
+    """The pixels of a mask in the part of the image that contains the object.
 
-    `pixels` is uint8 [height, width], 1 on the object and 0 elsewhere.
+    `left` and `top` are the position of this part in the image, in pixels. `pixels` is uint8
+    [height, width], 1 on the object and 0 elsewhere.
     """
 
     left: int
@@ -33,12 +34,13 @@ class Masks:
     and resizes once, directly to the pixels of the image.
 
     Attributes:
-        windows: float32 [h, w] for each object; values above 0 are on the object.
-        places: float64 [n, 4], corners x1 y1 x2 y2 of each window in pixels of the image. A window
-            may extend beyond the image.
-        bounds: float64 [n, 4], corners x1 y1 x2 y2 in pixels of the image. Pixels outside do not
-            belong to the object.
-        size: (height, width) of the image, pixels.
+        windows: a grid of values, float32 [h, w], for each object. Values above 0 are on the
+            object.
+        places: float64 [n, 4], corners x1 y1 x2 y2 of each grid in pixels of the image. A grid may
+            extend beyond the image.
+        bounds: float64 [n, 4], corners x1 y1 x2 y2 of each object's bounds in pixels of the image.
+            Pixels outside the bounds do not belong to the object.
+        size: (height, width) of the image in pixels.
     """
 
     windows: tuple[NDArray[np.float32], ...]
@@ -71,17 +73,21 @@ class Masks:
             yield self._resize(index)
 
     def bitmap(self, index: int) -> NDArray[np.uint8]:
-        """Return one mask as a whole image, uint8 [height, width] of 0 and 1."""
+        """Return one mask for the whole image, uint8 [height, width], 1 on the object."""
         left, top, part = self._resize(index)
         pixels = np.zeros(self.size, np.uint8)
         pixels[top : top + part.shape[0], left : left + part.shape[1]] = part
         return pixels
 
     def _resize(self, index: int) -> Bitmap:
-        """Interpolate a window between the centres of its cells, at the centres of the pixels."""
+        """Return the pixels of one mask.
+
+        The grid is interpolated between the centres of its cells, at the centres of the pixels.
+        """
         window, (x1, y1, x2, y2) = self.windows[index], self.places[index].tolist()
         height, width = self.size
-        # Crop as YOLACT and YOLO do: a pixel is inside if its top left corner is, not its centre.
+        # Crop as YOLACT and YOLO do: a pixel belongs to the bounds if its top left corner is
+        # inside.
         edges = np.clip(np.ceil(self.bounds[index]), 0, [width, height] * 2)
         left, top, right, bottom = edges.astype(int).tolist()
         if left >= right or top >= bottom or not window.size:
@@ -114,9 +120,10 @@ def join_masks(parts: Sequence[Masks]) -> Masks:
 
 
 def whole_masks(values: Array, size: tuple[int, int]) -> Masks:
-    """Return masks from maps [n, h, w] that each cover the whole input of (height, width) pixels.
+    """Return masks from maps [n, h, w].
 
-    Values above 0 are on the object.
+    Each map covers the whole input, which has (height, width) pixels. Values above 0 are on the
+    object.
     """
     edges = np.array([[0, 0, size[1], size[0]]], np.float64).repeat(len(values), axis=0)
     return Masks(tuple(values.astype(np.float32)), edges, edges, size)

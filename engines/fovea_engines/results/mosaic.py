@@ -1,7 +1,8 @@
 """Cuts an image into tiles of the model's input size, and joins the output images of the tiles.
 
-Tiles overlap. In an overlap, one output fades into the next over the middle half: close to its edge
-an output is worse, because its tile lacks the pixels beyond the edge.
+Tiles overlap. In the middle half of an overlap, the output of one tile fades into the output of the
+next tile. The outer quarters use one output only: near its edge an output is worse, because the
+model did not see the pixels beyond the edge.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fovea_engines.results.new_image import NewImage, Pixels
 from fovea_engines.results.tiles import Tile, crop, starts
 
 OVERLAP = 0.15
-"""Share of a tile that the next tile repeats."""
+"""Fraction of a tile's side that overlaps the next tile."""
 
 _WHITE = 255
 
@@ -26,21 +27,21 @@ Floats = NDArray[np.float32]
 
 
 class Mosaic:
-    """An output image that is joined from tiles, one row of tiles after the other.
+    """Joins the outputs of tiles to one image, one row of tiles after the other.
 
-    Only the last row of tiles is kept as float32; all rows above are uint8 levels.
+    To save memory, only the last row of tiles is kept as float32. All rows above are uint8 levels.
 
     Attributes:
-        rows: the tiles, row by row. An image that fits into one tile has a single tile, which is
-            padded with the reflected image.
+        rows: tiles, row by row. An image that fits into one tile has a single tile, which is padded
+            with a reflection of the image.
     """
 
     def __init__(self, size: tuple[int, int], side: tuple[int, int]) -> None:
         """Plan the tiles.
 
         Args:
-            size: (height, width) of the image, pixels.
-            side: (height, width) of the model's input, pixels.
+            size: (height, width) of the image in pixels.
+            side: (height, width) of the model's input in pixels.
         """
         self._size, self._side = size, side
         self._tops, self._lefts = (
@@ -89,7 +90,7 @@ class Mosaic:
         top = self._tops[number] * factor
         below = self._tops[number + 1] * factor if number + 1 < len(self._tops) else top + height
         done, self._rest = band[: below - top], band[below - top :].copy()
-        # Round in place: a row of tiles may be as large as the whole output image.
+        # Round in place to save memory: a row of tiles may be as large as the whole output image.
         done *= _WHITE
         self._levels[top:below] = done.round(out=done).clip(0, _WHITE, out=done)
 
@@ -103,7 +104,7 @@ class Mosaic:
 
         Args:
             found: outputs of the last row of tiles, or of the only tile.
-            pixels: the image, uint8 [h, w, 3], whose colours are added to a luma output.
+            pixels: the input image, uint8 [h, w, 3]. Its colours are added to a luma output.
         """
         values = found[0].values if self._levels is None else self._levels
         factor = values.shape[0] // max(self._size[0], self._side[0])
@@ -112,10 +113,10 @@ class Mosaic:
 
 
 def _shares(first: Sequence[int], length: int) -> Floats:
-    """Return the weight of each overlapping interval at each of its positions, float32 [n, length].
+    """Return the weight of each interval at each of its positions, float32 [n, length].
 
-    Intervals of `length` begin at `first`. At each position the weights of all intervals add up to
-    1.
+    The intervals overlap. Each has the length `length`, and `first` lists their first positions. At
+    each position the weights of all intervals add up to 1.
     """
     places = np.add.outer(np.array(first, np.float32), np.arange(length, dtype=np.float32) + 0.5)
     found: Floats = np.ones_like(places)

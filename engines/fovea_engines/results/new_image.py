@@ -37,9 +37,10 @@ class NewImage(TaskResult):
     """An image that a model computed from an input image.
 
     Attributes:
-        values: [h, w, c] with 1 or 3 channels. Either finite float32, where 0 is black, 1 is white
-            and values may lie slightly outside; or uint8 levels, if the image was joined from tiles
-            or read from a response. If the response leaves the image out, c is 0.
+        values: [h, w, c] with 1 or 3 channels. The dtype is float32 or uint8. In float32, all
+            values are finite, 0 is black and 1 is white, and values may lie slightly outside of
+            this range. uint8 levels come from an image that was joined from tiles or read from a
+            response. If the response leaves the image out, c is 0.
         luma: True if the values are only the luma (brightness) of a colour image.
     """
 
@@ -122,7 +123,7 @@ class NewImage(TaskResult):
 
     @property
     def rgb(self) -> Pixels:
-        """Return the levels as three channels, uint8 [h, w, 3]."""
+        """Return the levels as uint8 [h, w, 3]. The three channels of a grey image are equal."""
         return np.broadcast_to(self.levels, (*self.values.shape[:2], 3))
 
     @property
@@ -138,8 +139,8 @@ class NewImage(TaskResult):
     def add_colours(self, pixels: Pixels) -> Self:
         """Add the colours of the input image to a luma image; return other images unchanged.
 
-        Colours are Cr and Cb of ITU-R BT.601, enlarged by bicubic interpolation, as in papers on
-        super-resolution of luma (SRCNN, arXiv 1501.00092).
+        The colours are the channels Cr and Cb of ITU-R BT.601. They are enlarged by bicubic
+        interpolation. Papers on super-resolution of luma do the same (SRCNN, arXiv 1501.00092).
 
         Args:
             pixels: the input image in RGB, uint8 [h, w, 3].
@@ -166,13 +167,14 @@ class NewImage(TaskResult):
             return replace(self, values=part)
         found = cv2.resize(part.astype(np.float32), size, interpolation=cv2.INTER_CUBIC)
         resized = np.asarray(found, np.float32)
-        # OpenCV drops the last dimension if there is one channel.
+        # `reshape` restores the last dimension, which OpenCV drops if there is one channel.
         return replace(self, values=resized.reshape(*size[::-1], -1))
 
     def shared(self, other: TaskResult) -> float | None:
-        """Return 1 less the root mean square difference, 0 to 1; white is 1 and black is 0.
+        """Return the agreement with another image, 0 to 1.
 
-        .99 is a PSNR of 40 dB, and .968 a PSNR of 30 dB.
+        The agreement is 1 minus the root mean square difference, where white is 1 and black is 0.
+        An agreement of .99 is a PSNR of 40 dB, and .968 is a PSNR of 30 dB.
         """
         if not isinstance(other, NewImage):
             return None

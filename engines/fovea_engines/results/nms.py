@@ -14,23 +14,33 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.rotated import Floats, Rows, axes, bounds, probiou, regular
 
 MAX_CANDIDATES = 30_000
-"""Largest number of boxes that enter suppression, best first: evaluation at conf .001 needs it."""
+"""Largest number of boxes that suppression compares; the boxes with the best scores are kept.
+
+The limit is this high because an evaluation with conf=0.001 produces many boxes.
+"""
 
 BLOCK = 192
 """Number of boxes that are compared at once.
 
-Smaller blocks pay numpy's overhead more often (128 takes a tenth more time). Larger blocks compare
-pairs that suppression would have skipped.
+With smaller blocks, NumPy's overhead per call matters more: 128 boxes take 10 % more time. With
+larger blocks, more pairs are compared unnecessarily, because one of their boxes is already
+suppressed.
 """
 
 WORSE = np.triu(np.ones((BLOCK, BLOCK), dtype=np.bool_), k=1)
-"""Upper triangular mask [better, worse]: boxes come best first, so later ones are worse."""
+"""Mask of the pairs to compare, [better, worse]. It is upper triangular.
+
+Boxes are sorted by score, so a box with a higher index is worse.
+"""
 
 FARTHEST = 1e6
-"""Largest valid coordinate, pixels. Larger ones show broken outputs, and areas overflow float32."""
+"""Largest valid coordinate in pixels.
+
+Larger coordinates come from broken models, and the area of such a box may overflow float32.
+"""
 
 Overlap = Callable[[Floats, Floats], Floats]
-"""A function such as `probiou` or `iou`, which measures the overlap of pairs of rectangles."""
+"""Function that measures the overlap of pairs of rectangles, such as `probiou` or `iou`."""
 
 
 def detections(
@@ -49,7 +59,8 @@ def detections(
         scores: float [n]. Scores that are not finite are dropped; scores over 1 become 1.
         class_ids: int [n].
         options: options of the request.
-        suppress: False for a head whose boxes have no duplicates.
+        suppress: False for models that return no duplicate boxes; then boxes are only filtered and
+            sorted.
 
     Returns:
         At most `options.max_det` detections in new arrays, by descending score. Detections with
@@ -98,7 +109,8 @@ def rank(
 ) -> NDArray[np.intp]:
     """Return the indices of the candidates that may enter suppression, best first."""
     x1, y1, x2, y2 = boxes.T
-    # Every comparison with NaN is False. Together the comparisons also exclude infinity.
+    # These comparisons exclude NaN, because every comparison with NaN is False. They also exclude
+    # infinite values.
     sound = (x1 < x2) & (y1 < y2) & (scores >= options.conf) & (scores < np.inf)
     if not np.maximum.reduce(np.abs(boxes), axis=None, initial=0) < FARTHEST:
         sound &= (x1 > -FARTHEST) & (y1 > -FARTHEST) & (x2 < FARTHEST) & (y2 < FARTHEST)
@@ -116,13 +128,14 @@ def greedy(
     iou: float,
     limit: int,
 ) -> NDArray[np.intp]:
-    """Return the indices, ascending, of at most `limit` boxes that survive greedy suppression.
+    """Return the indices of the boxes that survive greedy suppression, in ascending order.
 
     A box is dropped if its IoU with a better surviving box exceeds `iou`.
 
     Args:
         boxes: float32 [n, 4], corners x1 y1 x2 y2, best first.
-        groups: int [n]; boxes of different groups never suppress each other. None is one group.
+        groups: int [n], group of each box. Boxes of different groups never suppress each other.
+            None means that all boxes are in one group.
         iou: threshold, 0 to 1.
         limit: largest number of boxes to return.
     """
@@ -137,7 +150,10 @@ def greedy(
 def add_groups(
     boxes: NDArray[np.float32], groups: NDArray[np.integer] | None
 ) -> NDArray[np.float32]:
-    """Return the table [5, n] of boxes and groups for `find_overlaps`; None is one group."""
+    """Return the table [5, n] of boxes and groups for `find_overlaps`.
+
+    If `groups` is None, all boxes are in one group.
+    """
     if groups is None:
         groups = np.zeros(len(boxes), dtype=np.int32)
     return np.concatenate([boxes.T, groups[None].astype(np.float32)])
@@ -148,16 +164,17 @@ def suppress_greedily(
     limit: int,
     overlaps: Callable[[NDArray[np.intp], NDArray[np.intp]], NDArray[np.bool_]],
 ) -> NDArray[np.intp]:
-    """Return the indices, ascending, of at most `limit` of `count` candidates that survive.
+    """Return the indices of the candidates that survive suppression, in ascending order.
 
-    Each block of candidates is compared with all earlier survivors, then with itself. This costs n
-    x survivors comparisons, without a Python step for each candidate.
+    Each block of candidates is compared with all earlier survivors, and then with itself. The
+    number of comparisons is `count` times the number of survivors, and the Python loop runs once
+    per block.
 
     Args:
-        count: number of candidates, best first.
+        count: number of candidates, which are sorted with the best first.
         limit: largest number of indices to return.
-        overlaps: takes the indices of better and of worse candidates; returns which better ones
-            suppress which worse ones, bool [better, worse].
+        overlaps: function of two arrays: the indices of better and of worse candidates. It returns
+            which better candidates suppress which worse candidates, bool [better, worse].
     """
     kept = np.empty(0, dtype=np.intp)
     for start in range(0, count, BLOCK):
@@ -174,8 +191,9 @@ def suppress_greedily(
 def _find_survivors(overlaps: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which boxes survive, bool [n].
 
-    A box survives unless a better surviving box overlaps it. Each round decides at least one more
-    box, so the fixed point is the greedy result. Real images take 2 to 6 rounds.
+    A box survives unless a better surviving box overlaps it. The function repeats this rule for all
+    boxes at once until the result no longer changes. Each round fixes the result of at least one
+    more box, so the final result equals greedy suppression. Real images take 2 to 6 rounds.
 
     Args:
         overlaps: bool [n, n], strictly upper triangular: the box of the row suppresses the box of
@@ -198,12 +216,12 @@ def find_overlaps(
 ) -> NDArray[np.bool_]:
     """Return which boxes of one group overlap by more than `iou`, bool [better, worse].
 
-    Comparisons are several times cheaper than arithmetic and most pairs do not overlap, so the IoU
-    is computed only for overlapping pairs.
+    The function first compares coordinates to find the pairs that overlap, and computes the IoU
+    only for these. Most pairs do not overlap, and a comparison is several times faster than an IoU.
 
     Args:
-        better: float32 [5, n], rows x1 y1 x2 y2 group.
-        worse: float32 [5, m], with the same rows.
+        better: float32 [5, n]. The five rows are x1, y1, x2, y2 and the group.
+        worse: float32 [5, m], with the same five rows.
         iou: threshold, 0 to 1.
         over_smaller: divide the intersection by the smaller area instead of the union.
     """
@@ -214,16 +232,18 @@ def find_overlaps(
     found &= right > worse[0]
     found &= top < worse[3]
     found &= bottom > worse[1]
-    pairs = np.flatnonzero(found)  # several times faster than np.nonzero in two dimensions
+    pairs = np.flatnonzero(found)  # several times faster than np.nonzero of a matrix
     first, second = np.divmod(pairs, found.shape[1])
     a, b = better[:, first], worse[:, second]
     common = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
     common *= np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
     areas = (a[2] - a[0]) * (a[3] - a[1]), (b[2] - b[0]) * (b[3] - b[1])
     whole = np.minimum(*areas) if over_smaller else areas[0] + areas[1] - common
-    # Very thin boxes have an area of 0 in float32. The minimum avoids 0 / 0: they overlap nothing.
+    # In float32, very thin boxes have an area of 0. `np.maximum` avoids the division 0 / 0. Such
+    # boxes overlap no other box.
     quotient = common / np.maximum(whole, np.finfo(np.float32).tiny)
-    # Not `common > iou * union`: the rounded quotient 7/10 is never above 0.7, the product may be.
+    # Compare the quotient, and not `common > iou * union`. The rounded quotient 7/10 is never above
+    # 0.7, but the rounded product might make the comparison True.
     found.ravel()[pairs] = quotient > iou
     return found
 
@@ -235,14 +255,14 @@ def rotated_detections(
     options: PredictOptions,
     overlap: Overlap = probiou,
 ) -> Detections:
-    """Filter, sort and suppress the rotated candidates of one image, as `detections` does.
+    """Filter, sort and suppress the rotated boxes of one image, as `detections` does for boxes.
 
     Args:
         rotated: rows [n, 5], cx cy w h in pixels and the angle in radians.
         scores: float [n].
         class_ids: int [n].
         options: options of the request.
-        overlap: measure of overlap that `options.iou` is compared with.
+        overlap: function that measures the overlap. Its values are compared with `options.iou`.
     """
     with np.errstate(invalid="ignore", over="ignore"):
         boxes = bounds(rotated)
@@ -259,16 +279,17 @@ def rotated_greedy(
     limit: int,
     overlap: Overlap = probiou,
 ) -> NDArray[np.intp]:
-    """Return the indices, ascending, of at most `limit` rectangles that survive suppression.
+    """Return the indices of the rectangles that survive suppression, in ascending order.
 
     A rectangle is dropped if its overlap with a better surviving rectangle exceeds `iou`.
 
     Args:
         rotated: rows [n, 5], cx cy w h angle, best first.
-        groups: [n]; rectangles of different groups never suppress each other.
+        groups: [n], group of each rectangle. Rectangles of different groups never suppress each
+            other.
         iou: threshold, 0 to 1.
         limit: largest number of rectangles to return.
-        overlap: measure of overlap.
+        overlap: function that measures the overlap of pairs.
     """
     table, farthest = axes(rotated), _farthest(iou)
     diagonals = np.square(table[2:]).sum(axis=0)
@@ -286,12 +307,12 @@ def rotated_greedy(
 
 
 def _farthest(iou: float) -> float:
-    """Return the squared distance of centres beyond which no pair overlaps by more than `iou`.
+    """Return the largest squared distance of two centres at which the overlap can exceed `iou`.
 
-    The unit is the sum of both squared half diagonals, and the bound holds for `iou` and `probiou`.
-    Rectangles that touch have centres at most both half diagonals apart, so their squared distance
-    is at most 2 in this unit. For two Gaussians, the Bhattacharyya distance is at least 3/4 of the
-    squared distance in this unit.
+    The unit of the squared distance is the sum of the two squared half diagonals. The result holds
+    for `iou` and for `probiou`. If two rectangles touch, the distance of their centres is at most
+    the sum of both half diagonals, so its square is at most 2 in this unit. For two Gaussians, the
+    Bhattacharyya distance is at least 3/4 of the squared distance in this unit.
     """
     coefficient = iou * (2 - iou)
     return max(2.0, -math.log(coefficient) * 4 / 3) if coefficient else math.inf

@@ -28,7 +28,8 @@ _RANKED = ("classify", "attributes")
 MAPS: Final = ("semantic", "saliency", "depth", "image")
 """Tasks whose responses contain no map or image if the request has mask=none."""
 
-# Tasks that accept an option; other tasks reject it. For masks: tasks that accept each format.
+# Option -> tasks that accept the option. All other tasks reject it. For `mask`, the table has the
+# tasks that accept each mask format.
 _TASKS: Mapping[str, Sequence[str] | Mapping[str, Sequence[str]]] = {
     "conf": _BOXES,
     "iou": _OBJECTS,
@@ -61,17 +62,17 @@ def _make_range(least: float, most: float, description: str) -> dict[str, object
 class PredictOptions:
     """Options of one request, independent of server settings.
 
-    The metadata of a field are its description, and its minimum (ge) and maximum (le) if it is a
-    number. The server uses them to read, check and document the options.
+    The metadata of a field contain its description. For a number, they also contain its minimum
+    (ge) and maximum (le). The server uses the metadata to read, check and document the options.
 
     Attributes:
-        classes: ids or names of the classes to keep, at most 1000; None keeps all. Heads accept
-            only ids: `resolve_classes` converts names.
-        labels: texts. A model of images and texts, such as CLIP, classifies images by them; an
-            open-vocabulary detector finds such objects.
+        classes: ids or names of the classes to keep, at most 1000; None keeps all classes. Heads
+            accept only ids: `resolve_classes` converts names to ids.
+        labels: texts that describe classes. A model of images and texts, such as CLIP, classifies
+            images with them. An open-vocabulary detector finds the objects that they describe.
 
-    Raises:
-        InvalidOption: a value is out of its range; raised on construction.
+        Raises:
+            InvalidOption: a value is out of its range. The constructor raises this error.
     """
 
     conf: float = field(
@@ -172,7 +173,7 @@ class PredictOptions:
     def __post_init__(self) -> None:
         for name, least, most in _RANGES:
             value = getattr(self, name)
-            # A chained comparison also rejects NaN.
+            # Write the check as a chained comparison, because this form also rejects NaN.
             if value is not None and not least <= value <= most:
                 raise InvalidOption(f"{name} is {value}; it must be from {least} to {most}")
         _check_word("mask", self.mask, get_args(MaskFormat))
@@ -249,8 +250,8 @@ def read_tile(option: str) -> tuple[int, int]:
 def check_effect(options: PredictOptions, model: str, task: str) -> None:
     """Check that a model of this task can use the options of a request.
 
-    Default values and mask=none pass for every task. With `labels`, the other options must fit a
-    classifier if the model computes embeddings.
+    Every task accepts default values and mask=none. If the model computes embeddings and the
+    request has `labels`, the options must be options of a classifier.
 
     Args:
         options: options of the request.
@@ -278,7 +279,11 @@ def check_effect(options: PredictOptions, model: str, task: str) -> None:
 
 
 def choose_task(options: PredictOptions, task: str) -> str:
-    """Return the task of the response: with `labels`, a model of embeddings classifies."""
+    """Return the task of the response.
+
+    This is the task of the model, with one exception: with `labels`, a model of embeddings is used
+    as a classifier.
+    """
     return "classify" if task == "embed" and options.labels is not None else task
 
 

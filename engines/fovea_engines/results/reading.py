@@ -24,11 +24,12 @@ class ReadText(TaskResult):
     """The characters of a line of text, from left to right.
 
     Attributes:
-        ids: int32 [k], indices of the characters in the labels; the first index beyond them is a
-            space.
-        scores: float32 [k], probabilities of 0 to 1.
-        mean: mean score as a response has it. A response rounds the scores, so their mean differs.
-            None to compute it.
+        ids: int32 [k], index of each character in the model's labels. The first index after the
+            last label stands for a space.
+        scores: float32 [k], probability of each character, 0 to 1.
+        mean: mean score, for a result that was read from a response. A response rounds the scores,
+            so the exact mean cannot be computed from them. None if the mean is computed from
+            `scores`.
     """
 
     tasks: ClassVar[tuple[str, ...]] = ("read",)
@@ -57,7 +58,7 @@ class ReadText(TaskResult):
 
     @classmethod
     def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
-        """Read a text with characters of the labels. `TaskResult.from_json` lists the errors."""
+        """Read a text whose characters are labels. `TaskResult.from_json` lists the errors."""
         given = answer[cls.field]
         labels = vocabulary.labels
         if labels is None:
@@ -113,13 +114,13 @@ class ReadText(TaskResult):
         return [self.ids, self.scores]
 
     def characters(self, labels: Sequence[str] | None) -> list[str]:
-        """Return the characters. Without labels, each is the text of its index, such as "[7]"."""
+        """Return the characters. Without labels, each character is its index, such as "[7]"."""
         if labels is None:
             return [f"[{each}]" for each in self.ids.tolist()]
         return [labels[each] if each < len(labels) else " " for each in self.ids.tolist()]
 
     def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
-        """Return one line with the text and its score."""
+        """Return one line with the recognised text and its score."""
         return [(f"{''.join(self.characters(labels))} {self.score:.2f}", 0)]
 
     def caption(self, labels: Sequence[str] | None) -> str:
@@ -127,14 +128,14 @@ class ReadText(TaskResult):
         return "".join(self.characters(labels))
 
     def shared(self, other: TaskResult) -> float | None:
-        """Return 1 less the edit distance over the length of the longer text, 0 to 1."""
+        """Return 1 minus the edit distance divided by the length of the longer text, 0 to 1."""
         if not isinstance(other, ReadText):
             return None
         most = max(len(self.ids), len(other.ids))
         return 1 - edit_distance(self.ids.tolist(), other.ids.tolist()) / most if most else 1.0
 
     def to_source(self, back: LetterboxMap) -> Self:
-        """Return the result itself: it describes the whole image and has no coordinates."""
+        """Return the result unchanged, because it has no coordinates."""
         return self
 
 

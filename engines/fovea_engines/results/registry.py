@@ -36,7 +36,7 @@ RESULTS: Final[tuple[type[TaskResult], ...]] = (
 RESULT_OF: Final[Mapping[str, type[TaskResult]]] = {
     task: kind for kind in RESULTS for task in kind.tasks
 }
-"""The result class of each task that a head decodes."""
+"""Task -> class of its results. Raw tensors have no class."""
 
 
 _DAMAGED = (
@@ -48,10 +48,10 @@ _DAMAGED = (
 def read_result(answer: Mapping[str, Any], vocabulary: Vocabulary) -> TaskResult | None:
     """Read the result for one image from a response.
 
-    Any JSON either is read or raises InvalidResult, even if another program wrote it.
+    The JSON may come from any program: damaged JSON raises no other error than InvalidResult.
 
     Returns:
-        The result, or None if the response has raw tensors.
+        The result. If the response has raw tensors, return None.
 
     Raises:
         InvalidResult: the response has neither a result nor tensors, or is damaged.
@@ -68,7 +68,7 @@ def read_result(answer: Mapping[str, Any], vocabulary: Vocabulary) -> TaskResult
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Convert the errors of reading foreign JSON to InvalidResult."""
+    """Raise InvalidResult in place of any error that the `with` block raises for damaged JSON."""
     try:
         with np.errstate(over="raise", invalid="raise"):
             yield

@@ -11,17 +11,18 @@ from numpy.typing import NDArray
 from fovea_engines.session import Array
 from fovea_preprocess.letterbox import LetterboxMap
 
-# Tolerance in cells: a quotient may round to slightly below a whole number.
+# Tolerance in cells of the map. Because of rounding, a quotient may be slightly smaller than the
+# exact whole number.
 _ROUNDING = 1e-6
 
 
 class _Span(NamedTuple):
-    """The cells of a map that an image covers along one axis, and the image's pixels there.
+    """The position of an image in a map along one axis.
 
     Attributes:
-        first: position of the image's edge in the map, in cells.
+        first: position of the image's left or top edge in the map, in cells.
         cells: length of the image in the map, in cells.
-        pixels: length of the image, in pixels.
+        pixels: length of the image in pixels.
     """
 
     first: float
@@ -32,18 +33,18 @@ class _Span(NamedTuple):
 def smooth(
     values: NDArray[np.float32], back: LetterboxMap, *, corners: bool = False
 ) -> NDArray[np.float32]:
-    """Interpolate a map over the whole input, float32 [h, w], at the pixels of the image.
+    """Interpolate the values of a grid at the pixels of the image.
 
-    Pixels that a centre crop has cut off repeat the edge of the map.
+    Pixels that a centre crop has cut off get the values at the edge of the grid.
 
     Args:
-        values: the map.
+        values: float32 [h, w]. The grid covers the whole input of the model.
         back: map between the image and the model's input.
-        corners: the centres of the outermost cells and pixels coincide (`align_corners`), instead
-            of their outer edges.
+        corners: if True, the centres of the outermost cells coincide with the centres of the
+            outermost pixels (`align_corners`). If False, their outer edges coincide.
 
     Returns:
-        float32 [height, width] of the image.
+        float32 [height, width] with the size of the image.
     """
     down, across = (_matrix_row(span, corners) for span in _spans(values, back))
     found = cv2.warpAffine(
@@ -57,7 +58,7 @@ def smooth(
 
 
 def _matrix_row(span: _Span, corners: bool) -> tuple[float, float]:
-    """Return the factor and the offset that convert an index of pixels to an index of cells."""
+    """Return the factor and the offset that convert a pixel index to a cell index."""
     if corners:
         return (span.cells - 1) / max(span.pixels - 1, 1), span.first
     step = span.cells / span.pixels
@@ -65,9 +66,9 @@ def _matrix_row(span: _Span, corners: bool) -> tuple[float, float]:
 
 
 def nearest(values: Array, back: LetterboxMap) -> Array:
-    """Return the cell of a map [h, w] that contains the top left corner of each pixel.
+    """Return for each pixel the value of the cell that contains the pixel's top left corner.
 
-    This is the rule of "nearest" in OpenCV and torch.
+    The interpolation "nearest" of OpenCV and torch uses the same rule. `values` is [h, w].
     """
     rows, columns = (
         np.clip(

@@ -1,14 +1,16 @@
-"""Geometry of rotated rectangles, which are rows cx cy w h angle.
+"""Geometry of rotated rectangles.
 
-Rows [n, 5] are in pixels and radians. The angle turns from the x axis to the direction of the
-width. The y axis points down, so on the screen the angle is clockwise.
+An array of rectangles has the shape [n, 5]. Each row is cx cy w h angle, in pixels and radians. The
+angle turns from the x axis to the direction of the width. The y axis points down, so on the screen
+the angle is clockwise.
 
-Several rows describe one rectangle. The regular row has w >= h and an angle in [-pi/4, 3/4 pi):
-the width points right or down, as text is read. If w = h, the angle is in [-pi/4, pi/4), because
-any side may be the width.
+Several rows describe the same rectangle. The regular row has w >= h and an angle in [-pi/4, 3/4
+pi): the width points right or down, in the direction of reading. If w = h, the angle is in [-pi/4,
+pi/4), because any side may be the width.
 
-Overlaps of pairs are 0 to 1, and are computed from areas (IoU) or from Gaussians (ProbIoU). They
-take columns of `axes`, so no angle has to be computed for a pair.
+Two functions measure the overlap of pairs, 0 to 1. `iou` uses the areas of the rectangles, and
+`probiou` uses Gaussians. They take the columns that `axes` returns, so that no angle has to be
+converted for a pair.
 """
 
 from __future__ import annotations
@@ -27,19 +29,23 @@ _CORNERS = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float64)
 
 
 def regular(rotated: Rows) -> NDArray[np.float32]:
-    """Return the same rectangles as regular rows, float32 [n, 5]."""
+    """Return rectangles as regular rows, float32 [n, 5]. The module's docstring explains them."""
     turned = rotated[:, 2] < rotated[:, 3]
     rows = np.where(turned[:, None], rotated[:, [0, 1, 3, 2, 4]], rotated).astype(np.float32)
     period = np.where(rotated[:, 2] == rotated[:, 3], np.pi / 2, np.pi)
     angles = (rotated[:, 4] + np.where(turned, 3, 1) * np.pi / 4) % period - np.pi / 4
-    # Rounding to float32 may move an angle to the excluded end of the range.
+    # Compare in float32: an angle that is rounded to float32 may reach the excluded end of the
+    # range.
     within = angles.astype(np.float32) < (period - np.pi / 4).astype(np.float32)
     rows[:, 4] = np.where(within, angles, -np.pi / 4)
     return rows
 
 
 def half_axes(rotated: Rows) -> tuple[Rows, Rows]:
-    """Return half of the width's side and half of the height's side, as vectors [n, 2]."""
+    """Return the vectors from the centre to the middle of two sides, each [n, 2].
+
+    The first vector has the direction of the width, and the second has the direction of the height.
+    """
     cos, sin = np.cos(rotated[:, 4]), np.sin(rotated[:, 4])
     u = np.column_stack([cos, sin]) * rotated[:, 2:3] / 2
     v = np.column_stack([-sin, cos]) * rotated[:, 3:4] / 2
@@ -54,7 +60,10 @@ def corners(rotated: Rows) -> Rows:
 
 
 def bounds(rotated: Rows) -> Rows:
-    """Return the upright boxes [n, 4], x1 y1 x2 y2, around rectangles; NaN if one has no area."""
+    """Return the upright boxes [n, 4], x1 y1 x2 y2, around rectangles.
+
+    The box of a rectangle without an area is NaN.
+    """
     u, v = half_axes(rotated)
     reach = np.abs(u) + np.abs(v)
     reach[~(rotated[:, 2:4] > 0).all(axis=1)] = np.nan
@@ -65,9 +74,9 @@ def bounds(rotated: Rows) -> Rows:
 def to_source(rotated: Rows, back: LetterboxMap) -> NDArray[np.float32]:
     """Map rectangles from the model's input to the image that `back` was computed for.
 
-    They are not clipped. The result is exact if x and y have the same scale. Otherwise a rectangle
-    becomes a parallelogram, and is replaced by a rectangle with the same centre and area, and with
-    the direction and length of the first side.
+    The rectangles are not clipped to the image. The result is exact if x and y have the same scale.
+    Otherwise a rectangle becomes a parallelogram. The function returns a rectangle with the same
+    centre and area as the parallelogram, and with the direction and length of its first side.
     """
     u, _ = half_axes(rotated)
     scale = np.array([back.scale_x, back.scale_y])
@@ -82,20 +91,23 @@ def to_source(rotated: Rows, back: LetterboxMap) -> NDArray[np.float32]:
 
 
 def axes(rotated: Rows) -> Floats:
-    """Return the centres and both half axes, x y each, float64 [6, n], of rows [n, 5]."""
+    """Return the centre and both half axes of each rectangle, float64 [6, n].
+
+    The six rows are the x and y of the centre, and of the two vectors from `half_axes`.
+    """
     rows = rotated.astype(np.float64)
     return np.concatenate([rows[:, :2], *half_axes(rows)], axis=1).T
 
 
 def probiou(one: Floats, other: Floats) -> Floats:
-    """Return ProbIoU [n] (arXiv 2106.06072) of n pairs of rectangles, both [6, n] as from `axes`.
+    """Return the ProbIoU [n] of n pairs of rectangles. `axes` returns both arguments, [6, n].
 
-    A rectangle's Gaussian has the rectangle's centre, and the covariance of its evenly filled area.
-    ProbIoU is 1 less the Hellinger distance of two Gaussians, which follows from their
-    Bhattacharyya distance.
+    ProbIoU (arXiv 2106.06072) is 1 minus the Hellinger distance of two Gaussians, which is computed
+    from their Bhattacharyya distance. The Gaussian of a rectangle has the centre of the rectangle,
+    and the covariance of points that are spread evenly over its area.
     """
     x, y = one[:2] - other[:2]
-    # These sums are three times the covariances.
+    # a, b and c are three times the sum of both covariances. The next lines correct the factor.
     a, b, c = _spread(one) + _spread(other)
     determinant = a * b - c**2
     apart = 3 * (a * y**2 + b * x**2 - 2 * c * x * y) / (4 * determinant)
@@ -107,11 +119,13 @@ def probiou(one: Floats, other: Floats) -> Floats:
 
 
 def iou(one: Floats, other: Floats) -> Floats:
-    """Return the intersection over union [n] of n pairs of rectangles, both [6, n] as from `axes`.
+    """Return the intersection over union [n] of n pairs of rectangles.
 
-    The outline of one rectangle is expressed in half axes of the other one, which becomes a square
-    from -1 to 1. Edges are split where they cross the lines of the square. Points outside are then
-    moved to the nearest line, where they enclose no area. The shoelace formula gives the area.
+    `axes` returns both arguments, [6, n]. The corners of the first rectangle are expressed in half
+    axes of the second rectangle, so that the second rectangle becomes a square from -1 to 1. The
+    edges of the first rectangle are split where they cross the lines of the square. Points outside
+    the square are then moved to the nearest line. There they enclose no area. The shoelace formula
+    gives the remaining area, which is the intersection.
     """
     corners = (one[:2] - other[:2]).T[:, None] + _CORNERS @ one[2:].T.reshape(-1, 2, 2)
     frame = other[2:].T.reshape(-1, 2, 2)
@@ -131,7 +145,7 @@ def iou(one: Floats, other: Floats) -> Floats:
 
 
 def _spread(table: Floats) -> Floats:
-    """Return the sums of x x, y y and x y over both half axes, float64 [3, n]."""
+    """Return x * x, y * y and x * y, each added up over both half axes, float64 [3, n]."""
     _, _, ux, uy, vx, vy = table
     return np.stack([ux**2 + vx**2, uy**2 + vy**2, ux * uy + vx * vy])
 

@@ -1,4 +1,4 @@
-"""Defines names of keypoints, and the bones (lines) between them."""
+"""Defines the names of keypoints, and the bones: the lines between keypoints in a drawing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 SEEN: Final = 0.5
-"""Score from which a keypoint counts as visible. Models mostly guess the position of others."""
+"""Smallest score of a visible keypoint. With a lower score, a model mostly guesses the position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Skeleton:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> Self | None:
-        """Read a skeleton from JSON with the fields `names` and `bones`; return None for None.
+        """Read a skeleton from JSON with the fields `names` and `bones`. For None, return None.
 
         Raises:
             LookupError: a field is missing.
@@ -41,12 +41,19 @@ class Skeleton:
 
 
 def name_points(names: Sequence[str]) -> Skeleton:
-    """Return a skeleton with these names; it has bones if the names are COCO's of a person."""
+    """Return a skeleton with these names of keypoints.
+
+    The skeleton has bones if the names are COCO's names for the keypoints of a person.
+    """
     return PERSON if tuple(names) == PERSON.names else Skeleton(tuple(names))
 
 
 def number_points(count: int) -> Skeleton:
-    """Return a skeleton for a model that has no names of keypoints; 17 keypoints are a person's."""
+    """Return a skeleton for a model without names of keypoints.
+
+    If the model has 17 keypoints, return the skeleton of a person. Otherwise the names are
+    "point 0", "point 1" and so on.
+    """
     if count == len(PERSON.names):
         return PERSON
     return Skeleton(tuple(f"point {index}" for index in range(count)))
@@ -97,7 +104,8 @@ PERSON = Skeleton(
     ),
 )
 
-# Face detectors use the order in the image: its left eye is the person's right eye.
+# The names follow the sides of the image, as in face detectors: the eye on the left side of the
+# image is the person's right eye.
 FACE = Skeleton(
     ("right eye", "left eye", "nose", "right mouth corner", "left mouth corner"),
 )

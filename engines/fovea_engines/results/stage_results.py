@@ -27,8 +27,9 @@ class StageResult:
     """The result of one pipeline stage for the crop of one object.
 
     Attributes:
-        stage: name of the stage; empty if read from a response, which has no such names.
-        field: field of the object that holds the result in a response.
+        stage: name of the stage. Empty if the result was read from a response, because responses do
+            not contain names of stages.
+        field: name of the field in the JSON of the object that holds the result.
         found: the result; None if the stage failed.
         vocabulary: names of the classes and keypoints of the stage's model.
         caption: a few words for drawings; may be empty.
@@ -44,11 +45,11 @@ class StageResult:
 
 
 STAGE_RESULTS: Final = TensorSpec("findings", "object", (-1, -1))
-"""Spec of the tensor that `stage_results_tensor` returns. Its name is the one of version 0.1."""
+"""Spec of the tensor that `stage_results_tensor` returns. Version 0.1 gave it its name."""
 
 
 def stage_results_json(results: Iterable[StageResult], options: PredictOptions) -> dict[str, Any]:
-    """Return the fields that the stage results of an object add to it in a response."""
+    """Return the fields that the stage results add to the JSON of an object."""
     answer: dict[str, Any] = {}
     for each in results:
         _add(answer, each, options)
@@ -76,11 +77,12 @@ def _add(answer: dict[str, Any], result: StageResult, options: PredictOptions) -
 
 
 def read_stage_results(answer: Mapping[str, Any]) -> Iterator[StageResult]:
-    """Yield the stage results of an object in a response; errors as `TaskResult.from_json`."""
+    """Yield the stage results in the JSON of an object. `TaskResult.from_json` lists the errors."""
     for name, value in answer.items():
         match name:
             case "attributes":
-                # Attributes may come from different models, which have different labels.
+                # Each attribute becomes its own result, because attributes may come from different
+                # models with different labels.
                 for each in value:
                     yield _read(name, Attributes, [each])
             case "classes":
@@ -103,7 +105,11 @@ def _read(name: str, kind: type[TaskResult], value: object) -> StageResult:
 def stage_results_tensor(
     found: Sequence[Sequence[Sequence[StageResult]]], options: PredictOptions
 ) -> Array:
-    """Return texts [n, k]: the JSON that /v1 adds to each object, or empty texts as padding."""
+    """Return texts [n, k] for k objects in each of n images.
+
+    Each text is JSON with the fields that the stage results add to the object. Empty texts are
+    padding.
+    """
     texts = np.full((len(found), max(map(len, found))), b"", object)
     for row, objects in zip(texts, found, strict=True):
         for column, results in enumerate(objects):

@@ -24,7 +24,7 @@ class TaskResult(ABC):
     Attributes:
         tasks: tasks that have this kind of result.
         field: field of a response that holds the result.
-        shares: noun for people: the things whose agreement `shared` measures.
+        shares: noun in messages for the values whose agreement `shared` measures, e.g. "texts".
         columns: column names of `rows`; empty if the result has no fixed table.
     """
 
@@ -36,22 +36,22 @@ class TaskResult(ABC):
 
     @abstractmethod
     def to_json(self, vocabulary: Vocabulary, options: PredictOptions) -> dict[str, Any]:
-        """Return the fields that the result adds to the response for an image, as in /v1."""
+        """Return the fields that the result adds to the JSON of an image in a /v1 response."""
 
     @classmethod
     @abstractmethod
     def from_json(cls, answer: Mapping[str, Any], vocabulary: Vocabulary) -> Self:
-        """Read the result from the response for an image, in which numbers are rounded.
+        """Read the result from the JSON of an image in a response. Its numbers are rounded.
 
         `to_json` of the result returns the same JSON again. If the response leaves a map out, as
-        with mask=none, the result has no map, and a call for its pixels raises InvalidResult.
+        with mask=none, the result has no map, and reading its pixels raises InvalidResult.
 
         Raises:
             LookupError: a field is missing.
             TypeError: a value has the wrong type.
             ValueError: a value is out of range, or a file is damaged.
 
-        `read_result` calls this method, and converts these and all other errors to InvalidResult.
+        `read_result` calls this method, and raises InvalidResult in place of any error.
         """
 
     @classmethod
@@ -61,13 +61,16 @@ class TaskResult(ABC):
     ) -> dict[str, Array]:
         """Convert the results for n images, n >= 1, to tensors [n, ...] by name.
 
-        Texts are object arrays of `bytes`.
+        A tensor of texts is an object array of `bytes`.
         """
 
     @classmethod
     @abstractmethod
     def outputs(cls, task: str, skeleton: Skeleton | None) -> list[TensorSpec]:
-        """Return the specs of a task's tensors; -1 is the number of images or a varying size."""
+        """Return the specs of a task's tensors.
+
+        In a shape, -1 stands for the number of images, and for any dimension that varies.
+        """
 
     @property
     @abstractmethod
@@ -80,9 +83,10 @@ class TaskResult(ABC):
         """Return the arrays that the result keeps in memory."""
 
     def holding(self, arrays: Sequence[Array]) -> Self:
-        """Return a result of this type with other arrays, in the order of `arrays`.
+        """Return a copy of this result with other arrays, in the order of `self.arrays`.
 
-        `Detections` and maps do not support this, as they have more fields than arrays.
+        `Detections` and maps do not support this method, because they have fields that are not
+        arrays.
 
         Raises:
             ValueError: the number of arrays is wrong.
@@ -93,12 +97,12 @@ class TaskResult(ABC):
             raise ValueError(f"{len(arrays)} arrays do not fit {type(self).__name__}") from error
 
     def lines(self, labels: Sequence[str] | None) -> list[tuple[str, int]]:
-        """Return the lines of text that a drawing lists, each with the index of its colour."""
+        """Return lines of text for a drawing, each with the class id that determines its colour."""
         return [(self.summary, 0)]
 
     @property
     def likely(self) -> dict[int, float]:
-        """Return the classes that hold for the whole image, each with its score."""
+        """Return the classes that apply to the whole image: class id -> score."""
         return {}
 
     def rows(self, vocabulary: Vocabulary) -> list[dict[str, Any]]:
@@ -108,18 +112,23 @@ class TaskResult(ABC):
         return [{name: each[name] for name in self.columns} for each in several]
 
     def caption(self, labels: Sequence[str] | None) -> str:
-        """Return a few words that name an object, if this is the result for its crop."""
+        """Return a few words for the caption of an object, if this is the result for its crop."""
         return ", ".join(class_name(labels, class_id) for class_id in self.likely)
 
     def shared(self, other: TaskResult) -> float | None:
         """Return the agreement with the result of another engine for the same image, 0 to 1.
 
-        None for objects and classes, which are compared one by one, and for results of other types.
+        Return None if the results have different types. Also return None for objects and classes:
+        other code compares them one by one.
         """
         return None
 
     def in_rgb(self, channels: Channels) -> Self:
-        """Return the result with colours in RGB, given the order of the model's channels."""
+        """Return the result with its colours in RGB.
+
+        Args:
+            channels: order of the channels in the model's output.
+        """
         return self
 
     @abstractmethod

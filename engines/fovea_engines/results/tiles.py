@@ -1,9 +1,10 @@
 """Cuts images into overlapping tiles, and joins the objects of all tiles.
 
-The method follows SAHI (arXiv 2202.06934), which suppresses by the overlap over the smaller box.
-There are two differences, because a cut object often has a higher score than the whole one. First,
-objects that a tile cuts lose to whole objects, whatever their scores are. Second, objects of one
-tile do not suppress each other again.
+The method follows SAHI (arXiv 2202.06934). SAHI measures the overlap of two boxes as their
+intersection divided by the area of the smaller box, and suppresses one of them if the overlap is
+large. There are two differences from SAHI. First, a whole object suppresses an object that the edge
+of a tile cuts, even if its score is lower: cut objects often have higher scores. Second, objects of
+the same tile do not suppress each other, because the model's head has already done this.
 """
 
 from __future__ import annotations
@@ -24,20 +25,22 @@ from fovea_preprocess.letterbox import LetterboxMap
 MAX_TILES = 1000
 
 MAX_SHARED = 0.5
-"""Largest overlap over the smaller box, the default of SAHI. An object that a tile cuts lies within
-the whole object of the next tile.
+"""Largest overlap of two objects, measured as intersection divided by the smaller box.
+
+The value is SAHI's default. If a tile cuts an object, the cut box lies inside the whole box that
+the next tile shows, so their overlap is near 1.
 """
 
-# Share of a tile's side within which a box counts as cut: boxes of cut objects end a few pixels
-# before the edge. A whole object that counts as cut by mistake is not lost, because the next tile
-# shows it, too.
+# Largest distance between a box and the edge of its tile at which the object counts as cut, as a
+# fraction of the tile's side. Boxes of cut objects end a few pixels before the edge. If a whole
+# object counts as cut by mistake, it is not lost, because the next tile shows the object as well.
 _EDGE = 1 / 50
 
 Indices = NDArray[np.intp]
 
 
 class Tile(NamedTuple):
-    """A part of an image, pixels."""
+    """A part of an image. All numbers are in pixels of the image."""
 
     left: int
     top: int
@@ -71,10 +74,10 @@ def tiles(option: str, overlap: float, width: int, height: int) -> list[Tile]:
 
     Args:
         option: text that `read_tile` parses.
-        overlap: share of a tile that the next tile repeats, 0 to .9. The last tile of a row or
-            column is moved back into the image, and so repeats more.
-        width: of the image, pixels.
-        height: of the image, pixels.
+        overlap: fraction of a tile's side that overlaps the next tile, 0 to 0.9. The last tile of a
+            row or column is moved back into the image, so it overlaps its neighbour by more.
+        width: width of the image in pixels.
+        height: height of the image in pixels.
 
     Raises:
         InvalidOption: there are more than `MAX_TILES`.
@@ -97,14 +100,15 @@ def join_tiles(
 ) -> Detections:
     """Join the objects of all tiles of an image of (height, width) pixels.
 
-    If boxes of different tiles share more than `MAX_SHARED` of the smaller box, one is kept: a box
-    that no tile cuts first, then the box with the higher score. Objects of the same tile were
-    suppressed before. Rotated rectangles are suppressed with `options.iou`, as in their head,
-    because neighbours may share much of their upright boxes.
+    Two boxes of different tiles show the same object if their overlap exceeds `MAX_SHARED`. Then
+    only one box is kept: the box that no tile cuts, or, if both or neither are cut, the box with
+    the higher score. Objects of the same tile are not compared, because the head has already
+    suppressed duplicates. Rotated rectangles are compared by the measure of their head and with
+    `options.iou`, because the upright boxes of neighbouring rectangles may overlap much.
 
     Args:
         found: each tile with its objects, in pixels of the tile.
-        size: (height, width) of the image, pixels.
+        size: (height, width) of the image in pixels.
         options: options of the request.
     """
     height, width = size
@@ -140,7 +144,10 @@ def join_tiles(
 
 
 def _cut_off(found: Detections, tile: Tile, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return which objects end at an edge of their tile that is not the image's, bool [n]."""
+    """Return which objects are cut by an edge of their tile, bool [n].
+
+    An edge of the tile that is also an edge of the image does not cut objects.
+    """
     height, width = size
     x1, y1, x2, y2 = found.boxes.T
     right, bottom = tile.left + tile.width, tile.top + tile.height
@@ -155,15 +162,15 @@ def _cut_off(found: Detections, tile: Tile, size: tuple[int, int]) -> NDArray[np
 
 
 def _side(length: int, count: int, overlap: float) -> int:
-    """Return the side of `count` equal tiles that overlap and cover a length, pixels."""
+    """Return the side in pixels of `count` equal tiles that overlap and cover a length."""
     return max(1, ceil(length / (count - (count - 1) * overlap)))
 
 
 def starts(length: int, side: int, overlap: float) -> list[int]:
     """Return the starts of intervals of `side` that cover a length and overlap.
 
-    Each interval repeats the share `overlap` of the interval before. The last interval is moved
-    back to end at `length`, and so repeats more.
+    `overlap` is the fraction of an interval that overlaps the next interval. The last interval is
+    moved back so that it ends at `length`. Therefore it overlaps the interval before it by more.
     """
     step = max(1, side - int(side * overlap))
     found = list(range(0, max(1, length - side), step))

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from fovea_engines.results.skeleton import Skeleton, name_points
 
-# Upper limit for class ids in a response, above all real models. It bounds the table of names,
-# which is as long as the largest id.
+# Upper limit for class ids in a response. No real model has so many classes. The limit also limits
+# the memory for the table of names, which is as long as the largest id.
 _MAX_CLASSES = 1 << 20
 
 
@@ -20,8 +20,8 @@ class Vocabulary:
     Attributes:
         labels: class names by id; None if unknown.
         skeleton: names and bones of the keypoints; None if there are none.
-        reason: why the response has raw tensors instead of a decoded result; empty if it is
-            decoded.
+        reason: reason why the response has raw tensors instead of a decoded result. Empty if the
+            response has a decoded result.
     """
 
     labels: tuple[str, ...] | None = None
@@ -34,7 +34,7 @@ NO_NAMES: Final = Vocabulary()
 
 
 def read_vocabulary(answer: object) -> Vocabulary:
-    """Return the names in the JSON of a response. Ids without a name become numbers.
+    """Return the names in the JSON of a response. The name of an unnamed class is its number.
 
     Names in the stage results of a pipeline are left out.
 
@@ -60,7 +60,7 @@ def read_vocabulary(answer: object) -> Vocabulary:
 
 
 def _named(part: object) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON objects that have a name: detections, classes and characters."""
+    """Yield the JSON objects that contain a name: detections, classes and characters."""
     if isinstance(part, Mapping):
         if "character" in part or "class_name" in part:
             yield part
