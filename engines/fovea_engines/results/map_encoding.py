@@ -40,7 +40,8 @@ def class_png(ids: NDArray[np.uint16]) -> bytes:
     """Write classes [height, width] as an indexed PNG file, with the colours of drawings.
 
     The index of a pixel is its class id, and 255 stands for `NOTHING`. If a class id is 255 or
-    more, the file is grey with 16 bits, and 65535 stands for `NOTHING`. """
+    more, the file is grey with 16 bits, and 65535 stands for `NOTHING`.
+    """
     nothing = ids == NOTHING
     if ids.max(where=~nothing, initial=0) >= _COLOURS - 1:
         return _grey(ids)

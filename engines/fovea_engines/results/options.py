@@ -71,8 +71,8 @@ class PredictOptions:
         labels: texts that describe classes. A model of images and texts, such as CLIP, classifies
             images with them. An open-vocabulary detector finds the objects that they describe.
 
-        Raises:
-            InvalidOption: a value is out of its range. The constructor raises this error.
+    Raises:
+        InvalidOption: a value is out of its range. The constructor raises this error.
     """
 
     conf: float = field(

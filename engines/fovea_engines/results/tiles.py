@@ -103,8 +103,8 @@ def join_tiles(
     Two boxes of different tiles show the same object if their overlap exceeds `MAX_SHARED`. Then
     only one box is kept: the box that no tile cuts, or, if both or neither are cut, the box with
     the higher score. Objects of the same tile are not compared, because the head has already
-    suppressed duplicates. Rotated rectangles are compared by the measure of their head and with
-    `options.iou`, because the upright boxes of neighbouring rectangles may overlap much.
+    suppressed duplicates. Rotated rectangles are compared by their ProbIoU with `options.iou`,
+    because the upright boxes of neighbouring rectangles may overlap much.
 
     Args:
         found: each tile with its objects, in pixels of the tile.
