@@ -170,7 +170,7 @@ class Server(uvicorn.Server):
             for other in self._others:
                 other.reload()
         except (FoveaError, OSError) as error:
-            log.error("SIGHUP: the certificates stay as they were: %s", error)
+            log.error("SIGHUP: the previous certificates stay in use: %s", error)
         else:
             log.info("SIGHUP: the log file and the certificates were reloaded")
 

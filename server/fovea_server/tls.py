@@ -64,6 +64,8 @@ def _check_pair(what: str, certificate: Path, key: Path) -> None:
         # Without this password, OpenSSL would prompt for one on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except OSError as error:
+        reason = error.strerror or error
         raise InvalidOption(
-            f"{what} cannot be set up from {certificate}, {key}: {error.strerror or error}"
+            f"{what} cannot be set up from {certificate}, {key} ({reason}): give a PEM certificate "
+            "and its own private key, without a password"
         ) from error

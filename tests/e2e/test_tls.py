@@ -120,7 +120,7 @@ def test_the_log_and_the_certificates_are_renewed(demo_repository, serve, tmp_pa
         size = rotated.stat().st_size
         # Those that are damaged change nothing.
         certificate.write_text("no certificate")
-        told("SIGHUP: the certificates stay as they were: HTTPS cannot be set up from")
+        told("SIGHUP: the previous certificates stay in use: HTTPS cannot be set up from")
         assert trusted_with(renewed) == (True, True)
         assert rotated.stat().st_size == size
     assert server.stop() == 0
