@@ -1,1 +1,1 @@
-"""Compiles and runs engines. Each runtime has its own file or directory."""
+"""Compiles and runs engines. Each runtime has its own module or package."""

@@ -22,12 +22,17 @@ from fovea_preprocess.spec import PreprocessSpec
 
 
 class Encoding(StrEnum):
-    """Integer type of quantised activations in INT8. Both types use the same calibrated ranges.
+    """Integer type of the quantised activations of an INT8 engine.
 
-    `SIGNED` is int8 with zero point 0; the other layers compute in FP16. GPUs compute it fast.
-    `UNSIGNED` is uint8 with any zero point; the other layers compute in FP32. CPUs compute it fast,
-    and after SiLU or ReLU its steps are half as large. OpenVINO computes the signed type
-    incorrectly.
+    Both types use the same calibrated ranges.
+
+    `SIGNED` is int8 with zero point 0. GPUs compute this type fast. The layers that are not
+    quantised compute in FP16.
+
+    `UNSIGNED` is uint8 with any zero point. CPUs compute this type fast. After SiLU or ReLU, which
+    return few negative values, its quantisation steps are half as large as the steps of `SIGNED`.
+    The layers that are not quantised compute in FP32. OpenVINO computes `SIGNED` incorrectly, so
+    CPUs use `UNSIGNED`.
     """
 
     SIGNED = "signed"
@@ -35,20 +40,21 @@ class Encoding(StrEnum):
 
     @property
     def weight_bits(self) -> WeightBits:
-        """Number of bits of the weights: 7 if this CPU overflows with 8, otherwise 8."""
+        """Number of bits of the weights: 7 if 8 bits can overflow on this CPU, otherwise 8."""
         return 7 if self is Encoding.UNSIGNED and int8_saturates() else 8
 
 
 @dataclass(frozen=True, slots=True)
 class CompilePlan:
-    """Everything except the graph that determines an engine. CPU backends use none of it.
+    """The inputs of a compilation besides the graph. CPU backends do not use them.
 
     Attributes:
-        source: SHA-256 of the source model.
-        precision: precision of the graph.
-        preprocess: preprocessing of images; a GPU backend compiles it into a letterbox kernel.
-        builder: options of a backend with `takes_builder`; None means its defaults.
-        progress: receives the phases of the build.
+        source: SHA-256 of the source model in hexadecimal.
+        precision: precision of the graph, e.g. "int8".
+        preprocess: preprocessing of images. A GPU backend compiles it into a letterbox kernel.
+        builder: options for a backend with `takes_builder`; None means the defaults of
+            `BuilderOptions`.
+        progress: object that receives the phases of the build.
     """
 
     source: str = ""
@@ -64,13 +70,13 @@ class OpenPlan:
 
     Attributes:
         max_batch: largest batch size of a call; 0 if the model has no batch dimension.
-        threads: number of CPU cores; None means all cores of this process, which is also the limit.
-            A GPU ignores it.
-        streams: number of parallel calls. On a CPU they share the cores; None means one call per
-            core, which is also the limit.
+        threads: number of CPU cores. None, or a larger number, means all cores that this process
+            may use. A GPU ignores this field.
+        streams: number of parallel calls. On a CPU, the calls share the cores. There, None or a
+            larger number means one call per core.
         plugins: plugin libraries that a TensorRT engine needs.
-        precision: "bf16" computes a float32 graph in bfloat16. The graph itself contains all other
-            precisions.
+        precision: precision of the computation. Only "bf16" has an effect: a float32 graph is
+            computed in bfloat16. The data types in the graph define every other precision.
     """
 
     max_batch: int
@@ -81,19 +87,25 @@ class OpenPlan:
 
     @property
     def cores(self) -> int:
-        """Number of CPU cores to use."""
+        """Number of CPU cores to use, at least 1."""
         usable = usable_cores()
         return min(self.threads or usable, usable)
 
     @property
     def parallel(self) -> int:
-        """Number of parallel calls on a CPU."""
+        """Number of parallel calls on a CPU, at least 1."""
         return min(self.streams or self.cores, self.cores)
 
 
 @dataclass(frozen=True, slots=True)
 class BackendInfo:
-    """One backend on this machine: the version of its runtime, or why it cannot be used."""
+    """The state of one backend on this machine.
+
+    Attributes:
+        name: name of the backend.
+        version: version of its runtime; None if the runtime is not installed.
+        problem: reason why the backend cannot be used; None if it can be used.
+    """
 
     name: str
     version: str | None
@@ -102,31 +114,33 @@ class BackendInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Backend(ABC):
-    """A runtime: its properties as data, and its operations. The runtime is imported on first use.
+    """A runtime that compiles and runs engines.
+
+    The attributes describe the runtime. The methods import the runtime's package when they need it.
 
     Attributes:
-        name: name in cards, in config.pbtxt and for --backend.
-        distributions: Python distributions that contain or require the runtime. The first installed
-            one has its version.
-        extra: extra of Fovea that installs one of the distributions; "" if Fovea requires the
-            first.
-        suffixes: suffixes of the engine files.
-        any_suffix: the backend also recognises its files if no backend has their suffix.
-        platform: Triton's name of the platform; "" if Triton has none.
-        precisions: supported precisions.
-        encoding: integer type of INT8 activations.
-        on_gpu: the runtime computes on a GPU.
-        several_sizes: an engine may accept images of several sizes.
-        fuses: the build adds the image preprocessing and NMS to the graph, unless the plan disables
-            it.
-        emulated: the reference backend runs the candidates of a build, because compiling takes
-            minutes or needs a GPU.
-        takes_builder: the backend compiles for the batch sizes and plugins in `BuilderOptions`.
-        ahead_of_time: the backend compiles for GPUs that are not in this machine.
-        runs_code: opening an engine file runs code in it.
-        kept_file: file beside the engine that stores the graph, to compile it again for another
-            machine; "" if engines run on every machine.
-        cache_file: file that `open` writes beside the engine; "" if it writes none.
+        name: name of the backend in cards, in config.pbtxt and for --backend.
+        distributions: names of Python distributions that contain or require the runtime. The first
+            installed distribution gives the version.
+        extra: extra of Fovea that installs one of the distributions; "" if Fovea always requires
+            the first distribution.
+        suffixes: suffixes of the engine files, e.g. ".onnx".
+        any_suffix: True if this backend opens files whose suffix belongs to no backend.
+        platform: Triton's name of the platform; "" if Triton does not have this platform.
+        precisions: precisions that the backend supports.
+        encoding: integer type of the activations in INT8 engines.
+        on_gpu: True if the runtime computes on a GPU.
+        several_sizes: True if one engine can accept images of several sizes.
+        fuses: True if the build adds the image preprocessing and NMS to the graph by default.
+        emulated: True if a build compares its candidate graphs with the reference backend, because
+            this backend compiles for minutes or needs a GPU.
+        takes_builder: True if the backend uses `BuilderOptions`, e.g. batch sizes and plugins.
+        ahead_of_time: True if the backend can compile for GPUs that are not in this machine.
+        runs_code: True if opening an engine file runs code from the file.
+        kept_file: name of the file beside the engine that stores the graph. Another machine
+            compiles the graph again. "" if engines run on every machine.
+        cache_file: name of the cache file that `open` writes beside the engine; "" if `open` writes
+            no file.
     """
 
     name: str
@@ -149,49 +163,63 @@ class Backend(ABC):
 
     @abstractmethod
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
-        """Compile a graph, in its final precision, into a directory; return the path of the engine.
+        """Compile a graph in its final precision into a directory.
+
+        Args:
+            model: ONNX file, or its content.
+            folder: existing directory for the engine file.
+            plan: inputs of the compilation besides the graph; None means the defaults of
+                `CompilePlan`.
+
+        Returns:
+            The path of the engine file.
 
         Raises:
             InvalidModel: the runtime cannot read the model.
-            BuildError: the runtime returns no engine.
+            BuildError: the runtime does not return an engine.
             OSError: the engine cannot be written.
         """
 
     @abstractmethod
     def open(self, path: Path, plan: OpenPlan) -> Session:
-        """Load an engine. It raises the errors of `open_session`."""
+        """Load an engine file, and return a session that runs it.
+
+        The method raises the errors of `open_session`.
+        """
 
     def mismatch(self, card: EngineCard) -> str | None:
-        """Return the reason why an engine cannot run on this machine, or None if the card has none.
+        """Return the reason why the engine of a card cannot run on this machine.
 
-        A missing runtime or GPU does not count: opening the engine reports it.
+        If the card shows no such reason, return None.
+
+        The method ignores a missing runtime or GPU, because `open` reports it.
         """
         return card.cpu_mismatch
 
     def check(self, plan: CompilePlan) -> None:
-        """Check that this machine can compile a plan, before a build that takes minutes.
+        """Check that this machine can compile with a plan, before a build that takes minutes.
 
         Raises:
             BackendUnavailable: the runtime is not installed.
-            InvalidOption: the backend cannot compile for the GPU, or in the precision.
+            InvalidOption: the backend cannot compile for the GPUs of the plan, or in its precision.
         """
         return
 
     def read_header(self, path: Path) -> tuple[str, dict[str, str]]:
-        """Return the name of the backend that built a file, and the metadata of the file."""
+        """Return the name of the backend that built an engine file, and the file's metadata."""
         return self.name, {}
 
     def open_gpu_memory(self) -> GpuMemory:
-        """Return an object that opens GPU memory of other processes.
+        """Return an object that opens the GPU memory of other processes.
 
         Raises:
-            BackendUnavailable: the backend does not support this.
+            BackendUnavailable: the backend does not support GPU memory of other processes.
         """
         raise BackendUnavailable(f"{self.name} cannot open GPU memory")
 
     @property
     def info(self) -> BackendInfo:
-        """Describe the backend on this machine, without importing its runtime."""
+        """Return the state of the backend on this machine, without importing its runtime."""
         for distribution in self.distributions:
             with suppress(metadata.PackageNotFoundError):
                 return BackendInfo(self.name, metadata.version(distribution), None)
@@ -199,38 +227,50 @@ class Backend(ABC):
 
     @property
     def installation(self) -> str:
-        """Return the command that installs the runtime."""
+        """Return the shell command that installs the runtime."""
         return install_extra(self.extra) if self.extra else install(self.distributions[0])
 
 
 class GpuBuffer(Protocol):
-    """GPU memory of another process. It is thread-safe, and closed with its last reference."""
+    """GPU memory that another process allocated.
+
+    Several threads may use a buffer at the same time. It is closed with its last reference.
+    """
 
     def read(self, offset: int, byte_size: int) -> memoryview:
-        """Copy a part of the buffer to host memory.
+        """Copy `byte_size` bytes of the buffer, from a byte offset on, to host memory.
+
+        Returns:
+            The copy.
 
         Raises:
             BackendError: the GPU failed.
         """
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Write all of `data` to a part of the buffer.
+        """Write all bytes of `data` to the buffer, from a byte offset on.
 
         Raises:
             BackendError: the GPU failed.
         """
 
     def close(self) -> None:
-        """Close the buffer, even if it is referenced. A second call has no effect."""
+        """Close the buffer, even if other objects still reference it.
+
+        A second call has no effect.
+        """
 
 
 class GpuMemory(Closing, Protocol):
-    """Opens buffers, and keeps their GPUs open until it is closed."""
+    """Opens GPU buffers of other processes. Their GPUs stay open until this object is closed."""
 
     def open(self, device_id: int, handle: bytes, byte_size: int) -> GpuBuffer:
-        """Open the first `byte_size` bytes of a `cudaIpcMemHandle_t` (64 bytes).
+        """Open the first `byte_size` bytes of GPU memory that another process shares.
+
+        `handle` is the memory's `cudaIpcMemHandle_t` (64 bytes). `device_id` is the index of the
+        GPU.
 
         Raises:
             BackendError: the GPU does not exist, or rejects the handle.
-            InvalidRequest: the memory has fewer bytes.
+            InvalidRequest: `byte_size` is not positive, or exceeds the size of the memory.
         """

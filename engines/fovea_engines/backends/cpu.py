@@ -1,4 +1,4 @@
-"""Runs a model on CPU cores. The model is loaded in two thread layouts."""
+"""Runs a model on CPU cores. The model is loaded twice, with different numbers of threads."""
 
 from __future__ import annotations
 
@@ -14,39 +14,46 @@ from fovea_engines.backends.feeds import check_feeds
 from fovea_engines.session import Array, Closing, TensorSpec
 from fovea_preprocess.errors import InferenceFailed
 
-# Weight of the latest call in the smoothed time of a layout.
+# Weight of the latest call (0 to 1) in the exponentially smoothed duration of a layout's calls.
 _SMOOTHING = 0.25
-# The wide layout counts as slow if its time exceeds its fastest time by this factor.
+# The wide layout counts as slow if its smoothed duration exceeds its fastest smoothed duration by
+# this factor.
 _SLOW = 1.2
-# Seconds between two trials of the other layout. The wait is chosen so that trials cost at most
-# 1/50 of the time. It is at least 0.25 s, and at most 0.8 s unless the trials would then cost more
-# than 1/25 of the time.
+# Limits for the seconds between two trials of the other layout. The wait after a slow trial makes
+# trials cost at most 1/50 (`_COST`) of all time. But the wait is at least `_SOONEST_S`. It is at
+# most `_SOON_S`, unless trials would then cost more than 1/25 (`_MAX_COST`) of all time.
 _SOONEST_S, _SOON_S = 0.25, 0.8
 _COST, _MAX_COST = 0.02, 0.04
-# Number of calls of a trial. The first call after a change is not representative: caches are cold,
-# and memory must be allocated. But if a first wide call takes `_CLEAR` times as long as a narrow
-# call, and `_CLEAR_S` seconds longer, wide is also slower when warm. On idle cores a wide call
-# takes about half the time of a narrow one.
+# Number of calls in a trial. The first call after a change of the layout is not representative:
+# caches are cold, and memory must be allocated. But a trial of the wide layout ends after one call
+# if this call takes `_CLEAR` times as long as a narrow call and `_CLEAR_S` seconds longer. Then the
+# wide layout is also slower with warm caches: on idle cores a wide call takes about half as long as
+# a narrow call.
 _TRIAL_CALLS = 2
 _CLEAR, _CLEAR_S = 1.25, 0.02
 
-# Number of calls in a row in one layout after which the other layout releases its memory.
+# Number of consecutive calls in one layout after which the other layout releases its memory.
 _REST_AFTER = 16
-# Largest number of input shapes for which the faster layout is remembered.
+# Largest number of input shapes for which a session stores measurements of the layouts.
 _MAX_SHAPES = 64
 
 
 @dataclass(slots=True)
 class LatencyLayout:
-    """Chooses the thread layout of single calls for one set of input shapes: wide or narrow.
+    """Chooses the faster thread layout of single calls for one set of input shapes.
 
-    The threads of a wide call wait for each other at the end of each layer, so one core that
-    another process uses slows all of them. Narrow has one trial at the beginning, and later only
-    after wide has become slow. Until then narrow keeps its memory released. While narrow is the
-    faster one, wide has a trial every 0.8 s or sooner, or later if calls are so long that trials
-    would cost more than 1/25 of the time.
+    The wide layout uses all cores for a call, and the narrow layout uses only some of them (see
+    `CpuSession`).
 
-    Threads may overwrite each other's measurements; the next call corrects this.
+    The threads of a wide call wait for each other at the end of each layer. So a core that another
+    process uses slows down all threads. While the wide layout is in use, the narrow layout has one
+    trial at the beginning, and further trials only after the wide layout has become slow. Between
+    trials the narrow layout needs no memory. While the narrow layout is in use, the wide layout has
+    a trial about every 0.25 to 0.8 s, or less often if the trials would cost more than 1/25 of all
+    time.
+
+    Several threads use an object without a lock and may overwrite each other's measurements. The
+    next call corrects this.
     """
 
     wide: bool = True
@@ -56,7 +63,10 @@ class LatencyLayout:
     _calls_left: int = 0
 
     def next(self, now: float) -> bool:
-        """Return True if the next call should be wide; `now` is monotonic time in seconds."""
+        """Return whether the next call should use the wide layout.
+
+        `now` is the monotonic time in seconds.
+        """
         if not self._calls_left and now >= self._trial_at and self._is_doubtful():
             self._calls_left = _TRIAL_CALLS
         return self.wide != bool(self._calls_left)
@@ -66,7 +76,13 @@ class LatencyLayout:
         return not self.wide or narrow_s == inf or self._seconds[True] > _SLOW * self._fastest_s
 
     def learn(self, wide: bool, seconds: float, now: float) -> None:
-        """Record the duration of a call; `seconds` and `now` are in seconds."""
+        """Record the duration of a call.
+
+        Args:
+            wide: layout of the call.
+            seconds: duration of the call in seconds.
+            now: monotonic time at the end of the call in seconds.
+        """
         if self._trial_at == inf:
             self._trial_at = now + _SOONEST_S
         if wide != self.wide:
@@ -91,14 +107,21 @@ class LatencyLayout:
 
 
 class Layout(Protocol):
-    """A loaded model with a fixed number of threads per call. Calls may run in parallel."""
+    """A loaded model with a fixed number of threads per call. Several calls may run in parallel."""
 
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run one batch."""
+        """Run one batch.
+
+        Args:
+            feeds: name of each input -> its array.
+
+        Returns:
+            Name of each output -> its array.
+        """
         ...
 
     def rest(self) -> None:
-        """Release working memory, unless a call is in progress.
+        """Release the working memory of the layout, unless a call is in progress.
 
         The next call allocates it again.
         """
@@ -114,14 +137,14 @@ M_ARENA_MAX = -8
 
 
 class CpuSession(Closing):
-    """A `Session` that holds a *wide* and a *narrow* layout of its model.
+    """A `Session` that holds its model in two thread layouts: *wide* and *narrow*.
 
-    The wide layout gives all cores to one call, for the lowest latency of a single call. The narrow
-    layout gives each of several parallel calls its own cores, usually one. It has the highest
-    throughput under load, because no core waits for another at the end of a layer. A single call is
-    also narrow if other processes on the machine make the wide layout slower.
+    The wide layout gives all cores to one call, so a single call usually has the lowest latency.
+    The narrow layout gives each of several parallel calls its own cores, usually one core. This has
+    the highest throughput under load, because no core waits for another core at the end of a layer.
+    A single call also uses the narrow layout if other processes make the wide layout slower.
 
-    `optional_inputs` have defaults in the model, and a call may contain them.
+    `optional_inputs` are inputs with default values in the model. A call may leave them out.
     """
 
     offloads = False
@@ -145,14 +168,16 @@ class CpuSession(Closing):
         self.concurrency = concurrency
         self.steady = steady
         self._layouts: tuple[Layout, Layout] | None = (wide, narrow)
-        # If the duration depends on values, it shows nothing about the layouts.
+        # If the duration of a call depends on its values, durations cannot be compared between the
+        # layouts.
         self._has_choice = steady and wide is not narrow
         self._lone: dict[object, LatencyLayout] = {}
         self._wide_streak = 0
 
     def infer(self, feeds: Mapping[str, Array], *, alone: bool = True) -> dict[str, Array]:
         """Run one batch; see `Session.infer`."""
-        # A call in progress references its layout, so `close` frees the layout only afterwards.
+        # This local variable keeps the layouts alive if another thread calls `close` during the
+        # call.
         layouts = self._layouts
         if layouts is None:
             raise InferenceFailed("the session is closed; open the engine again")
@@ -168,7 +193,8 @@ class CpuSession(Closing):
         return outputs
 
     def _lone_call(self, feeds: Mapping[str, Array]) -> LatencyLayout:
-        # Each combination of input shapes is measured separately.
+        # Calls with different input shapes have different durations, so each combination of shapes
+        # has its own measurements.
         shapes = tuple(array.shape for array in feeds.values())
         lone = self._lone.get(shapes)
         if lone is None:
@@ -185,8 +211,9 @@ class CpuSession(Closing):
         return chosen(feeds)
 
     def _rest_if_unused(self, other: Layout, wide: bool) -> None:
-        # Positive values count wide calls in a row, negative values narrow calls. Threads may miss
-        # a count, which the next call corrects.
+        # A positive value counts consecutive wide calls, a negative value consecutive narrow calls.
+        # Several threads may overwrite the count. Then a layout releases its memory a few calls
+        # later.
         streak = self._wide_streak
         if wide:
             self._wide_streak = max(streak, 0) + 1
@@ -196,7 +223,7 @@ class CpuSession(Closing):
             other.rest()
 
     def close(self) -> None:
-        """Release everything after the calls in progress have ended.
+        """Release both layouts. A call in progress keeps them until it ends.
 
         A second call has no effect.
         """
@@ -204,23 +231,30 @@ class CpuSession(Closing):
 
 
 def fixed_rows(inputs: tuple[TensorSpec, ...], max_batch: int) -> int:
-    """Return the fixed batch size of the model, or `max_batch` if it has none."""
+    """Return the fixed batch size of the model, or `max_batch` if the batch size is dynamic."""
     first = {spec.shape[0] for spec in inputs if spec.shape}
     return first.pop() if max_batch and len(first) == 1 and -1 not in first else max_batch
 
 
 def load_layouts(load: Callable[[int], L], cores: int, streams: int) -> tuple[L, L]:
-    """Load the wide layout with `cores` threads per call, and at the same time the narrow layout.
+    """Load the wide and the narrow layout in parallel.
 
-    The narrow layout divides the cores among `streams` parallel calls.
+    Args:
+        load: function that loads the model with a number of threads per call.
+        cores: number of CPU cores. A wide call uses all of them.
+        streams: number of parallel calls that share the cores in the narrow layout.
+
+    Returns:
+        The wide and the narrow layout. They are the same object if a narrow call also uses all
+        cores.
     """
     libc = ctypes.CDLL(None)
-    # After the first free of a large block, glibc would raise the size from which it returns blocks
-    # to the system. It would then keep memory that was used for loading: 30 of 220 MB for yolov8n
-    # in OpenVINO.
+    # glibc returns freed blocks above a threshold to the system. By default, it raises the
+    # threshold after the first free of a large block, and then keeps memory that was used for
+    # loading: 30 of 220 MB for yolov8n in OpenVINO. An explicit threshold stays constant.
     libc.mallopt(M_MMAP_THRESHOLD, 2 << 20)
-    # glibc would also create a heap for nearly every thread, up to 8 per core. That takes 5 MB
-    # here.
+    # By default, glibc creates a heap for nearly every thread, up to 8 heaps per core. For this
+    # model they take 5 MB.
     libc.mallopt(M_ARENA_MAX, cores)
     width = cores // streams
     try:
@@ -230,9 +264,10 @@ def load_layouts(load: Callable[[int], L], cores: int, streams: int) -> tuple[L,
         with ThreadPoolExecutor(max_workers=2, thread_name_prefix="load-layout") as pool:
             wide, narrow = pool.map(load, (cores, width))
     finally:
-        # Calls need blocks of the same sizes again and again. If tensors of 5 MB were returned to
-        # the system each time, page faults would cost 4 ms. Larger blocks are returned, so that a
-        # burst of large requests does not keep its memory.
+        # After loading, glibc keeps blocks of up to 8 MiB, because each call allocates tensors of
+        # the same sizes. If glibc returned tensors of 5 MB to the system after each call, page
+        # faults would cost 4 ms per call. Larger blocks are returned, so the process does not keep
+        # memory after a burst of large requests.
         libc.mallopt(M_MMAP_THRESHOLD, 8 << 20)
         libc.mallopt(M_TRIM_THRESHOLD, 32 << 20)
     return wide, narrow

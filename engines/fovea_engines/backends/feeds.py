@@ -1,4 +1,4 @@
-"""Checks the inputs of a call before they reach a runtime, for readable error messages."""
+"""Checks the input arrays of a call before the runtime gets them, to report readable errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ def check_feeds(
     feeds: Mapping[str, Array],
     optional: Iterable[TensorSpec] = (),
 ) -> None:
-    """Compare the arrays of one call with the inputs of the model; it takes about a microsecond.
+    """Check that the arrays of one call fit the inputs of the model.
+
+    This takes about a microsecond.
 
     Args:
         inputs: required inputs of the model.
@@ -23,7 +25,8 @@ def check_feeds(
         optional: inputs that may be left out.
 
     Raises:
-        InferenceFailed: an array is wrong; the message has the input and its required form.
+        InferenceFailed: an array is missing, unknown or has a wrong type, shape or memory layout.
+            The message names the input and the required form.
     """
     if len(feeds) == len(inputs) and _plainly_right(inputs, max_batch, feeds):
         return
@@ -44,7 +47,10 @@ def check_feeds(
 def _plainly_right(
     inputs: Sequence[TensorSpec], max_batch: int, feeds: Mapping[str, Array]
 ) -> bool:
-    """Return True if the arrays are valid. This is the fast path without error messages."""
+    """Return whether the arrays are certainly valid.
+
+    This fast check has no error messages. If it returns False, the caller runs the complete checks.
+    """
     rows = -1
     for spec in inputs:
         array = feeds.get(spec.name)
@@ -57,7 +63,8 @@ def _plainly_right(
             if not shape or not 1 <= shape[0] <= max_batch or rows not in (-1, shape[0]):
                 return False
             rows = shape[0]
-        # Usually only the first dimension is dynamic, so these comparisons of tuples are enough.
+        # Usually only the first dimension is dynamic. Then this comparison of tuples suffices, and
+        # the slower loop is not needed.
         if shape[1:] != wanted[1:] or wanted[:1] not in ((-1,), shape[:1]):
             for want, have in zip(wanted, shape, strict=True):
                 if want not in (-1, have):

@@ -1,7 +1,8 @@
-"""Commands that install missing packages into this Python environment.
+"""Returns commands that install missing packages into this Python environment.
 
-Fovea is not on a package index. A command with only its name would install a package that somebody
-else registered under this name. So commands use the source of this installation.
+Fovea is not on a package index. If a command contained only Fovea's name, it would install a
+package that somebody else may have registered under this name. So the commands contain the source
+from which Fovea was installed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ NAME = "fovea-serve"
 
 
 def install(*arguments: str) -> str:
-    """Return the command that installs packages into the environment of this interpreter."""
+    """Return the shell command that installs packages into this interpreter's environment.
+
+    `arguments` are the packages and options for `pip install`.
+    """
     python = sys.executable
     # Environments that uv creates have no pip.
     command = [python, "-m", "pip", "install"]
@@ -31,10 +35,11 @@ def install(*arguments: str) -> str:
 
 
 def install_extra(extra: str) -> str:
-    """Return the command that installs an extra of Fovea, from the source of this installation.
+    """Return the shell command that installs an extra of Fovea from this installation's source.
 
-    If the source is unknown, as in a container, the command lists the requirements of the extra. If
-    the extra has no requirements for this system, the text reports this instead.
+    If the source is unknown, e.g. in a container, the command lists the requirements of the extra.
+    If the extra has no requirements for this system, the returned text is not a command but says
+    so.
     """
     fovea = distribution(NAME)
     requirements = _requirements(fovea, extra)
@@ -44,7 +49,10 @@ def install_extra(extra: str) -> str:
 
 
 def _find_source(fovea: Distribution, extra: str) -> list[str] | None:
-    """Return the source to install again from the PEP 610 record; None if there is no record."""
+    """Return the arguments for pip with Fovea's source, or None if the source is unknown.
+
+    PEP 610 defines the file direct_url.json, in which an installer records the source.
+    """
     try:
         source = json.loads(fovea.read_text("direct_url.json") or "{}")
         return _read_source(source, extra) if source else None
@@ -55,7 +63,8 @@ def _find_source(fovea: Distribution, extra: str) -> list[str] | None:
 def _read_source(source: dict[str, Any], extra: str) -> list[str] | None:
     below: str = source.get("subdirectory", "")
     url = urlsplit(source["url"])
-    # The user name in the URL may be a secret, unless it is "git".
+    # Remove the user name from the URL, because it may be an access token. "git" is a common user
+    # name for SSH and no secret.
     user, _, host = url.netloc.rpartition("@")
     url = url._replace(
         netloc=f"git@{host}" if user == "git" else host,

@@ -23,7 +23,8 @@ _ENGINE_FILE = "model.onnx"
 # Value of `TensorProto.BFLOAT16` in onnx.proto.
 _BFLOAT16 = 16
 
-# Operators that run a subgraph, so the work of a call depends on values.
+# Operators that run a subgraph. With such an operator, the duration of a call depends on its
+# values.
 _BRANCHING = ("If", "Loop", "Scan", "SequenceMap")
 
 
@@ -31,7 +32,7 @@ class OnnxRuntimeBackend(Backend):
     """Runs ONNX files unchanged."""
 
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
-        """Write the unchanged model as the engine file, and return its path."""
+        """Write the unchanged model as the engine file, and return the file's path."""
         engine = folder / _ENGINE_FILE
         if isinstance(model, bytes):
             write_file(engine, model)
@@ -41,7 +42,12 @@ class OnnxRuntimeBackend(Backend):
         return engine
 
     def open(self, path: Path, plan: OpenPlan) -> CpuSession:
-        """Load an ONNX file. All its inputs and outputs must be tensors; see `open_session`."""
+        """Load an ONNX file whose inputs and outputs are all tensors; see `open_session`.
+
+        Raises:
+            UnsupportedModel: an input or output is not a tensor, or has an unsupported element
+                type.
+        """
         wide, narrow = load_layouts(lambda width: _Layout(path, width), plan.cores, plan.parallel)
         return CpuSession(
             wide.inputs,
@@ -65,12 +71,11 @@ ONNXRUNTIME = OnnxRuntimeBackend(
 
 
 def _branches(path: Path) -> bool:
-    """Return True if the work of a call depends on values.
+    """Return whether the duration of a call may depend on the values of its inputs.
 
-    The onnx package would use too much memory.
-
-    The function searches the file for the field `op_type` of a `NodeProto`. Equal bytes in weights
-    also match.
+    The onnx package would load the whole model into memory, so this function searches the file for
+    the bytes of the field `op_type` of a `NodeProto`. Weights that contain the same bytes also
+    match.
     """
     with path.open("rb") as stream, mmap(stream.fileno(), 0, access=ACCESS_READ) as model:
         return any(model.find(bytes([0x22, len(kind)]) + kind.encode()) >= 0 for kind in _BRANCHING)
@@ -79,7 +84,7 @@ def _branches(path: Path) -> bool:
 class _Layout:
     """One ONNX Runtime session with a fixed number of threads per call.
 
-    Calls may run in parallel.
+    Several calls may run in parallel.
     """
 
     def __init__(self, path: Path, threads: int) -> None:
@@ -90,15 +95,16 @@ class _Layout:
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        # The memory pattern keeps a block of peak size for every caller: 30 MB more for yolov8n.
+        # With memory patterns, ONNX Runtime keeps a block with the peak size of a call for every
+        # parallel caller: 30 MB more for yolov8n.
         options.enable_mem_pattern = False
-        # The arena would keep the peak memory of all outputs forever. Without the arena a call of
-        # yolov8n takes 0.99 of the time, and a call of yolox_nano 1.00 (medians of interleaved
-        # pairs, one thread).
+        # The arena would keep the peak memory of all outputs forever, without a gain in speed.
+        # Calls without the arena take 0.99 (yolov8n) and 1.00 (yolox_nano) times as long as calls
+        # with it (medians of interleaved pairs, one thread).
         options.enable_cpu_mem_arena = False
-        # The thread pool spins between layers of a call, and stops at its end. Waking the pool for
-        # each layer would slow a single call. Spinning between calls would take cores from other
-        # processes (benchmarks/neighbours.py).
+        # Waiting threads spin between the layers of a call, but not between calls. Waking sleeping
+        # threads for each layer would slow down a single call. Threads that spin between calls
+        # would take cores from other processes (benchmarks/neighbours.py).
         options.add_session_config_entry("session.force_spinning_stop", "1")
         errors = ort.capi.onnxruntime_pybind11_state
         self._failures = (
@@ -106,7 +112,7 @@ class _Layout:
             errors.InvalidArgument,
             errors.NotImplemented,
             errors.RuntimeException,
-            # Raised for output strings that are not UTF-8.
+            # ONNX Runtime raises this error for output strings that are not UTF-8.
             UnicodeDecodeError,
         )
         try:
@@ -151,7 +157,7 @@ class _Layout:
         return dict(zip(self._names, results, strict=True))
 
     def rest(self) -> None:
-        """Do nothing: no memory is kept between calls."""
+        """Do nothing, because this layout keeps no working memory between calls."""
 
 
 def _spec(node: Any) -> TensorSpec:
@@ -170,10 +176,11 @@ def _spec(node: Any) -> TensorSpec:
 
 
 def _run_strings(session: Any, names: Sequence[str], feeds: Mapping[str, Array]) -> list[Array]:
-    """Run a batch with strings. Callers pass and receive `bytes`; the Python API needs `str`.
+    """Run a batch with strings. The caller's arrays have `bytes`; ONNX Runtime needs `str`.
 
-    Strings are passed as UTF-8. If a call has other bytes, all its strings are passed and returned
-    as Latin-1, with one character per byte. Moving, joining and comparing strings then still works.
+    The bytes are decoded as UTF-8. If some bytes of a call are not UTF-8, all strings of the call
+    are decoded and encoded as Latin-1, with one character per byte. Models that move, join or
+    compare strings then still work.
     """
     try:
         return _run_encoded(session, names, feeds, "utf-8")
@@ -199,7 +206,7 @@ def _run_encoded(
 
 
 def _convert_strings(convert: Any, array: Array) -> Array:
-    """Convert the strings of an object array; return other arrays unchanged."""
+    """Apply `convert` to each string of an object array, and return other arrays unchanged."""
     if array.dtype != object:
         return array
     converted = np.empty(array.size, dtype=object)
@@ -210,9 +217,9 @@ def _convert_strings(convert: Any, array: Array) -> Array:
 def _run_bfloat16(
     session: Any, outputs: Sequence[TensorSpec], feeds: Mapping[str, Array]
 ) -> list[Array]:
-    """Run a batch with bfloat16 in the dtype of ml_dtypes, without conversion.
+    """Run a batch with bfloat16 arrays. They have the dtype of the package ml_dtypes.
 
-    NumPy has no bfloat16.
+    NumPy has no bfloat16, so the arrays are passed as `OrtValue`, without a conversion to float32.
     """
     values = {name: _value(array) for name, array in feeds.items()}
     found = session.run_with_ort_values([spec.name for spec in outputs], values)
@@ -235,5 +242,5 @@ def _array(spec: TensorSpec, value: Any) -> Array:
     if not size:
         return np.empty(value.shape(), spec.numpy_dtype)
     memory = (ctypes.c_char * size).from_address(value.data_ptr())
-    # The copy is needed because the memory is freed together with `value`.
+    # The copy is needed, because ONNX Runtime frees the memory together with `value`.
     return np.frombuffer(memory, spec.numpy_dtype).reshape(value.shape()).copy()

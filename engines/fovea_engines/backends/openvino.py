@@ -25,22 +25,24 @@ from fovea_preprocess.errors import (
 
 _ENGINE_FILE = "model.xml"
 
-# Operators that run a subgraph, so the work of a call depends on values.
+# Operators that run a subgraph. With such an operator, the duration of a call depends on its
+# values.
 _BRANCHING = frozenset({"If", "Loop", "TensorIterator"})
 
-# Estimated bytes of model.xml per operator. Real models have 470 to 500.
+# Estimated size of model.xml in bytes per operator. Real models have 470 to 500 bytes.
 _XML_BYTES = 600
 
 _FIRST_USE = Lock()
 
 
 class OpenVinoBackend(Backend):
-    """Compiles and runs OpenVINO IR (model.xml and model.bin)."""
+    """Compiles models to OpenVINO IR (model.xml and model.bin), and runs IR and ONNX files."""
 
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
-        """Convert an ONNX model to OpenVINO IR; return the path of model.xml.
+        """Convert an ONNX model to OpenVINO IR, and return the path of model.xml.
 
-        The weights stay float32: the graph decides the precision of an engine, never the backend.
+        The weights keep their data type: the graph defines the precision of an engine, not the
+        backend.
         """
         ov = _runtime()
         engine = folder / _ENGINE_FILE
@@ -53,8 +55,8 @@ class OpenVinoBackend(Backend):
         try:
             ov.save_model(converted, engine, compress_to_fp16=False)
         except RuntimeError as error:
-            # OpenVINO gives no reason. Writing a file of the same size raises the system's error,
-            # e.g. for a full disk.
+            # OpenVINO's error has no reason. Writing a file of about the same size raises the error
+            # of the operating system, e.g. for a full disk.
             size = len(model) if isinstance(model, bytes) else model.stat().st_size
             size += _XML_BYTES * len(converted.get_ops())
             with writing(engine, size), engine.open("ab") as file:
@@ -63,7 +65,11 @@ class OpenVinoBackend(Backend):
         return engine
 
     def open(self, path: Path, plan: OpenPlan) -> CpuSession:
-        """Load OpenVINO IR or an ONNX file, both without string tensors; see `open_session`."""
+        """Load OpenVINO IR or an ONNX file without string tensors; see `open_session`.
+
+        Raises:
+            UnsupportedModel: an input or output has strings.
+        """
         ov = _runtime()
         cores = plan.cores
         core = ov.Core()
@@ -103,9 +109,10 @@ OPENVINO = OpenVinoBackend(
 def _runtime() -> Any:
     """Return the openvino package, prepared for use from several threads.
 
-    Its Python binding builds a table of element types on first use. Meanwhile it releases the GIL
-    inside the guard of a C++ static variable, so two threads that come first at the same time
-    deadlock (seen with 2026.4.1). This function builds the table in one thread at a time.
+    OpenVINO's Python binding builds a table of element types on first use. During this, it releases
+    the GIL inside the guard of a C++ static variable, so two threads that use the table first at
+    the same time deadlock (seen with OpenVINO 2026.4.1). This function uses the table once, in only
+    one thread at a time.
     """
     with _FIRST_USE:
         import openvino as ov
@@ -115,12 +122,13 @@ def _runtime() -> Any:
 
 
 class _Layout:
-    """One compiled model with a pool of infer requests, one for each parallel call."""
+    """One compiled model with a pool of inference requests, one for each parallel call."""
 
     def __init__(
         self, core: Any, model: Any, threads: int, cores: int, precision: Precision
     ) -> None:
-        # By default newer CPUs compute in bfloat16, so results would differ between machines.
+        # By default, OpenVINO computes in bfloat16 on newer CPUs. Then results would differ between
+        # machines.
         hint = "bf16" if precision == "bf16" else "f32"
         self._compiled = compiled = core.compile_model(
             model,
@@ -129,9 +137,9 @@ class _Layout:
                 "NUM_STREAMS": cores // threads,
                 "INFERENCE_NUM_THREADS": cores,
                 "INFERENCE_PRECISION_HINT": hint,
-                # A thread that is pinned to a core waits for everything else that runs there.
-                # Beside three busy processes, 20 ms of work took up to 2.4 s pinned, and up to 0.6
-                # s without pinning.
+                # A thread that is pinned to a core waits for all other threads on this core. With
+                # three busy processes on the machine, a call of 20 ms took up to 2.4 s with pinned
+                # threads, and up to 0.6 s without pinning.
                 "ENABLE_CPU_PINNING": False,
             },
         )
@@ -140,7 +148,8 @@ class _Layout:
         if used != hint:
             raise BackendUnavailable(f"OpenVINO computes in {used} on this CPU, not in {hint}")
         self._inputs = [_name(port) for port in model.inputs]
-        # Compilation may add names of fused nodes to an output, so the names come from the model.
+        # The names come from the model, because compilation may add the names of fused nodes to an
+        # output.
         self._outputs = [_spec(port) for port in model.outputs]
         self._requests: SimpleQueue[Any] = SimpleQueue()
         self._streams = cores // threads
@@ -150,8 +159,8 @@ class _Layout:
     def __call__(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         request = self._requests.get()
         try:
-            # Inputs are shared without a copy. Outputs are copied, because the next call overwrites
-            # the buffers of the request.
+            # The request reads the caller's input arrays without a copy. Its outputs are copied,
+            # because the next call overwrites the request's buffers.
             results = request.infer(
                 [feeds[name] for name in self._inputs], share_inputs=True, share_outputs=False
             )
@@ -166,12 +175,15 @@ class _Layout:
             self._requests.put(request)
 
     def rest(self) -> None:
-        """Release intermediate tensors: for yolov8n on two cores, 28 MB wide and 57 MB narrow."""
+        """Release the memory of intermediate tensors, unless a call is in progress.
+
+        For yolov8n on two cores, this is 28 MB in the wide layout and 57 MB in the narrow layout.
+        """
         idle: list[Any] = []
         with suppress(Empty):
             while True:
                 idle.append(self._requests.get_nowait())
-        # OpenVINO cannot release memory while any request is running.
+        # OpenVINO cannot release memory while a request is running.
         if len(idle) == self._streams:
             self._compiled.release_memory()
         for request in idle:
@@ -179,7 +191,7 @@ class _Layout:
 
 
 def _shorten_error(error: RuntimeError) -> str:
-    """Return OpenVINO's message on one line, without positions in its source code."""
+    """Return OpenVINO's message on one line, without the positions in OpenVINO's source code."""
     lines = map(str.strip, str(error).splitlines())
     return " ".join(line for line in lines if line and not line.startswith("Exception from "))
 
@@ -194,11 +206,11 @@ def _refuse_strings(model: Any) -> None:
 
 
 def _fix_rows(model: Any, specs: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """Set the batch dimension of every input to 1: a static graph is faster and smaller.
+    """Set each dynamic batch dimension of the inputs to 1: a static graph is faster and smaller.
 
     Returns:
-        `specs` with the sizes that are now known. A dynamic batch dimension stays -1, so clients
-        see the same shapes with every backend.
+        `specs` with the dimensions that are known for this batch size. A dynamic batch dimension
+        stays -1 in them, so clients see the same shapes with every backend.
     """
     shapes = {}
     for port in model.inputs:
@@ -223,6 +235,9 @@ def _spec(port: Any) -> TensorSpec:
 
 
 def _name(port: Any) -> str:
-    """Return the ONNX name of a port. The port may have further names, of folded nodes."""
+    """Return the ONNX name of an input or output.
+
+    It may also have the names of nodes folded into it.
+    """
     own: str = port.get_node().get_friendly_name().removesuffix("/sink_port_0")
     return own if own in port.get_names() else port.get_any_name()

@@ -27,10 +27,12 @@ _OWN: Mapping[str, Backend] = {
 
 
 class _Backends(Mapping[str, Backend]):
-    """The backends by name. The first backend that supports a file's suffix is the default for it.
+    """Name of each backend -> the backend.
 
-    Backends of other packages are imported at the first access and not before, because those
-    packages may import this module.
+    The first backend that supports a file's suffix is the default for this suffix.
+
+    Backends of other packages are imported at the first access. They cannot be imported earlier,
+    because those packages may import this module.
     """
 
     @cached_property
@@ -66,11 +68,11 @@ class _Backends(Mapping[str, Backend]):
 BACKENDS = _Backends()
 DEFAULT_CPU_BACKEND = OPENVINO.name
 REFERENCE_BACKEND = ONNXRUNTIME.name
-"""Name of the backend that runs every graph exactly as written."""
+"""Name of the backend that runs every graph without changing it."""
 CPU_BACKENDS = (ONNXRUNTIME.name, OPENVINO.name)
-"""Names of the backends that `auto` chooses from."""
+"""Names of the backends from which `--backend auto` chooses."""
 BACKEND_NAMES = tuple(dict.fromkeys((*_OWN, *entry_points(Group.BACKENDS))))
-"""Names of all backends. Reading them imports no package that adds a backend."""
+"""Names of all backends. They are read without importing the packages that add backends."""
 
 
 def get_backend(name: str) -> Backend:
@@ -100,7 +102,7 @@ def open_session(
     plugins: tuple[Plugin, ...] = (),
     precision: Precision = "fp32",
 ) -> Session:
-    """Load an engine.
+    """Load an engine file, and return a session that runs it.
 
     Args:
         backend: name of the backend.
@@ -109,12 +111,12 @@ def open_session(
         threads: number of CPU cores; see `OpenPlan`.
         streams: number of parallel calls; see `OpenPlan`.
         plugins: plugin libraries of a TensorRT engine.
-        precision: precision of the computation; see `OpenPlan`.
+        precision: precision of the engine; see `OpenPlan`.
 
     Raises:
         BackendUnavailable: the backend does not exist, its runtime is not installed, or it does not
             support the precision on this machine.
-        InvalidModel: the file is missing, or is not an engine of this backend.
+        InvalidModel: the file is missing, or the runtime cannot load it.
     """
     chosen = get_backend(backend)
     if not path.is_file():
@@ -133,7 +135,7 @@ def mismatch(card: EngineCard) -> str | None:
 
 
 def backends_for(file: str) -> tuple[Backend, ...]:
-    """Return the backends that can open an engine file, by its suffix."""
+    """Return the backends that can open an engine file with this name. The default comes first."""
     suffix = Path(file).suffix
     found = tuple(one for one in BACKENDS.values() if suffix in one.suffixes)
     return found or tuple(one for one in BACKENDS.values() if one.any_suffix)
@@ -143,7 +145,7 @@ def open_gpu_memory() -> GpuMemory:
     """Return an object that opens GPU memory of other processes.
 
     Raises:
-        BackendUnavailable: no backend supports this here.
+        BackendUnavailable: no backend on this machine supports GPU memory of other processes.
     """
     for backend in BACKENDS.values():
         if backend.on_gpu:
@@ -153,5 +155,5 @@ def open_gpu_memory() -> GpuMemory:
 
 
 def available_backends() -> tuple[BackendInfo, ...]:
-    """Return every backend with its version or problem, without importing any runtime."""
+    """Return the state of every backend on this machine, without importing any runtime."""
     return tuple(backend.info for backend in BACKENDS.values())

@@ -14,14 +14,17 @@ from fovea_preprocess.errors import InvalidOption
 
 ENGINE_FILE = "model.plan"
 KEPT_FILE = "prepared.onnx"
-"""Source of the plan. Another TensorRT or GPU rebuilds the plan from this file."""
+"""Name of the file with the graph of a plan.
+
+A machine with another TensorRT or GPU rebuilds the plan from this file.
+"""
 CACHE_FILE = "model.cache"
 _TURING = "75"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRTBackend(Backend):
-    """Compiles plans for GPUs."""
+    """Compiles plans for NVIDIA GPUs, and runs them."""
 
     suffixes: tuple[str, ...] = (".plan", ".engine")
     any_suffix: bool = True
@@ -35,8 +38,8 @@ class TensorRTBackend(Backend):
     kept_file: str = KEPT_FILE
     cache_file: str = CACHE_FILE
 
-    # The methods import TensorRT's modules themselves, because no other backend needs these
-    # modules.
+    # Each method imports the modules that it needs. They import packages such as pycuda, which a
+    # machine without a GPU does not have.
 
     def check(self, plan: CompilePlan) -> None:
         """Check the compute capabilities and the precision; see `Backend.check`."""
@@ -52,26 +55,32 @@ class TensorRTBackend(Backend):
             )
 
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
-        """Build a plan, its letterbox kernel and a copy of its source; see `Backend.compile`."""
+        """Write a plan, its letterbox kernel and a copy of its graph into a directory.
+
+        See `Backend.compile` for the arguments and errors.
+        """
         from fovea_engines.backends.tensorrt.engine_file import write_engine
 
         content = model if isinstance(model, bytes) else model.read_bytes()
         return write_engine(self.name, content, folder, plan or CompilePlan())
 
     def open(self, path: Path, plan: OpenPlan) -> Session:
-        """Load a plan or an .engine file of Ultralytics. A GPU ignores `threads`."""
+        """Load a plan, or an .engine file that Ultralytics wrote.
+
+        `OpenPlan.threads` has no effect.
+        """
         from fovea_engines.backends.tensorrt.engine_file import open_engine
 
         return open_engine(self.name, path, plan.max_batch, plan.plugins, plan.streams)
 
     def mismatch(self, card: EngineCard) -> str | None:
-        """Compare the release and the GPU of a plan with this machine; see `Backend.mismatch`.
+        """Compare a plan's TensorRT release and GPU with this machine; see `Backend.mismatch`.
 
-        A plan runs only with the release that built it. NVIDIA promises more only for
-        version-compatible plans (docs.nvidia.com/deeplearning/tensorrt and tensorrt-rtx, "Engine
-        Compatibility"). A plan of TensorRT contains kernels for one GPU model. A plan of TensorRT
-        for RTX contains no kernels. It loads on every GPU with one of its compute capabilities, and
-        compiles them there.
+        A plan runs only with the release of TensorRT that built it. NVIDIA supports other releases
+        only for version-compatible plans (docs.nvidia.com/deeplearning/tensorrt and tensorrt-rtx,
+        "Engine Compatibility"). A plan of TensorRT contains kernels for one GPU model. A plan of
+        TensorRT for RTX contains no kernels: it loads on every GPU with one of the plan's compute
+        capabilities, and the kernels are compiled there.
         """
         version = self.info.version or card.backend_version
         gpu = gpu_here()
@@ -86,18 +95,18 @@ class TensorRTBackend(Backend):
             return True
         if card.builder is not None and card.builder.capabilities:
             return gpu.capability in card.builder.capabilities
-        if card.gpu is None:  # a card of an older build
+        if card.gpu is None:  # older versions of Fovea wrote no GPU into the card
             return True
         return gpu.capability == card.gpu.capability if self.ahead_of_time else gpu == card.gpu
 
     def open_gpu_memory(self) -> GpuMemory:
-        """Open GPU memory of other processes with CUDA; see `Backend.open_gpu_memory`."""
+        """Return an object that opens GPU memory of other processes with CUDA."""
         from fovea_engines.backends.tensorrt.cuda.shared import CudaMemory
 
         return CudaMemory()
 
     def read_header(self, path: Path) -> tuple[str, dict[str, str]]:
-        """Read the start of a plan, and the header that Ultralytics writes before the plan."""
+        """Return the backend of a plan, and the metadata that Ultralytics writes before a plan."""
         from fovea_engines.backends.tensorrt.plan_file import read_plan_file
 
         file = read_plan_file(path)
@@ -105,7 +114,7 @@ class TensorRTBackend(Backend):
 
 
 def _release(version: str) -> list[str]:
-    """Return major, minor and patch version, without the build number."""
+    """Return the major, minor and patch version, without the build number."""
     return version.split(".")[:3]
 
 
@@ -117,8 +126,8 @@ def _target(card: EngineCard) -> str:
 
 TENSORRT = TensorRTBackend(
     name="tensorrt",
-    # "tensorrt" requires one of the other two distributions, which have the module. NVIDIA's own
-    # wheel of this name has the module itself.
+    # On PyPI, "tensorrt" has no module itself and requires one of the other two distributions. The
+    # wheel "tensorrt" in NVIDIA's archives contains the module.
     distributions=("tensorrt-cu13", "tensorrt-cu12", "tensorrt"),
     extra="tensorrt",
 )

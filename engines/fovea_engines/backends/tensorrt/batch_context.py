@@ -23,14 +23,22 @@ _TRIES = 2
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A batch size at which the engine runs, and the index of its best optimization profile."""
+    """A batch size at which the engine runs.
+
+    Attributes:
+        rows: batch size.
+        profile: index of the best optimization profile for this batch size.
+    """
 
     rows: int
     profile: int
 
 
 def read_profiles(engine: Any, inputs: Sequence[Tensor]) -> dict[int, Profile]:
-    """Return the optimization profiles of an `ICudaEngine` that accept these inputs, by index.
+    """Return the optimization profiles of an `ICudaEngine` that accept the shapes of the inputs.
+
+    Returns:
+        Index of each such profile -> its minimum, optimum and maximum batch size.
 
     Raises:
         UnsupportedModel: no profile has a batch size that all inputs accept.
@@ -52,7 +60,7 @@ def read_profiles(engine: Any, inputs: Sequence[Tensor]) -> dict[int, Profile]:
 
 
 def _shapes(engine: Any, tensor: Tensor, profile: int) -> list[tuple[int, ...]]:
-    """Return the minimum, optimum and maximum shape with the batch dimension first.
+    """Return an input's minimum, optimum and maximum shape in a profile, the batch dimension first.
 
     An input without a batch dimension gets a first dimension of 1.
     """
@@ -63,7 +71,7 @@ def _shapes(engine: Any, tensor: Tensor, profile: int) -> list[tuple[int, ...]]:
 
 
 def _takes(shapes: Sequence[tuple[int, ...]], tensor: Tensor) -> bool:
-    """Return True if the shape of a row is within the minimum and maximum of a profile."""
+    """Return whether a profile accepts an input's shape without the batch dimension."""
     least, _, greatest = shapes
     return all(
         low <= size <= high
@@ -72,10 +80,12 @@ def _takes(shapes: Sequence[tuple[int, ...]], tensor: Tensor) -> bool:
 
 
 def choose_buckets(profiles: Mapping[int, Profile], max_batch: int) -> tuple[Bucket, ...]:
-    """Return powers of two and the batch sizes of profiles, up to the largest batch, ascending.
+    """Return the batch sizes at which a session runs an engine, in ascending order.
 
-    With these sizes, padding less than doubles a batch, and the number of contexts stays small. The
-    session splits batches that exceed the largest bucket.
+    The sizes are the powers of two and the batch sizes in the profiles. The largest size is the
+    first one that is at least `max_batch`, or the largest size that a profile accepts. With these
+    sizes, padding less than doubles a batch, and the number of execution contexts stays small. The
+    session splits batches that exceed the largest size.
     """
     sizes = {size for p in profiles.values() for size in (p.min, p.opt, p.max)} | {max_batch}
     sizes |= {1 << power for power in range(max_batch.bit_length())}
@@ -90,9 +100,11 @@ def choose_buckets(profiles: Mapping[int, Profile], max_batch: int) -> tuple[Buc
 
 
 class Contexts:
-    """Creates execution contexts that use memory of the caller, so several contexts can share it.
+    """Creates execution contexts of an engine. The caller provides the contexts' memory.
 
-    Without a `runtime_config`, an engine's default `IRuntimeConfig` is used.
+    So several contexts that run one after another can share memory.
+
+    If `runtime_config` is None, the engine's default `IRuntimeConfig` is used.
     """
 
     def __init__(
@@ -104,15 +116,18 @@ class Contexts:
         self._engine = engine
         self._inputs = inputs
         self._runtime_config = runtime_config
-        # TensorRT does not guarantee that two threads may create contexts of one engine at the same
-        # time.
+        # This lock is needed, because TensorRT does not guarantee that two threads may create
+        # contexts of one engine at the same time.
         self._creating = Lock()
 
     def make(self, bucket: Bucket, stream: Stream) -> Any:
-        """Create an `IExecutionContext` for a batch size and stream, without addresses and memory.
+        """Create an `IExecutionContext` for a batch size and a stream.
+
+        The caller must set the context's memory and the addresses of its tensors.
 
         Raises:
-            InferenceFailed: TensorRT rejected the batch size, or has too little memory.
+            InferenceFailed: TensorRT rejected the batch size, or has too little memory for the
+                context.
         """
         with self._creating:
             context = self._engine.create_execution_context(self._runtime_config)
@@ -132,14 +147,15 @@ class Contexts:
         return context
 
     def close(self) -> None:
-        """Release the engine, even if this object is still referenced."""
+        """Release the engine, even if other objects still reference this object."""
         self._engine = self._runtime_config = None
 
 
 class Recorder:
-    """Records CUDA graphs, until recording has failed twice in a row for one batch size.
+    """Records CUDA graphs, and stops after recording has failed twice in a row for one batch size.
 
-    A graph saves the launch of each single kernel, which matters for small models on fast GPUs.
+    A CUDA graph launches all kernels of a batch with one call. This saves much time for small
+    models on fast GPUs.
     """
 
     def __init__(self, device: Device, *, wanted: bool) -> None:
@@ -150,10 +166,11 @@ class Recorder:
         """Record the work that `enqueue` adds to a stream.
 
         Returns:
-            The graph; None if recording failed, or is not possible at the moment.
+            The graph. If recording failed, or is not possible at the moment, None.
 
         Raises:
-            InferenceFailed: recording failed, and afterwards the work itself failed too.
+            InferenceFailed: recording failed, and running the work without a recording failed
+                twice.
         """
         reason = ""
         for _ in range(_TRIES if self._wanted else 0):
@@ -165,7 +182,8 @@ class Recorder:
                         enqueue()
                     return capture.graph()
                 except InferenceFailed as error:
-                    # Only the text is kept, because the exception references the context.
+                    # Keep only the error's text, because the exception references the execution
+                    # context.
                     reason = str(error)
             _run_after_refusal(stream, enqueue)
         if reason:
@@ -175,10 +193,10 @@ class Recorder:
 
 
 def _run_after_refusal(stream: Stream, enqueue: Callable[[], None]) -> None:
-    """Run work whose recording failed, to clear the error in TensorRT's CUDA runtime.
+    """Run the work whose recording failed, to clear the error in TensorRT's CUDA runtime.
 
-    The CUDA runtime keeps the error and reports it at its next call. This code cannot reset it
-    directly.
+    The CUDA runtime keeps an error and reports it at its next call. No function resets the error
+    directly, so the first run may fail, and then a second run must succeed.
     """
     with QUIET.synchronising():
         with suppress(InferenceFailed):
@@ -190,12 +208,13 @@ def _run_after_refusal(stream: Stream, enqueue: Callable[[], None]) -> None:
 
 
 class BatchContext:
-    """Runs batches of one size, with fixed addresses of inputs and outputs.
+    """Runs batches of one size. The addresses of the inputs and outputs are fixed.
 
-    A graph is bound to the state of the context that recorded it. So each batch size has its own
-    context, which never switches its size or profile. Pass a context with its profile, shapes,
-    addresses and memory set. The constructor runs it once. `record` records its graph, or else
-    `enqueue` does so later.
+    A CUDA graph depends on the state of the execution context from which it was recorded. So each
+    batch size has its own execution context, which never changes its batch size or profile. Pass a
+    context whose profile, shapes, addresses and memory are set. The constructor runs the context
+    once. `record` records the CUDA graph; if `record` was not called or failed, `enqueue` tries to
+    record it.
     """
 
     def __init__(self, context: Any, stream: Stream, recorder: Recorder) -> None:
@@ -203,17 +222,18 @@ class BatchContext:
         self._stream = stream
         self._recorder = recorder
         self._graph: Graph | None = None
-        # The first run loads kernels and sizes scratch memory. These steps cannot be recorded.
+        # The first run loads kernels and allocates scratch memory. A CUDA graph cannot record these
+        # steps.
         self._execute()
         stream.synchronize()
 
     def record(self) -> None:
-        """Record the graph, unless it exists already; see `Recorder.record`."""
+        """Record the CUDA graph, unless it exists already; see `Recorder.record`."""
         if self._graph is None:
             self._graph = self._recorder.record(self._stream, self._execute)
 
     def enqueue(self) -> None:
-        """Enqueue one batch on the stream."""
+        """Add the work for one batch to the stream, without waiting for it."""
         self.record()
         if self._graph is None:
             self._execute()
@@ -225,9 +245,12 @@ class BatchContext:
             raise InferenceFailed("TensorRT could not run this batch; see the log")
 
     def close(self) -> None:
-        """Release graph and context. The stream must have finished its work with them."""
-        # The context is released here, while the device is current: an exception may still
-        # reference this object.
+        """Release the graph and the context.
+
+        The stream must have finished all work that uses them.
+        """
+        # Release the context now, while the device is current. An exception may keep this object
+        # alive, so its deletion may come too late.
         self._context = None
         if self._graph is not None:
             self._graph.close()

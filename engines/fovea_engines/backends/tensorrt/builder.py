@@ -1,4 +1,4 @@
-"""Builds a plan (a serialized engine) from an ONNX model in its final precision."""
+"""Builds a plan (a serialized TensorRT engine) from an ONNX model in its final precision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fovea_engines.progress import Progress
 from fovea_engines.repository.options import BuilderOptions, Profile
 from fovea_preprocess.errors import BuildError, InvalidModel, InvalidOption, UnsupportedModel
 
-# Pattern in a message of the parser -> advice. The first match is used.
+# Pairs of a pattern in a parser message, and advice for the user. The first matching pair is used.
 _ADVICE = (
     (
         r"Plugin not found|plugin creator .* not found",
@@ -59,7 +59,7 @@ _LONGEST = 300
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A serialized engine and the list of its layers."""
+    """A serialized TensorRT engine, and the list of its layers."""
 
     data: bytes = field(repr=False)
     layers: PlanLayers = field(repr=False)
@@ -72,20 +72,21 @@ def build_plan(
     progress: Progress | None = None,
     timings: Path | None = None,
 ) -> Plan:
-    """Build a plan from ONNX bytes that include their weights. Ctrl-C stops the build.
+    """Build a plan from an ONNX model. Ctrl-C stops the build.
 
     Args:
-        model: ONNX file with its weights.
-        options: options of the build.
+        model: content of an ONNX file that includes its weights.
+        options: options of the build, e.g. the batch sizes.
         runtime: TensorRT or TensorRT for RTX.
-        progress: receives the phases of the build.
-        timings: file from `timing_cache_file`. TensorRT for RTX does not use it.
+        progress: object that receives the phases of the build.
+        timings: file for kernel timings; see `timing_cache_file`. TensorRT for RTX does not use it.
 
     Raises:
-        InvalidOption: an option does not fit the model or this TensorRT.
-        UnsupportedModel: TensorRT does not support the model; the message has the unsupported part.
+        InvalidOption: an option does not fit the model, or this version of TensorRT.
+        UnsupportedModel: TensorRT does not support the model. The message names the unsupported
+            part.
         InvalidModel: the bytes are not an ONNX model.
-        BuildError: TensorRT returns no plan.
+        BuildError: TensorRT does not return a plan.
         BackendUnavailable: TensorRT cannot build on this machine.
     """
     runtime.check_capabilities(options.capabilities)
@@ -98,7 +99,7 @@ def build_plan(
         config = _configure(runtime, builder, network, options)
         monitor = progress_monitor(runtime.trt, phases)
         config.progress_monitor = monitor
-        # An ahead-of-time build measures no kernel times.
+        # An ahead-of-time build does not measure kernels, so it needs no timing cache.
         file = None if runtime.ahead_of_time else timings
         with nullcontext() if file is None else timing_cache(config, file):
             with QUIET.synchronising():
@@ -117,7 +118,8 @@ def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOpt
     config = builder.create_builder_config()
     config.builder_optimization_level = options.level
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
-    # TF32 has only 10 bits of mantissa, and an FP32 engine must equal its source.
+    # An FP32 engine must compute the same values as its source. TF32 would round inputs to 10 bits
+    # of mantissa.
     config.clear_flag(trt.BuilderFlag.TF32)
     runtime.allow_capture(config)
     if options.workspace is not None:
@@ -129,8 +131,8 @@ def _configure(runtime: Runtime, builder: Any, network: Any, options: BuilderOpt
 
 def _failure(messages: Sequence[str]) -> BuildError:
     texts = [text for text in map(strip_noise, messages) if text]
-    # TensorRT logs a message for each kernel that did not fit. The last message only reports that
-    # no kernel is left.
+    # Look for a message about memory first. TensorRT logs such a message for each kernel that needs
+    # too much memory, but its last message only reports that no kernel is left.
     if (short := next(filter(out_of_memory, texts), None)) is not None:
         return BuildError(
             f"the GPU has too little free memory for this build ({short}): free some, or give "
@@ -150,14 +152,15 @@ def parse_network(runtime: Runtime, builder: Any, model: bytes) -> Any:
 
     Raises:
         InvalidModel: the bytes are not an ONNX model.
-        UnsupportedModel: the message has the unsupported node, its operator, and advice.
+        UnsupportedModel: TensorRT does not support a node. The message names the node and its
+            operator, and gives advice.
     """
     trt = runtime.trt
     network = runtime.network(builder)
     parser = trt.OnnxParser(network, runtime.logger)
     taken = parser.parse(model)
     errors = [parser.get_error(position) for position in range(parser.num_errors)]
-    # The parser accepts some bytes that are not ONNX as an empty model.
+    # The parser accepts some bytes that are not ONNX, and returns an empty network for them.
     broken = any(error.code().name == "MODEL_DESERIALIZE_FAILED" for error in errors)
     if broken or (taken and network.num_outputs == 0):
         raise InvalidModel("TensorRT finds no model in it: is it a whole ONNX file?")
@@ -173,7 +176,7 @@ def _refusal(errors: list[Any]) -> str:
     operator, text = first.node_operator(), strip_noise(first.desc())
     node = first.node_name() or f"number {first.node()}"
     where = f"node {node!r} ({operator})" if operator else "the model"
-    # The check that rejects an operator without an importer only logs "false".
+    # For an operator that the parser cannot import, the parser's message is only "false".
     reason = "" if text == "false" else f": {_shorten(text)}"
     more = sorted({error.node_operator() for error in others} - {operator, ""})
     also = f"; nor does it take {', '.join(more)}" if more else ""
@@ -192,11 +195,11 @@ def _shorten(text: str) -> str:
 
 
 def add_profiles(builder: Any, config: Any, network: Any, profiles: Sequence[Profile]) -> None:
-    """Add optimization profiles to a build. A network with a fixed batch size gets none.
+    """Add optimization profiles to a build. A network with a fixed batch size needs no profiles.
 
     Raises:
         InvalidOption: the fixed batch size differs from the profiles.
-        UnsupportedModel: another dimension than the batch is dynamic.
+        UnsupportedModel: a dimension other than the batch is dynamic.
     """
     inputs = [network.get_input(position) for position in range(network.num_inputs)]
     shapes = {tensor.name: tuple(tensor.shape) for tensor in inputs}

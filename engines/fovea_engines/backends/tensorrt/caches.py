@@ -1,7 +1,9 @@
-"""Caches measurements and compiled kernels of a build or start, to speed up the next one.
+"""Caches kernel timings, build durations and compiled kernels in files.
 
-Several processes may read and write a file at the same time. A file that is missing, damaged or
-read-only never fails a build or start.
+The caches make the next build or the next start of a server faster.
+
+Several processes may read and write a file at the same time. A build or start succeeds even if a
+file is missing, damaged or read-only.
 """
 
 from __future__ import annotations
@@ -29,11 +31,9 @@ _DURATIONS: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 
 
 def cache_folder() -> Path:
-    """Return the user's directory for kernel timings and build durations.
+    """Return the user's cache directory for TensorRT. All repositories share this directory.
 
-    All repositories share it.
-
-    A user without a home directory, as in pods of OpenShift, gets a new temporary directory.
+    A user without a home directory, e.g. in a pod of OpenShift, gets a new temporary directory.
     """
     try:
         return Path.home() / ".cache" / "fovea" / "tensorrt"
@@ -42,10 +42,10 @@ def cache_folder() -> Path:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file atomically; create its directory if needed.
+    """Write a file atomically. Create its directory if it does not exist.
 
     Raises:
-        OSError: the file cannot be written; its previous content stays.
+        OSError: the file cannot be written. Its previous content is kept.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as file:
@@ -53,7 +53,7 @@ def write_whole(path: Path, content: bytes) -> None:
         try:
             file.write(content)
             file.flush()
-            new.chmod(0o644)  # readable for processes of other users
+            new.chmod(0o644)  # lets processes of other users read the file
             os.fsync(file.fileno())
             new.replace(path)
         except BaseException:
@@ -62,19 +62,22 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def timing_cache_file(folder: Path, runtime: Runtime, device: str) -> Path:
-    """Return the file with a GPU's kernel timings. They are valid for one version of TensorRT."""
+    """Return the path of the file with kernel timings for one GPU and one version of TensorRT."""
     gpu = re.sub(r"[^\w.]+", "-", device).strip("-") or "gpu"
     return folder / f"{runtime.backend}-{runtime.version}-{gpu}.timing"
 
 
 @contextmanager
 def timing_cache(config: Any, file: Path) -> Iterator[None]:
-    """Load kernel timings from a file into a build, and save new timings if the block succeeds.
+    """Load kernel timings from a file into a build, and save all timings after the build.
 
-    The next build then measures only new kernels. The file of another GPU counts as an empty cache.
+    The next build then measures only kernels that are not in the file. If the file belongs to
+    another GPU or is damaged, the build starts with an empty cache. If the `with` block raises, the
+    file stays unchanged.
     """
     known = file.read_bytes() if file.is_file() else b""
-    # This reference keeps the cache alive while the build runs; TensorRT holds none.
+    # This variable keeps the cache alive during the build, because TensorRT does not keep a
+    # reference.
     timing_cache = config.create_timing_cache(known)
     if timing_cache is None or not config.set_timing_cache(timing_cache, ignore_mismatch=False):
         timing_cache = config.create_timing_cache(b"")
@@ -86,7 +89,10 @@ def timing_cache(config: Any, file: Path) -> Iterator[None]:
 
 
 def read_kernels(engine: Path) -> bytes:
-    """Return the kernels that TensorRT for RTX compiled for an engine file, or b""."""
+    """Return the compiled kernels that TensorRT for RTX stored for an engine file.
+
+    If there are no stored kernels, return b"".
+    """
     found = [file for file in _kernel_files(engine) if file.is_file()]
     try:
         return max(found, key=lambda file: file.stat().st_mtime).read_bytes() if found else b""
@@ -95,10 +101,13 @@ def read_kernels(engine: Path) -> bytes:
 
 
 def keep_kernels(runtime_cache: Any, engine: Path, known: bytes) -> None:
-    """Write the compiled kernels of a session beside its engine file, unless they equal `known`.
+    """Write the compiled kernels of a session to a file beside its engine file.
 
-    If that directory is read-only, as in some containers, the kernels go to the user's cache
-    directory.
+    `runtime_cache` is the session's `IRuntimeCache`. No file is written if the kernels equal
+    `known`.
+
+    If the engine's directory is read-only, e.g. in a container, the kernels are written to the
+    user's cache directory.
     """
     found = runtime_cache.serialize()
     if found is None or (kernels := bytes(memoryview(found))) == known:
@@ -119,12 +128,15 @@ def _kernel_files(engine: Path) -> tuple[Path, Path]:
 
 
 def last_duration(builds: Path, key: str) -> float | None:
-    """Return the duration of the latest build with a key in seconds, or None."""
+    """Return the duration of the latest build with a key in seconds.
+
+    `builds` is the file with all durations. If it has no build with this key, return None.
+    """
     return _durations(builds).get(key)
 
 
 def record_duration(builds: Path, key: str, seconds: float) -> None:
-    """Add the duration of a build to the file, and drop the oldest entries."""
+    """Add a build's duration in seconds to the file `builds`, and remove the oldest entries."""
     newest = {key: round(seconds, 1)}
     others = [(other, took) for other, took in _durations(builds).items() if other != key]
     with suppress(OSError):
@@ -132,7 +144,7 @@ def record_duration(builds: Path, key: str, seconds: float) -> None:
 
 
 def _durations(builds: Path) -> dict[str, float]:
-    """Return the durations of all builds in seconds, newest first."""
+    """Return the key of each recorded build -> its duration in seconds, the newest build first."""
     try:
         return _DURATIONS.validate_json(builds.read_bytes())
     except (OSError, ValidationError):
@@ -140,7 +152,7 @@ def _durations(builds: Path) -> dict[str, float]:
 
 
 def duration(seconds: float) -> str:
-    """Format seconds, e.g. "3 min 12 s"."""
+    """Format a duration in seconds as text, e.g. "3 min 12 s"."""
     minutes, rest = divmod(round(seconds), 60)
     if not minutes:
         return f"{rest} s"

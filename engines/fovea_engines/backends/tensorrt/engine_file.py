@@ -1,4 +1,7 @@
-"""Writes and opens TensorRT engines: the plan, its list of layers, and its source ONNX."""
+"""Writes and opens TensorRT engines.
+
+An engine directory has the plan, the list of its layers, its ONNX graph, and a letterbox kernel.
+"""
 
 from __future__ import annotations
 
@@ -36,19 +39,22 @@ from fovea_engines.repository.files import write_file
 from fovea_engines.repository.options import BuilderOptions, Plugin, target
 from fovea_preprocess.errors import BackendUnavailable, OutOfMemory
 
-# Text of the reason OLD_CUDA_DRIVER of TensorRT for RTX.
+# Text in the message for TensorRT for RTX's error OLD_CUDA_DRIVER.
 _OLD_DRIVER = "old cuda driver"
 
 
 def write_engine(backend: str, model: bytes, folder: Path, plan: CompilePlan) -> Path:
-    """Build a plan into a directory, with its letterbox kernel and a copy of its source.
+    """Build a plan into a directory, with its letterbox kernel and a copy of its ONNX graph.
 
-    The progress of `plan` reports TensorRT's phases, and the duration of the previous build with
-    the same key. It raises the errors of `build_plan`.
+    `plan.progress` receives TensorRT's phases. If this machine built the same engine before, it
+    also receives the duration of that build.
+
+    Raises:
+        FoveaError: the errors of `build_plan`.
     """
     options, progress = plan.builder or BuilderOptions(), plan.progress
     runtime, device = load_runtime(backend), target(options)
-    # Builds with equal keys take about the same time.
+    # Builds with equal keys have the same input and options, so they take about the same time.
     key = f"{plan.source} {plan.precision} {device} {backend} {runtime.version} {options}"
     cache = cache_folder()
     builds = cache / "builds.json"
@@ -73,11 +79,12 @@ def open_engine(
     plugins: tuple[Plugin, ...],
     streams: int | None = None,
 ) -> TensorRTSession:
-    """Load a plan, or an Ultralytics file that contains a plan; see `open_session`.
+    """Load a plan, or an .engine file of Ultralytics that contains a plan; see `open_session`.
 
     Raises:
         InvalidModel: the file does not contain a plan.
-        BackendUnavailable: the plan is for another TensorRT or GPU, or there is no GPU.
+        BackendUnavailable: the plan is for another version of TensorRT or another GPU, or this
+            machine has no GPU.
         OutOfMemory: the GPU has too little free memory.
     """
     runtime = load_runtime(backend)
@@ -116,7 +123,7 @@ def _open(
         letterbox=letterbox,
     )
     if runtime_cache is not None:
-        # Every batch size has run once now, so all kernels are compiled.
+        # The session has run every batch size once, so all kernels are compiled now.
         keep_kernels(runtime_cache, file.path, known)
     return session
 

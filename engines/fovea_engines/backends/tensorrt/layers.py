@@ -1,8 +1,8 @@
-"""Lists the layers of a TensorRT plan, for a file beside the plan.
+"""Lists the layers of a TensorRT plan. A build stores the list in a file beside the plan.
 
-TensorRT lists the layers of a loaded engine, including kernels. A plan of TensorRT for RTX has no
-kernels until a GPU compiles them at load. So its list has the layers of the ONNX file before
-fusion.
+TensorRT lists the layers of a loaded engine, with their kernels. A plan of TensorRT for RTX has no
+kernels, because they are compiled when a GPU loads the plan. So the list of such a plan has the
+layers of the ONNX file, before TensorRT fuses them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from fovea_engines.progress import Progress
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import BackendUnavailable
 
-# Pattern of the inspector's type, e.g. "Half" or "Row major linear FP16 format" -> NumPy's name.
+# Pairs of a pattern and NumPy's name of an element type. The pattern matches the type in TensorRT's
+# layer information, e.g. "Half" or "Row major linear FP16 format".
 _FORMATS = (
     (r"FP16|Half", "float16"),
     (r"BF16|BFloat", "bfloat16"),
@@ -34,15 +35,17 @@ _FORMATS = (
 
 
 def engine_layers(runtime: Runtime, plan: bytes, progress: Progress) -> PlanLayers | None:
-    """Return the fused layers of a plan, at the optimum batch size of its first profile.
+    """Return the fused layers of a plan, with shapes for its first profile's optimum batch size.
 
     Returns:
-        The layers; None if TensorRT does not list them. That must not fail a build of minutes.
+        The layers. If TensorRT does not list them, None, because a build of several minutes must
+        not fail for this reason.
     """
     try:
         with QUIET.synchronising():
             return _engine_layers(runtime, plan)
-    # TensorRT 8.6 wrote invalid JSON, and text that is not UTF-8 (NVIDIA/TensorRT#2779).
+    # TensorRT 8.6 wrote invalid JSON and text that is not UTF-8 (NVIDIA/TensorRT#2779), so later
+    # versions may do so too.
     except (BackendUnavailable, ValueError, TypeError, AttributeError, RuntimeError) as error:
         progress.note(
             f"the list has the layers of the ONNX file, because the engine lists none: {error}"
@@ -57,7 +60,8 @@ def _engine_layers(runtime: Runtime, plan: bytes) -> PlanLayers | None:
     if engine is None:
         return None
     inspector = engine.create_engine_inspector()
-    # Without a context, TensorRT 10 reports no formats of tensors with a dynamic batch.
+    # Without an execution context, TensorRT 10 does not report the formats of tensors with a
+    # dynamic batch.
     context = _context(engine, trt)
     if context is not None:
         inspector.execution_context = context
@@ -65,9 +69,11 @@ def _engine_layers(runtime: Runtime, plan: bytes) -> PlanLayers | None:
 
 
 def _context(engine: Any, trt: Any) -> Any:
-    """Return a context with the optimum shapes of the first profile, or None.
+    """Return an execution context with the optimum shapes of the first profile.
 
-    The context gets no memory, so it cannot run. The first context of an engine uses the first
+    If TensorRT does not create it, return None.
+
+    The context has no memory, so it cannot run. The first context of an engine uses the first
     profile by default.
     """
     runtime_config = engine.create_runtime_config()
@@ -86,11 +92,14 @@ def _context(engine: Any, trt: Any) -> Any:
 
 
 def parse_layers(text: str) -> PlanLayers | None:
-    """Parse the inspector's JSON; return None for a plan that was built without layer details.
+    """Parse TensorRT's layer information in JSON.
 
-    TensorRT 11 writes "DataType" and "Format"; TensorRT 10 writes "Format/Datatype".
+    If the plan was built without details of its layers, return None.
+
+    TensorRT 11 writes the keys "DataType" and "Format"; TensorRT 10 writes the key
+    "Format/Datatype".
     """
-    # The names of layers may contain control characters.
+    # The names of layers may contain control characters, which strict JSON does not allow.
     layers = json.loads(text, strict=False).get("Layers", [])
     if not all(isinstance(layer, dict) for layer in layers) or not layers:
         return None
@@ -100,7 +109,8 @@ def parse_layers(text: str) -> PlanLayers | None:
 def _parse_layer(layer: Mapping[str, Any]) -> PlanLayer:
     inputs = tuple(map(_parse_tensor, layer.get("Inputs", [])))
     outputs = tuple(map(_parse_tensor, layer.get("Outputs", [])))
-    # The precision of a layer is the type of its first input, or of its first output.
+    # The precision of a layer is the element type of its first input. A layer without inputs has
+    # the element type of its first output.
     precision = next((tensor.dtype for tensor in (*inputs, *outputs)), "")
     if not precision:
         precision = _dtype(layer.get("Weights", {}).get("Type", ""))
@@ -109,14 +119,18 @@ def _parse_layer(layer: Mapping[str, Any]) -> PlanLayer:
 
 
 def _parse_tensor(tensor: Mapping[str, Any]) -> TensorSpec:
-    # TensorRT's documentation has both spellings, "Datatype" and "DataType".
+    # TensorRT's documentation has both spellings, "Datatype" and "DataType", so the keys are
+    # compared in lower case.
     fields = {key.lower(): value for key, value in tensor.items()}
     text = fields.get("datatype") or fields.get("format/datatype", "")
     return TensorSpec(fields.get("name", ""), _dtype(text), tuple(fields.get("dimensions", ())))
 
 
 def _dtype(text: str) -> str:
-    """Return NumPy's name of an inspector's type; empty for "N/A due to dynamic shapes"."""
+    """Return NumPy's name of a type in TensorRT's layer information, e.g. "float16" for "Half".
+
+    The result is empty for "N/A due to dynamic shapes". Unknown types are returned unchanged.
+    """
     if text.startswith("N/A"):
         return ""
     return next((name for pattern, name in _FORMATS if re.search(pattern, text, re.I)), text)
@@ -129,7 +143,7 @@ _OF_SHAPES = ("int64", "int32", "bool")
 def network_layers(network: Any) -> PlanLayers:
     """Return the layers of a strongly typed `INetworkDefinition`.
 
-    Layers that only prepare weights or compute shapes are left out, because the engine does not
+    The result omits layers that only prepare weights or compute shapes, because the engine does not
     contain them.
     """
     layers = [network.get_layer(position) for position in range(network.num_layers)]
@@ -140,7 +154,7 @@ def network_layers(network: Any) -> PlanLayers:
 
 def _network_layer(layer: Any, makers: Mapping[str, Any]) -> PlanLayer:
     inputs = [layer.get_input(position) for position in range(layer.num_inputs)]
-    # An omitted optional input is None.
+    # TensorRT returns None for an optional input that the model omits.
     taken = [tensor for tensor in inputs if tensor is not None]
     made = [(tensor, makers.get(tensor.name)) for tensor in taken]
     fed = [tensor for tensor, maker in made if maker is None or not _prepares(maker, makers)]
@@ -152,7 +166,10 @@ def _network_layer(layer: Any, makers: Mapping[str, Any]) -> PlanLayer:
 
 
 def _quantised(taken: Iterable[Any], makers: Mapping[str, Any]) -> str:
-    """Return the type from which both operands are dequantised, or "" if one operand is not."""
+    """Return the integer type of a layer's operands before dequantisation, e.g. "int8".
+
+    If an operand is not dequantised, or the types differ, return "".
+    """
     kinds = set()
     for tensor in list(taken)[:2]:
         maker = makers.get(tensor.name)
@@ -164,14 +181,15 @@ def _quantised(taken: Iterable[Any], makers: Mapping[str, Any]) -> str:
 
 def _prepares(layer: Any, makers: Mapping[str, Any]) -> bool:
     outputs = list(_outputs(layer))
-    # Prefix of layers that the parser adds. They mostly compute shapes (in int64), sometimes data.
+    # The parser adds layers whose names have this prefix. Most of them compute shapes (in int64),
+    # but some compute data.
     added = layer.name.startswith("ONNXTRT_")
     shapes = added and all(dtype_name(tensor.dtype) in _OF_SHAPES for tensor in outputs)
     return shapes or all(_is_weight(tensor, makers) for tensor in outputs)
 
 
 def _is_weight(tensor: Any, makers: Mapping[str, Any]) -> bool:
-    """Return True if a tensor is a constant, quantised or not."""
+    """Return whether a tensor is a constant, quantised or not."""
     maker = makers.get(tensor.name)
     while maker is not None and _type(maker) in ("quantize", "dequantize", "cast"):
         maker = makers.get(maker.get_input(0).name)

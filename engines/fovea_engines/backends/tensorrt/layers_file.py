@@ -1,4 +1,4 @@
-"""The file beside an engine that lists its layers."""
+"""Reads and writes the file beside an engine that lists the engine's layers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LAYERS_FILE = "layers.json"
 
 @dataclass(frozen=True, slots=True)
 class PlanLayer:
-    """A layer, named after its ONNX node, or after the kernel into which several nodes were fused.
+    """A layer of a plan.
 
     Attributes:
-        name: name of the node or kernel.
-        type: e.g. "convolution".
+        name: name of the ONNX node, or of the kernel into which several nodes were fused.
+        type: type of the layer, e.g. "convolution".
         precision: element type of the computation, e.g. "int8".
-        inputs: input tensors; for a network without weights and shapes.
+        inputs: input tensors. If `PlanLayers.source` is "network", weights and shapes are omitted.
         outputs: output tensors.
     """
 
@@ -37,10 +37,11 @@ class PlanLayer:
 
 @dataclass(frozen=True, slots=True)
 class PlanLayers:
-    """The layers of a plan in order.
+    """The layers of a plan, in the order of execution.
 
     Attributes:
-        source: "engine" for fused layers as they run; "network" for layers before fusion.
+        source: "engine" for the fused layers that the GPU runs; "network" for the layers before
+            fusion.
         layers: the layers.
     """
 
@@ -48,17 +49,17 @@ class PlanLayers:
     layers: tuple[PlanLayer, ...]
 
     def write(self, path: Path) -> None:
-        """Write the layers as JSON."""
+        """Write the layers to a JSON file."""
         write_file(path, json.dumps(self.to_json()).encode() + b"\n")
 
     def to_json(self) -> dict[str, Any]:
-        """Convert the layers to plain JSON types."""
+        """Convert the layers to dictionaries, lists, strings and numbers."""
         value: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
         return value
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file that `write` has written.
+        """Read the layers from a file of `write`.
 
         Raises:
             NotFound: the file does not exist.

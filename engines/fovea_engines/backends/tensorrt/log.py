@@ -10,11 +10,13 @@ from threading import Lock
 from typing import Any
 
 log = logging.getLogger(__name__)
-# Collected messages also go to the log of a server, but not to a terminal without logging.
+# Logger for messages while a collector is active. A server with logging shows them. A command
+# without logging does not print them, because the caller of `collect` reports them.
 collected = logging.getLogger(f"{__name__}.collected")
 collected.addHandler(logging.NullHandler())
 
-# TensorRT repeats this message for every failure without a driver. It has no information.
+# TensorRT repeats this message for every failure on a machine without a driver. The message has no
+# information.
 _NO_DRIVER = "checkMacros.cpp::catchCudaError"
 # Position in TensorRT's source, e.g. " In validate at /_src/optimizer/api/network.cpp:4023".
 _SOURCE = re.compile(r" In \S+ at /_src/[^\s)]+")
@@ -24,10 +26,10 @@ _OUT_OF_MEMORY = re.compile(
 
 
 class Log:
-    """Passes errors and warnings to Python's logging, and to collectors.
+    """Passes TensorRT's errors and warnings to Python's logging, and to callers of `collect`.
 
-    TensorRT calls it from its own threads. A collector may also receive messages of another engine;
-    the log receives all messages.
+    TensorRT has one logger for all engines and calls it from its own threads. So a caller of
+    `collect` may also receive messages about another engine.
     """
 
     def __init__(self) -> None:
@@ -35,7 +37,7 @@ class Log:
         self._lock = Lock()
 
     def write(self, text: str, level: int = logging.WARNING) -> None:
-        """Receive a message, with its level from `logging`."""
+        """Log a message of TensorRT. `level` is a level of `logging`."""
         with self._lock:
             for messages in self._collecting:
                 messages.append(text)
@@ -44,7 +46,7 @@ class Log:
 
     @contextmanager
     def collect(self) -> Iterator[list[str]]:
-        """Collect the messages that arrive during the block into the yielded list."""
+        """Yield a list. Messages that arrive during the `with` block are added to it."""
         messages: list[str] = []
         with self._lock:
             self._collecting.append(messages)
@@ -52,12 +54,12 @@ class Log:
             yield messages
         finally:
             with self._lock:
-                # Lists are compared by identity, because another list may have equal messages.
+                # Compare the lists by identity, because another list may have equal messages.
                 self._collecting = [one for one in self._collecting if one is not messages]
 
 
 def logger(trt: Any, to: Log) -> Any:
-    """Create an `ILogger` that writes errors and warnings to a log."""
+    """Create TensorRT's `ILogger`. It writes errors and warnings to `to`."""
 
     class Logger(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -72,11 +74,11 @@ def logger(trt: Any, to: Log) -> Any:
 
 
 def out_of_memory(text: str) -> bool:
-    """Return True if a message of TensorRT reports too little memory."""
+    """Return whether a message of TensorRT reports too little memory."""
     return _OUT_OF_MEMORY.search(text) is not None
 
 
 def strip_noise(text: str) -> str:
-    """Return a message on one line, without source positions and missing-driver lines."""
+    """Return a message on one line, without source positions and lines about a missing driver."""
     lines = (line.strip() for line in text.splitlines() if _NO_DRIVER not in line)
     return _SOURCE.sub("", " ".join(line for line in lines if line))

@@ -24,15 +24,15 @@ class _Phase:
     done: int = 0
 
     def __str__(self) -> str:
-        # Steps are defined by TensorRT and take unequal times, so the text has a count instead of a
-        # percentage.
+        # TensorRT defines the steps, and they have different durations. So the text has a count: a
+        # percentage would suggest a duration.
         return f"{self.name} {self.done}/{self.steps}" if self.steps > 1 else self.name
 
 
 class Phases:
-    """Shows the phase of a build that started last.
+    """Shows the latest phase of a TensorRT build.
 
-    TensorRT reports phases from its own threads.
+    TensorRT calls the methods from its own threads.
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -43,13 +43,19 @@ class Phases:
         self._lock = Lock()
 
     def start(self, name: str, parent: str | None, steps: int) -> None:
-        """Start a phase, possibly as a part of another phase. Names of open phases are unique."""
+        """Start a phase with a number of steps, as a part of the phase `parent` if it is not None.
+
+        TensorRT gives each open phase a unique name.
+        """
         with self._lock:
             self._open[name] = _Phase(name, parent, steps)
             self._report()
 
     def step(self, name: str, step: int) -> bool:
-        """Record that a step (counted from 0) is done; return False if the build should stop."""
+        """Record that a step is done, and return whether the build should continue.
+
+        `step` counts from 0.
+        """
         with self._lock:
             if (phase := self._open.get(name)) is not None:
                 phase.done = step + 1
@@ -57,13 +63,13 @@ class Phases:
             return not (self._cancelled or self._progress.cancelled)
 
     def finish(self, name: str) -> None:
-        """End a phase, complete or not."""
+        """End a phase, even if some of its steps are not done."""
         with self._lock:
             self._open.pop(name, None)
             self._report()
 
     def cancel(self) -> None:
-        """Stop the build after its current step."""
+        """Request that the build stops after its current step."""
         with self._lock:
             self._cancelled = True
             self._report()
@@ -71,7 +77,7 @@ class Phases:
     def _report(self) -> None:
         if not self._shown:
             return
-        # TensorRT interprets an exception in its monitor as a request to stop the build.
+        # Catch all exceptions, because TensorRT stops the build if its monitor raises one.
         try:
             self._progress.now(self._text())
         except Exception as error:  # noqa: BLE001  any error may happen; the build continues
@@ -84,14 +90,18 @@ class Phases:
         if self._cancelled:
             return "stopping after this step"
         *_, last = self._open.values()
-        # The root phase is the build itself, and the caller's phase already has this name.
+        # Do not show the root phase as a parent: it is the build itself, and the progress display
+        # already shows the build as a phase.
         parent = self._open.get(last.parent or "")
         inner = parent is not None and parent.parent is not None
         return f"{parent}: {last}" if inner else str(last)
 
 
 def progress_monitor(trt: Any, phases: Phases) -> Any:
-    """Create an `IProgressMonitor` that reports phases. Keep it alive while the build runs."""
+    """Create an `IProgressMonitor` that passes a build's phases to `phases`.
+
+    Keep a reference to it during the build, because TensorRT does not.
+    """
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -112,10 +122,10 @@ def progress_monitor(trt: Any, phases: Phases) -> Any:
 def run_cancellable(work: Callable[[], T], phases: Phases) -> T:
     """Run a build in another thread, so that Ctrl-C can stop it.
 
-    TensorRT calls its monitor in the building thread, which never receives KeyboardInterrupt.
+    The main thread receives KeyboardInterrupt while it waits. The monitor then stops the build.
 
     Raises:
-        KeyboardInterrupt: after Ctrl-C, when the build has stopped.
+        KeyboardInterrupt: the user pressed Ctrl-C. It is raised after the build has stopped.
     """
     done: Future[T] = Future()
 
@@ -128,12 +138,13 @@ def run_cancellable(work: Callable[[], T], phases: Phases) -> T:
     builder = Thread(target=run, name="tensorrt-build")
     try:
         builder.start()
-        # `join` cannot be used: after an interrupt it considers the thread ended (CPython before
-        # 3.13).
+        # Wait for the future and not with `Thread.join`: in CPython before 3.13, an interrupted
+        # `join` marks the thread as ended.
         return done.result()
     except KeyboardInterrupt:
         phases.cancel()
-        # A build that has not started yet stops at its first step.
+        # If the build thread is alive but has not begun the build, the build stops at its first
+        # step.
         if builder.is_alive():
             wait([done])
         raise

@@ -1,12 +1,13 @@
-"""Finds the plan in an engine file: a plain TensorRT plan, or an engine of Ultralytics.
+"""Finds the plan in an engine file: a plain TensorRT plan, or an .engine file of Ultralytics.
 
-A plan of TensorRT begins with "ftrt" and a serialization version (0). At byte 24 it has the version
-of TensorRT that built it, one byte per part (printPlanVersion in samples/common/sampleEngines.cpp
-of github.com/NVIDIA/TensorRT, used by `trtexec --getPlanVersionOnly`). A plan of TensorRT for RTX
-begins with "vtrt", and has its version at the same position (seen in the output of 1.7.1).
+A plan of TensorRT begins with "ftrt" and a serialization version (0). Bytes 24 to 27 are the
+version of TensorRT that built the plan: major, minor, patch and build number. The source is
+printPlanVersion in samples/common/sampleEngines.cpp of github.com/NVIDIA/TensorRT, which `trtexec
+--getPlanVersionOnly` uses. A plan of TensorRT for RTX begins with "vtrt", and has its version at
+the same position (seen in plans of version 1.7.1).
 
-Ultralytics writes a header before the plan: its length as a signed 32-bit little-endian integer,
-then that number of bytes of JSON (github.com/ultralytics/ultralytics/issues/21513).
+Ultralytics writes a header before the plan: the length of a JSON text as a signed 32-bit
+little-endian integer, and then the JSON text (github.com/ultralytics/ultralytics/issues/21513).
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ _Side = Annotated[int, Field(ge=1, le=1 << 16)]
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """A file with a TensorRT plan. Only its beginning was read.
+    """A file with a TensorRT plan. The attributes come from the beginning of the file.
 
     Attributes:
         path: path of the file.
-        offset: position of the plan in bytes.
+        offset: position of the plan in the file in bytes; 0 without a header.
         backend: "tensorrt" or "tensorrt-rtx".
-        version: (major, minor, patch, build) of its builder; None for an unknown serialization
-            version.
+        version: (major, minor, patch, build) of the TensorRT that built the plan; None if the plan
+            has an unknown serialization version.
         metadata: metadata in the header, in the form of `metadata_props` of an ONNX file.
     """
 
@@ -56,7 +57,7 @@ class PlanFile:
     def plan(self) -> Iterator[memoryview]:
         """Yield the bytes of the plan, memory-mapped without a copy.
 
-        They are valid only inside the block.
+        The bytes are valid only inside the `with` block.
         """
         with (
             self.path.open("rb") as file,
@@ -67,11 +68,19 @@ class PlanFile:
             yield plan
 
     def rejection(self, backend: str, version: str) -> str | None:
-        """Return the reason why a runtime of this version cannot load the plan, or None if it may.
+        """Return the reason why a version of a runtime cannot load the plan.
 
-        A plan runs only in the release that built it. A version-compatible plan would run in later
-        releases, but it contains host code, which Fovea does not allow.
-        (docs.nvidia.com/deeplearning/tensorrt and tensorrt-rtx, "Engine Compatibility")
+        Args:
+            backend: name of the runtime's backend.
+            version: version of the runtime.
+
+        Returns:
+            The reason with a remedy. If the runtime may load the plan, None.
+
+        A plan runs only in the release of TensorRT that built it. A version-compatible plan would
+        run in later releases, but it contains host code, and Fovea does not run host code from
+        plans. NVIDIA documents this at docs.nvidia.com/deeplearning/tensorrt and tensorrt-rtx,
+        "Engine Compatibility".
         """
         found = ".".join(map(str, self.version or ()))
         maker, here = f"{_NAMES[self.backend]} {found}".rstrip(), f"{_NAMES[backend]} {version}"
@@ -93,7 +102,7 @@ class PlanFile:
 
 
 def read_plan_file(path: Path) -> PlanFile:
-    """Find the plan in an engine file, and read the header before it.
+    """Find the plan in an engine file, and read the header before the plan.
 
     Raises:
         NotFound: the file does not exist.
@@ -142,7 +151,7 @@ def _read(path: Path, file: BinaryIO, size: int) -> PlanFile:
 
 
 class _Header(BaseModel):
-    """The fields of a header that Fovea uses. Other fields are kept unchanged."""
+    """The header's fields that Fovea uses. Other fields are kept unchanged."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 

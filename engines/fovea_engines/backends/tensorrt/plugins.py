@@ -1,7 +1,7 @@
 """Loads libraries of TensorRT plugins that the user chose.
 
-Loading a library runs its code. So a library is loaded only from the given path. At run time its
-bytes must also be the same as at the build.
+Loading a library runs its code. So a library is loaded only from the path that the user gave. When
+a server opens an engine, the library must have the same SHA-256 as at the build.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.options import Plugin
 from fovea_preprocess.errors import BackendUnavailable, InvalidModel, InvalidOption
 
-# Symbols of a library that TensorRT can register (IPluginRegistry::loadLibrary of
-# NvInferRuntime.h). Other libraries register themselves when they are loaded
-# (REGISTER_TENSORRT_PLUGIN).
+# Functions of a library whose plugins TensorRT can register (IPluginRegistry::loadLibrary in
+# NvInferRuntime.h). Libraries without these functions register their plugins themselves when they
+# are loaded (REGISTER_TENSORRT_PLUGIN).
 _ENTRIES = ("getCreators", "getPluginCreators")
 
 _loaded: set[tuple[str, Plugin]] = set()
@@ -25,13 +25,16 @@ _loading = Lock()
 
 
 def load_plugins(runtime: Runtime, plugins: Iterable[Plugin]) -> None:
-    """Register TensorRT's own plugins and the plugins of libraries, for the life of the process.
+    """Register TensorRT's own plugins and the plugins of libraries.
+
+    The plugins stay registered until the process ends.
 
     Raises:
-        NotFound: a library is missing.
-        InvalidModel: a library differs from the one at the build of the engine.
-        BackendUnavailable: a library cannot be loaded; the message comes from the loader.
-        InvalidOption: a library has no plugin that is new to TensorRT.
+        NotFound: a library does not exist.
+        InvalidModel: a library differs from the library that the build of the engine used.
+        BackendUnavailable: a library cannot be loaded. The message has the reason of the system's
+            loader.
+        InvalidOption: a library adds no plugin to TensorRT.
     """
     with _loading:
         runtime.trt.init_libnvinfer_plugins(runtime.logger, "")
@@ -51,7 +54,8 @@ def _load(runtime: Runtime, plugin: Plugin) -> None:
     registry = trt.get_plugin_registry()
     before = len(registry.all_creators)
     try:
-        # A plugin may consist of several libraries that need each other's symbols.
+        # RTLD_GLOBAL lets a library use the symbols of another one, because a plugin may consist of
+        # several libraries.
         library = ctypes.CDLL(str(plugin.path), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise BackendUnavailable(

@@ -1,8 +1,9 @@
-"""Loads TensorRT 10.13 or newer, 11, or TensorRT for RTX, and hides their differences.
+"""Loads TensorRT (10.13 or newer) or TensorRT for RTX, and hides the differences of their APIs.
 
-The code detects differences by attributes, never by version numbers, and only in this file. Other
-files of this package use only names that all three have. A test looks up every name in the real
-bindings (tests/engines/backends/tensorrt/api_surface). It requires these conventions:
+There are three APIs: TensorRT 10, TensorRT 11 and TensorRT for RTX. Only this file handles their
+differences. It detects them by attributes, not by version numbers. Other files of this package use
+only names that all three APIs have. A test looks up every name in the real bindings
+(tests/engines/backends/tensorrt/api_surface). The test requires these conventions:
 
 - the module is always called `trt`, and names that all three have are written ``trt.Builder``;
 - names that only some have are checked first in the same function, e.g. by ``hasattr(trt,
@@ -30,7 +31,7 @@ from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 TENSORRT = "tensorrt"
 RTX = "tensorrt-rtx"
 
-# Backend -> names of its modules; the first installed one is used.
+# Name of a backend -> names of its possible Python modules. The first installed module is used.
 _MODULES = {TENSORRT: ("tensorrt",), RTX: ("tensorrt_rtx", "tensorrt_rtx_bindings")}
 
 _H100 = {"90": "; for an H100 or H200 take --backend tensorrt on a machine that has one"}
@@ -53,7 +54,14 @@ _DTYPES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Runtime:
-    """One TensorRT in this process: its module, and an `ILogger` that writes to `log`."""
+    """A loaded TensorRT or TensorRT for RTX.
+
+    Attributes:
+        backend: name of the backend.
+        trt: Python module of the runtime.
+        logger: `ILogger` that writes to `log`.
+        log: receiver of the runtime's messages.
+    """
 
     backend: str
     trt: Any
@@ -62,26 +70,32 @@ class Runtime:
 
     @property
     def version(self) -> str:
-        """Return the version, e.g. "11.4.0.106"."""
+        """Return the version of the runtime, e.g. "11.4.0.106"."""
         return str(self.trt.__version__)
 
     @property
     def ahead_of_time(self) -> bool:
-        """Return True if it builds for absent GPUs. Their kernels are compiled at load."""
+        """Return whether the runtime builds plans for GPUs that are not in this machine.
+
+        The kernels of such a plan are compiled when a GPU loads the plan.
+        """
         return hasattr(self.trt, "ComputeCapability")
 
     @property
     def compute_capabilities(self) -> tuple[str, ...]:
-        """Return the targets of ahead-of-time builds, e.g. "89"; otherwise empty."""
+        """Return the compute capabilities for which it builds plans without a GPU, e.g. "89"."""
         kinds = getattr(self.trt, "ComputeCapability", None)
         names = [] if kinds is None else list(kinds.__members__)
         return tuple(name.removeprefix("SM") for name in names if name.startswith("SM"))
 
     def check_capabilities(self, capabilities: Sequence[str]) -> None:
-        """Check that it can build for compute capabilities, or without any for this machine's GPU.
+        """Check that the runtime can build for compute capabilities.
+
+        If `capabilities` is empty, check that it can build for this machine's GPU.
 
         Raises:
-            InvalidOption: it cannot; the message lists the supported capabilities.
+            InvalidOption: the runtime cannot build for one of them. The message lists the supported
+                ones.
         """
         known = self.compute_capabilities
         if not known:
@@ -99,8 +113,9 @@ class Runtime:
                     "this machine has no GPU: name the GPUs with --compute-capability "
                     f"({', '.join(known)}), e.g. 80,89"
                 )
-            # A GPU newer than the whole list compiles its kernels itself. For an older GPU, RTX
-            # builds a plan without an error, but no GPU can load it (1.7 on an H200).
+            # A GPU that is newer than all listed GPUs is supported, because it compiles the kernels
+            # itself. For another GPU that is not in the list, RTX builds a plan without an error,
+            # but no GPU can load the plan (seen with 1.7 on an H200).
             newer = int(here.capability) > max(map(int, known))
             wanted = () if newer else (here.capability,)
         for capability in wanted:
@@ -114,13 +129,13 @@ class Runtime:
         """Create a `Builder`.
 
         Raises:
-            BackendUnavailable: a GPU is needed, and there is none.
+            BackendUnavailable: the runtime needs a GPU, but this machine has none.
         """
         trt = self.trt
         with self.log.collect() as messages:
             try:
                 return trt.Builder(self.logger)
-            except TypeError as error:  # pybind11 raises this if a factory returned nothing
+            except TypeError as error:  # raised if the C++ factory returned nothing
                 raise BackendUnavailable(
                     f"TensorRT {self.version} cannot build here ({' '.join(messages) or error}): "
                     "it needs an NVIDIA GPU and its driver; --backend tensorrt-rtx builds without "
@@ -131,7 +146,7 @@ class Runtime:
         """Create a `trt.Runtime`.
 
         Raises:
-            BackendUnavailable: CUDA does not start.
+            BackendUnavailable: TensorRT cannot start CUDA, e.g. because the driver is too old.
         """
         trt = self.trt
         with self.log.collect() as messages:
@@ -145,14 +160,20 @@ class Runtime:
                 ) from error
 
     def network(self, builder: Any) -> Any:
-        """Create a strongly typed `INetworkDefinition`: every tensor has the type of the model."""
+        """Create a strongly typed `INetworkDefinition`.
+
+        TensorRT keeps the element types of the model.
+        """
         trt = self.trt
-        # A TensorRT without weak typing may lack this flag.
+        # A version of TensorRT in which every network is strongly typed may not have this flag.
         flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
         return builder.create_network(0 if flag is None else 1 << int(flag))
 
     def set_target(self, config: Any, capabilities: Sequence[str]) -> None:
-        """Set the compute capabilities to build for; without any, build for this machine's GPU."""
+        """Set the compute capabilities of a build.
+
+        If `capabilities` is empty, the build is for this machine's GPU.
+        """
         if (kinds := getattr(self.trt, "ComputeCapability", None)) is None:
             return
         names = [f"SM{capability}" for capability in capabilities] or ["CURRENT"]
@@ -161,14 +182,20 @@ class Runtime:
             config.set_compute_capability(getattr(kinds, name), position)
 
     def allow_capture(self, config: Any) -> None:
-        """Forbid the engine to allocate memory during runs, so that a CUDA graph can record it."""
+        """Build an engine that allocates no memory during a run.
+
+        A CUDA graph can only record such a run.
+        """
         trt = self.trt
         flag = getattr(trt.BuilderFlag, "REQUIRE_USER_ALLOCATION", None)
         if flag is not None:
             config.set_flag(flag)
 
     def rejection(self, plan: bytes | memoryview) -> str | None:
-        """Return TensorRT's reason why a plan cannot be loaded, if it can check before loading."""
+        """Return TensorRT's reason why it cannot load a plan, without loading the plan.
+
+        If TensorRT finds no reason, or has no such check, return None.
+        """
         trt = self.trt
         deserializer = self.deserializer()
         validity_of = getattr(deserializer, "get_engine_validity", None)
@@ -185,17 +212,18 @@ class Runtime:
     def runtime_config(self, engine: Any, known: bytes = b"") -> tuple[Any, Any]:
         """Configure the execution contexts of an engine.
 
-        RTX compiles kernels for a shape completely at the first batch, so that a CUDA graph can
-        record them. RTX itself records no graphs.
+        TensorRT for RTX is configured to compile all kernels for a shape during the first batch of
+        this shape, so that a CUDA graph can record later batches. It is also configured to record
+        no CUDA graphs itself, because Fovea records them.
 
         Args:
             engine: an `ICudaEngine`.
-            known: kernels that an earlier process compiled. Kernels of another GPU or version are
-                ignored.
+            known: compiled kernels of an earlier process, from `read_kernels`. TensorRT ignores
+                kernels for another GPU or version.
 
         Returns:
-            An `IRuntimeConfig`, and RTX's `IRuntimeCache` of compiled kernels. The cache is None if
-            the build compiled the kernels.
+            The `IRuntimeConfig`, and TensorRT for RTX's `IRuntimeCache` with compiled kernels. The
+            cache is None for TensorRT, whose builds compile the kernels.
         """
         runtime_config = engine.create_runtime_config()
         if not hasattr(runtime_config, "create_runtime_cache"):
@@ -227,10 +255,10 @@ _LOADING = Lock()
 
 
 def load_runtime(backend: str) -> Runtime:
-    """Load a TensorRT, and return the same object for each call.
+    """Load the runtime of a backend. Each call for the same backend returns the same object.
 
     Raises:
-        BackendUnavailable: it cannot be imported; the message has the remedy.
+        BackendUnavailable: the runtime's module cannot be imported. The message names the remedy.
     """
     with _LOADING:
         if backend not in _LOADED:

@@ -35,31 +35,33 @@ from fovea_preprocess.errors import DeviceLost, InferenceFailed
 from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.preprocessor import PlacedImage, Placer
 
-# Number of parallel batches. One copies while the other computes; further batches would only wait
-# for the GPU.
+# Default number of parallel batches. One batch is copied while the other is computed; further
+# batches would only wait for the GPU.
 SLOTS = 2
 
 
 class TensorRTSession(Closing):
-    """A `Session` with a pool of slots. Each slot runs one batch at a time.
+    """A `Session` with a pool of slots. Each `Slot` runs one batch at a time.
 
-    A batch is padded up to the next bucket, and split if it exceeds the largest bucket. The
-    constructor allocates all GPU memory, and frees it again if it fails.
+    A batch is padded to the next size of the engine's buckets (see `choose_buckets`). A batch that
+    exceeds the largest bucket is split. The constructor allocates all GPU memory. If it fails, it
+    frees the memory again.
 
     Args:
-        engine: an `ICudaEngine`, which is released with the session.
-        device: the GPU on which the engine was deserialised; closed with the session.
-        trt: the TensorRT module of the engine.
+        engine: the loaded `ICudaEngine`. The session releases it.
+        device: the GPU on which the engine was loaded. The session closes it.
+        trt: Python module of the engine's TensorRT.
         max_batch: largest batch size of a call; 0 if the model has no batch dimension.
-        slots: number of parallel batches.
-        runtime_config: an `IRuntimeConfig` of the engine; None means the defaults.
-        runtime_cache: the `IRuntimeCache` of the config; released with the session.
-        graphs: record a CUDA graph for each bucket. Do not use it with a `runtime_config` that
-            makes TensorRT for RTX record graphs itself.
-        letterbox: kernel for `TensorRTImageSession`.
+        slots: largest number of parallel batches.
+        runtime_config: `IRuntimeConfig` of the engine; None means TensorRT's defaults.
+        runtime_cache: `IRuntimeCache` of `runtime_config`, or None. The session releases it.
+        graphs: True to record a CUDA graph for each bucket. It must be False if `runtime_config`
+            makes TensorRT for RTX record CUDA graphs itself.
+        letterbox: letterbox kernel for `TensorRTImageSession`; otherwise None. The session closes
+            it.
     """
 
-    # The duration of a call varies: it waits for a slot and for the GPU.
+    # The duration of a call varies, because a call waits for a slot and for the GPU.
     steady = False
     offloads = True
 
@@ -149,7 +151,10 @@ class TensorRTSession(Closing):
             self._free.put(slot)
 
     def _check_device(self, cause: InferenceFailed) -> None:
-        """Raise `DeviceLost` if the GPU has crashed: then every CUDA call fails."""
+        """Raise `DeviceLost` if the GPU has crashed.
+
+        After a crash, every CUDA call fails. So the method makes a harmless call.
+        """
         try:
             self._device.memory()
         except InferenceFailed:
@@ -166,7 +171,10 @@ class TensorRTSession(Closing):
     def _run_parts(
         self, rows: int, run: Callable[[slice, Mapping[str, Array]], None]
     ) -> dict[str, Array]:
-        """Return the outputs of a batch; `run` computes each part that fits the largest bucket."""
+        """Split a batch into parts that fit the largest bucket, and return all outputs.
+
+        `run` takes the rows of a part, and the output arrays that it fills.
+        """
         outputs = {t.name: np.empty((rows, *t.row), t.dtype) for t in self._outputs}
         for start in range(0, rows, self._largest):
             part = slice(start, start + self._largest)
@@ -174,7 +182,7 @@ class TensorRTSession(Closing):
         return outputs
 
     def close(self) -> None:
-        """Release everything after the calls in progress have ended.
+        """Wait until the calls in progress have ended, and release all resources.
 
         A second call has no effect.
         """
@@ -184,7 +192,8 @@ class TensorRTSession(Closing):
             self._closed = True
             for _ in range(self.concurrency):
                 self._free.get()
-            # Callers that still wait for a slot receive None, and put it back for the next caller.
+            # Callers that still wait for a slot receive None and raise an error. Each one puts None
+            # back for the next caller.
             self._free.put(None)
             with closing(self._device), self._device.current(), QUIET.synchronising():
                 self._made.close()
@@ -194,7 +203,11 @@ class TensorRTSession(Closing):
 def _outputs(
     engine: Any, device: Device, contexts: Contexts, bucket: Bucket, *, batched: bool
 ) -> tuple[Tensor, ...]:
-    """Return the outputs. A context reports their shapes after the shapes of the inputs are set."""
+    """Return the outputs of an engine, with their shapes for the batch size of a bucket.
+
+    An execution context reports these shapes after the input shapes are set, so a context is
+    created for this.
+    """
     with closing(device.stream()) as stream:
         context = contexts.make(bucket, stream)
         stream.synchronize()
@@ -208,7 +221,7 @@ def _closed_error() -> InferenceFailed:
 class TensorRTImageSession(TensorRTSession):
     """An `ImageSession` that copies images unchanged to the GPU, and letterboxes them there.
 
-    The letterbox kernel is closed with the session, or if the constructor fails.
+    The session closes the letterbox kernel, also if the constructor fails.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Runs one batch at a time on the GPU, with a stream, memory, and a context for each batch size."""
+"""Runs one batch at a time on the GPU.
+
+A slot has a stream, memory, and an execution context for each batch size.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ from fovea_preprocess.spec import PreprocessSpec
 from fovea_preprocess.text import counted
 
 _FULL_HD = 1920 * 1080 * 3
-# Largest size of a batch's images in bytes. It fits 43 images of full HD; larger batches need
-# smaller images.
+# Largest total size of a batch's images in bytes: 43 images in full HD. In larger batches, each
+# image must be smaller.
 _MAX_IMAGE_BYTES = 256 << 20
 
 
 class _Staging:
-    """GPU memory, and page-locked host memory of the same size."""
+    """A block of GPU memory, and page-locked host memory of the same size."""
 
     def __init__(self, device: Device, size: int) -> None:
         self._device = device
@@ -36,12 +39,12 @@ class _Staging:
             self._made = made.pop_all()
 
     def close(self) -> None:
-        """Release the memory on both sides."""
+        """Release the memory on the GPU and on the host."""
         self._made.close()
 
 
 class Buffer(_Staging):
-    """Memory of one tensor for a number of rows; `memory` is on the GPU."""
+    """Memory of one input or output for a batch, on the GPU (`memory`) and on the host."""
 
     def __init__(self, device: Device, tensor: Tensor, rows: int) -> None:
         super().__init__(device, rows * tensor.row_bytes)
@@ -49,36 +52,43 @@ class Buffer(_Staging):
         self._rows: Array = self._pinned.array.view(tensor.dtype).reshape(rows, *tensor.row)
 
     def clear(self, stream: Stream) -> None:
-        """Enqueue zeros for the whole buffer: the engine also computes rows beyond a batch."""
+        """Add to a stream a copy of zeros into the whole GPU buffer.
+
+        The engine also computes the rows after the end of a batch, so they must not be random
+        bytes.
+        """
         self._rows[...] = 0
         self._device.copy_in(self.memory, self._pinned, self._rows.nbytes, stream)
 
     def send(self, rows: Array, stream: Stream) -> None:
-        """Copy rows into host memory, and enqueue their copy to the GPU."""
+        """Copy rows into host memory, and add their copy to the GPU to a stream."""
         np.copyto(self._rows[: len(rows)], rows)
         self._device.copy_in(self.memory, self._pinned, rows.nbytes, stream)
 
     def fetch(self, rows: int, stream: Stream) -> None:
-        """Enqueue the copy of the first rows to the host."""
+        """Add to a stream a copy of the first `rows` rows from the GPU to the host."""
         self._device.copy_out(self._pinned, self.memory, rows * self.tensor.row_bytes, stream)
 
     def read(self, rows: Array) -> None:
-        """Copy the fetched rows into an array [rows, ...]."""
+        """Copy the rows that `fetch` copied to the host into an array [rows, ...]."""
         np.copyto(rows, self._rows[: len(rows)])
 
     def close(self) -> None:
-        """Release the memory on both sides."""
+        """Release the memory on the GPU and on the host."""
         del self._rows
         super().close()
 
 
 class ImageBuffer(_Staging):
-    """Memory of images of any size. A kernel letterboxes them into the rows of the only input.
+    """Memory for images of any size, on the GPU and on the host.
 
-    The kernel is not closed with the buffer.
+    A kernel letterboxes the images into the rows of the engine's only input.
+
+    The buffer does not close the kernel.
 
     Raises:
-        InvalidModel: the rows of the kernel differ from the only input of the engine.
+        InvalidModel: the engine has several inputs, or the kernel's rows differ from the input in
+            shape or element type.
     """
 
     def __init__(
@@ -90,9 +100,10 @@ class ImageBuffer(_Staging):
         self._batch = inputs[0].memory
 
     def send(self, images: Sequence[PlacedImage], rows: int, stream: Stream) -> None:
-        """Copy images into host memory; enqueue their copy to the GPU and the letterbox kernel.
+        """Copy images into host memory, and add to a stream their copy to the GPU and the kernel.
 
-        No image may exceed `most_image_bytes`. Rows after the last image become padding.
+        No image may exceed `most_image_bytes`. The kernel fills the rows after the last image with
+        the padding colour.
         """
         size = self._letterbox.pack(images, rows, self._pinned)
         self._device.copy_in(self.memory, self._pinned, size, stream)
@@ -100,18 +111,18 @@ class ImageBuffer(_Staging):
 
 
 def most_image_bytes(spec: PreprocessSpec, rows: int) -> int:
-    """Return the size in bytes of the largest image that fits into each row of a batch."""
+    """Return the largest size of an image in bytes, in a batch of `rows` images."""
     own = spec.height * spec.width * 3
     return max(own, min(_FULL_HD, _MAX_IMAGE_BYTES // rows))
 
 
 def staging_bytes(spec: PreprocessSpec, rows: int) -> int:
-    """Return the memory of an `ImageBuffer` in bytes, on each side."""
+    """Return the size of an `ImageBuffer` in bytes. The GPU and the host each need this memory."""
     return packed_size(rows, rows * most_image_bytes(spec, rows))
 
 
 def _check_rows(spec: PreprocessSpec, inputs: Sequence[Tensor]) -> None:
-    # Nothing else would prevent the kernel from writing beyond the end of the buffer on the GPU.
+    # This check prevents a kernel for larger rows from writing beyond the end of the GPU buffer.
     if [(i.row, i.dtype.name) for i in inputs] != [(spec.row_shape, spec.dtype)]:
         raise InvalidModel(
             f"the letterbox kernel writes rows of {spec.dtype} {list(spec.row_shape)}, and the "
@@ -120,13 +131,13 @@ def _check_rows(spec: PreprocessSpec, inputs: Sequence[Tensor]) -> None:
 
 
 def check_memory(device: Device, slots: int, activations: int, buffers: int, rows: int) -> None:
-    """Check that the free memory is enough for all slots. The device must be current.
+    """Check that the GPU has enough free memory for all slots. The device must be current.
 
     Args:
         device: the GPU.
         slots: number of slots.
-        activations: bytes of working memory per slot.
-        buffers: bytes per slot for inputs, outputs, and images that become inputs.
+        activations: working memory per slot in bytes.
+        buffers: memory per slot in bytes for inputs, outputs, and images before letterboxing.
         rows: largest batch size.
 
     Raises:
@@ -149,9 +160,10 @@ def check_memory(device: Device, slots: int, activations: int, buffers: int, row
 class Slot:
     """Runs one batch at a time. Batches of different slots overlap.
 
-    The contexts of all buckets (smallest first) share all memory, because only one of them runs at
-    a time. The device must be current in every call. `activations` is the size of the working
-    memory in bytes. The letterbox kernel is not closed with the slot.
+    Each bucket (batch size) has its own execution context. All contexts of a slot share its memory,
+    because only one context runs at a time. `buckets` are in ascending order, and `activations` is
+    the size of the working memory in bytes. The device must be current in every call. The slot does
+    not close the letterbox kernel.
     """
 
     def __init__(
@@ -173,7 +185,7 @@ class Slot:
         with ExitStack() as made:
             self._stream = made.enter_context(closing(device.stream()))
             self._done = made.enter_context(closing(device.event()))
-            # A small engine may need no memory, but CUDA cannot allocate 0 bytes.
+            # A small engine may need no working memory, but CUDA cannot allocate 0 bytes.
             self._activations = made.enter_context(closing(device.alloc(max(1, activations))))
             self._inputs, self._outputs = (
                 [made.enter_context(closing(Buffer(device, t, rows))) for t in tensors]
@@ -191,12 +203,17 @@ class Slot:
             self._made = made.pop_all()
 
     def record(self) -> None:
-        """Record the CUDA graphs of all batch sizes, if possible at the moment."""
+        """Record the CUDA graph of each batch size, if a recording is possible at the moment."""
         for batch in self._batches.values():
             batch.record()
 
     def run(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
-        """Compute a batch that fits the largest bucket; all arrays are [rows, ...]."""
+        """Compute a batch that fits the largest bucket.
+
+        Args:
+            feeds: name of each input -> its array [rows, ...].
+            outputs: name of each output -> the array [rows, ...] that this method fills.
+        """
 
         def send(bucket: Bucket) -> None:
             for buffer in self._inputs:
@@ -205,7 +222,7 @@ class Slot:
         self._run(len(next(iter(feeds.values()))), send, outputs)
 
     def run_images(self, images: Sequence[PlacedImage], outputs: Mapping[str, Array]) -> None:
-        """Letterbox and compute a batch with one image per row; otherwise like `run`."""
+        """Letterbox images, and compute a batch with one image per row; otherwise like `run`."""
         staging = self._images
         assert staging is not None, "only sessions with a letterbox take images"
 
@@ -219,7 +236,8 @@ class Slot:
         done = False
         try:
             self._enqueue(bucket, rows, send)
-            # Waiting for an event leaves the core to other threads; for a stream CUDA would spin.
+            # Wait for an event and not for the stream: CUDA sleeps while it waits for this event,
+            # but it would spin while it waits for a stream.
             self._done.record(self._stream)
             self._done.synchronize()
             done = True
@@ -249,11 +267,12 @@ class Slot:
         return BatchContext(context, self._stream, self._recorder)
 
     def _drain(self, *buckets: Bucket) -> None:
-        """Wait for enqueued work, and drop contexts.
+        """Wait for the work in the stream, and close the execution contexts of some buckets.
 
-        The next batch of their size creates new ones.
+        The next batch of such a size creates a new context.
         """
-        # The error was already reported, or its caller has gone.
+        # Ignore an error of the work: it was already reported, or the caller no longer waits for
+        # it.
         with suppress(BackendError):
             self._stream.synchronize()
         for bucket in buckets:
@@ -262,5 +281,5 @@ class Slot:
                     batch.close()
 
     def close(self) -> None:
-        """Release everything."""
+        """Release the contexts, the memory and the stream."""
         self._made.close()

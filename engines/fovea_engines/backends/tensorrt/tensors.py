@@ -1,4 +1,4 @@
-"""Describes the tensors of an engine: NumPy dtypes, and sizes in GPU memory."""
+"""Describes the inputs and outputs of an engine: NumPy dtypes, shapes, and sizes in GPU memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fovea_engines.backends.tensorrt.runtime import dtype_name
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
-# Types that NumPy has. TensorRT's other types occur only inside a network.
+# Element types of inputs and outputs that Fovea supports. NumPy has no other type of TensorRT.
 _SERVED = ("float32", "float16", "uint8", "int8", "int32", "int64", "bool")
 
 
@@ -24,8 +24,8 @@ class Tensor:
     Attributes:
         name: name of the tensor.
         dtype: element type.
-        row: shape of one row of a batch, or the whole shape if not `batched`.
-        batched: True if the first dimension is the batch.
+        row: shape without the batch dimension; the whole shape if `batched` is False.
+        batched: True if the first dimension of the tensor is the batch.
     """
 
     name: str
@@ -39,26 +39,27 @@ class Tensor:
         return prod(self.row) * self.dtype.itemsize
 
     def shape(self, rows: int) -> tuple[int, ...]:
-        """Return TensorRT's shape for a batch size; -1 means any batch size."""
+        """Return the shape in TensorRT for a batch size. -1 means a dynamic batch size."""
         return (rows, *self.row) if self.batched else self.row
 
     @property
     def spec(self) -> TensorSpec:
-        """Describe the tensor for callers.
+        """Return the tensor's specification for callers of the session.
 
-        The batch dimension is -1, as batches are padded and split.
+        The batch dimension is -1, because the session pads and splits batches.
         """
         return TensorSpec(self.name, self.dtype.name, self.shape(-1))
 
 
 def read_inputs(engine: Any, *, batched: bool) -> tuple[Tensor, ...]:
-    """Return the inputs of an `ICudaEngine` in order.
+    """Return the inputs of an `ICudaEngine`, in the engine's order.
 
-    Dynamic dimensions other than the batch, e.g. the image size, get the optimum of the first
-    profile, for which the engine was tuned.
+    A dynamic dimension other than the batch, e.g. the image height, gets the optimum length of the
+    first profile. TensorRT optimised the engine for this length.
 
     Raises:
-        UnsupportedModel: the engine has no input.
+        UnsupportedModel: the engine has no input, or an input has an unsupported type, location or
+            memory format.
     """
     inputs = tuple(
         _tensor(engine, name, _best_shape(engine, name), batched)
@@ -70,11 +71,13 @@ def read_inputs(engine: Any, *, batched: bool) -> tuple[Tensor, ...]:
 
 
 def read_outputs(engine: Any, context: Any, rows: int, *, batched: bool) -> tuple[Tensor, ...]:
-    """Return the outputs. The input shapes of `context` must be set to the batch size `rows`.
+    """Return the outputs of an `ICudaEngine`, in the engine's order.
+
+    `context` is an execution context whose input shapes are set to the batch size `rows`.
 
     Raises:
-        UnsupportedModel: the shape of an output is unknown before it runs, or has no batch
-            dimension.
+        UnsupportedModel: an output has no batch dimension, an unsupported type or memory format, or
+            a shape that is unknown before a run.
     """
     outputs = []
     for name in _names(engine, "OUTPUT"):

@@ -1,1 +1,1 @@
-"""Uses one NVIDIA GPU: memory, streams, events, graphs and kernels."""
+"""Wraps one NVIDIA GPU: its memory, streams, events, CUDA graphs and kernels."""

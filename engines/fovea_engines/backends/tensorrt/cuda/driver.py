@@ -1,6 +1,7 @@
 """Opens a GPU with pycuda in the primary context, which TensorRT also uses.
 
-Tests have a mock of `Device`; tests/device_contract.py tests both.
+Some tests use a mock of `Device`. tests/device_contract.py checks that the mock and `Device` behave
+alike.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _ADVICE = "nvidia-smi must list it, also in a container (docker run --gpus all)"
 
 
 def open_device(index: int = 0) -> Device:
-    """Open a GPU by its index in the driver's order, which CUDA_VISIBLE_DEVICES changes.
+    """Open a GPU by its index in the driver's order. CUDA_VISIBLE_DEVICES changes this order.
 
     Raises:
-        BackendUnavailable: pycuda, the driver or the GPU is missing; the message has the remedy.
+        BackendUnavailable: pycuda, the driver or the GPU is missing. The message names the remedy.
     """
     if gpu_here() is None:
         raise BackendUnavailable(f"no NVIDIA GPU or no driver was found: {_ADVICE}")
@@ -59,8 +60,9 @@ _retaining = Lock()
 def _retain(index: int) -> None:
     """Keep the primary context of a GPU for the life of the process.
 
-    Otherwise it would end with its last user. Kernels that TensorRT caches in it, and objects that
-    an exception still references, would then be invalid (NVIDIA/TensorRT#1632).
+    Otherwise the context would be destroyed when its last user releases it. Then kernels that
+    TensorRT caches in the context would be invalid (NVIDIA/TensorRT#1632), and also objects that an
+    exception still references.
     """
     with _retaining:
         if index not in _retained:
@@ -69,14 +71,14 @@ def _retain(index: int) -> None:
 
 
 class Device(Closing):
-    """One GPU. Close everything that was created from it before it.
+    """One GPU. Close all objects that were created from a `Device` before you close the `Device`.
 
-    Any thread may use it inside `current()`. If the GPU does not respond any more, every method
-    raises `InferenceFailed`.
+    Any thread may call the methods inside a `with device.current()` block. If the GPU has failed,
+    every method raises `InferenceFailed`.
 
     Attributes:
-        name: name in the driver, e.g. "NVIDIA H200".
-        capability: compute capability, (major, minor).
+        name: the driver's name of the GPU, e.g. "NVIDIA H200".
+        capability: compute capability as (major, minor).
     """
 
     def __init__(self, driver: Any, device: Any) -> None:
@@ -87,7 +89,10 @@ class Device(Closing):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make this the current device of the calling thread; later restore the previous one."""
+        """Make this GPU the calling thread's current device in the `with` block.
+
+        Afterwards the previous device is current again.
+        """
         with failures(self._driver):
             self._context.push()
         try:
@@ -96,24 +101,25 @@ class Device(Closing):
             self._context.pop()
 
     def memory(self) -> tuple[int, int]:
-        """Return the free and the total memory, bytes."""
+        """Return the free and the total memory of the GPU in bytes."""
         with failures(self._driver):
             free, total = self._driver.mem_get_info()
         return free, total
 
     def stream(self) -> Stream:
-        """Create a stream that does not wait for the default stream."""
+        """Create a stream whose work does not wait for the default stream."""
         return Stream(self._driver)
 
     def event(self) -> Event:
-        """Create an event that measures time."""
+        """Create an event, which marks a point in a stream."""
         return Event(self._driver)
 
     def alloc(self, size: int) -> DeviceMemory:
         """Allocate `size` bytes on the GPU.
 
         Raises:
-            OutOfMemory: the message has the free and the total memory.
+            OutOfMemory: the GPU has too little free memory. The message has the free and the total
+                memory.
         """
         try:
             return AllocatedMemory(self._driver, size)
@@ -125,14 +131,14 @@ class Device(Closing):
             ) from error
 
     def open_shared(self, handle: bytes) -> DeviceMemory:
-        """Open memory of another process by its `CUipcMemHandle` (64 bytes).
+        """Open GPU memory of another process by its `CUipcMemHandle` (64 bytes).
 
-        That process still owns it.
+        The other process still owns the memory.
         """
         return ForeignMemory(handle)
 
     def pinned(self, size: int) -> PinnedMemory:
-        """Allocate `size` page-locked bytes on the host.
+        """Allocate `size` bytes of page-locked host memory.
 
         Raises:
             OutOfMemory: the host has too little free memory.
@@ -146,21 +152,24 @@ class Device(Closing):
             ) from error
 
     def copy_in(self, to: DeviceMemory, source: PinnedMemory, size: int, stream: Stream) -> None:
-        """Enqueue a copy of the first `size` bytes to the GPU."""
+        """Add to a stream a copy of the first `size` bytes from host memory to GPU memory."""
         with failures(self._driver):
             self._driver.memcpy_htod_async(to.address, source.array[:size], stream.native)
 
     def copy_out(self, to: PinnedMemory, source: DeviceMemory, size: int, stream: Stream) -> None:
-        """Enqueue a copy of the first `size` bytes to the host."""
+        """Add to a stream a copy of the first `size` bytes from GPU memory to host memory."""
         with failures(self._driver):
             self._driver.memcpy_dtoh_async(to.array[:size], source.address, stream.native)
 
     def capture(self, stream: Stream) -> AbstractContextManager[Capture]:
-        """Record the work that the block enqueues instead of running it; see `capture`."""
+        """Record the work that a `with` block adds to a stream, as a CUDA graph.
+
+        See `capture` in resources.py.
+        """
         return capture(stream)
 
     def kernel(self, image: bytes, name: str) -> Kernel:
-        """Load a kernel from a PTX or cubin image.
+        """Load a kernel by its name from a PTX or cubin image.
 
         Raises:
             InferenceFailed: the driver rejects the kernel.
@@ -168,12 +177,13 @@ class Device(Closing):
         return Kernel(self._driver, image, name)
 
     def close(self) -> None:
-        """Release the device; the primary context stays. A second call has no effect."""
+        """Release the GPU. Its primary context stays open. A second call has no effect."""
         if self._context is None:
             return
         context, self._context = self._context, None
-        # pycuda releases only a context that it considers current. CUDA does not remove a primary
-        # context from the thread's stack by itself.
+        # pycuda only releases a context that it considers current, so the context is pushed first.
+        # CUDA does not remove a released primary context from the thread's stack, so it is popped
+        # here.
         context.push()
         driver_call("cuCtxPopCurrent")
         context.detach()
@@ -197,5 +207,5 @@ def _pycuda() -> Any:
 
 
 def megabytes(size: int) -> str:
-    """Format bytes in megabytes, e.g. "1,234.5 MB"."""
+    """Format a size in bytes as megabytes, e.g. "1,234.5 MB"."""
     return f"{size / 1e6:,.1f} MB"

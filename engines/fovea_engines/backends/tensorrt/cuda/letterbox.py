@@ -1,6 +1,7 @@
-"""Letterboxes images on the GPU. The kernel is stored as a file beside the engine.
+"""Letterboxes images on the GPU, with a kernel that is stored as a file beside the engine.
 
-The file is PTX. Its first line describes the rows that the kernel writes.
+The file is PTX. Its first line is a comment with the `PreprocessSpec` of the model's input, as
+JSON.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from fovea_preprocess.spec import PreprocessSpec
 
 LETTERBOX_FILE = "letterbox.ptx"
 
-# Start of a comment in PTX.
+# Characters that start a comment in PTX.
 _MARK = b"// "
 _SPEC: Final = TypeAdapter(PreprocessSpec)
 
 log = logging.getLogger(__name__)
 
-# Layout of `struct Image` in letterbox.cu.
+# Memory layout of `struct Image` in letterbox.cu.
 IMAGE = np.dtype(
     [
         ("pixels", np.int64),
@@ -48,18 +49,18 @@ _ELEMENTS = {"uint8": "unsigned char", "float16": "Half", "float32": "float", "i
 
 
 def compile_cuda(source: str, name: str, target: str, options: Sequence[str] = ()) -> bytes:
-    """Compile one source file without includes to PTX or cubin.
+    """Compile one CUDA source file without includes to PTX or a cubin.
 
     Args:
         source: CUDA C++ source code.
-        name: file name in the compiler's messages.
-        target: target in the notation of nvcc. "compute_75" gives PTX for GPUs of this compute
-            capability and newer ones; "sm_90" gives a cubin for exactly this one.
+        name: file name that the compiler's messages show.
+        target: target in nvcc's notation. "compute_75" returns PTX for GPUs with compute capability
+            7.5 or newer. "sm_90" returns a cubin for GPUs with compute capability 9.0 only.
         options: further compiler options.
 
     Raises:
         BackendUnavailable: NVRTC is not installed.
-        BuildError: the source does not compile; the message has the compiler's log.
+        BuildError: the source does not compile. The message has the compiler's log.
     """
     nvrtc = _nvrtc()
     program = _check_answer(
@@ -85,7 +86,7 @@ def compile_cuda(source: str, name: str, target: str, options: Sequence[str] = (
 def _nvrtc() -> Any:
     try:
         nvrtc = import_module("cuda.bindings.nvrtc")
-        # This call loads the library itself.
+        # This call loads NVRTC's shared library, which the import does not.
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError) as error:
         raise BackendUnavailable(
@@ -109,9 +110,12 @@ def _check_answer(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
 
 
 class LetterboxKernel:
-    """Fills a batch like `Preprocessor`, with a difference of at most one grey level.
+    """Computes a batch of model inputs from images on the GPU.
 
-    The device must be current in every call.
+    The result equals the result of `Preprocessor` on the host, with a difference of at most one
+    grey level (of 255).
+
+    The device must be current in the calling thread.
     """
 
     def __init__(self, device: Device, compiled: bytes, spec: PreprocessSpec) -> None:
@@ -119,15 +123,18 @@ class LetterboxKernel:
         self._kernel = device.kernel(compiled, "letterbox")
 
     def pack(self, images: Sequence[PlacedImage], rows: int, staging: PinnedMemory) -> int:
-        """Write images and their positions in the rows into one block for a single copy.
+        """Write images and their positions in the model's input into one block of memory.
 
-        Rows after the last image become padding.
+        The caller then copies the block to the GPU at once.
+
+        `rows` is the batch size on the GPU. The kernel fills the rows after the last image with the
+        padding colour.
 
         Returns:
-            The number of bytes in `staging` to copy.
+            The size of the block in bytes, from the start of `staging`.
 
         Raises:
-            ValueError: there are more images than rows, or they do not fit into `staging`.
+            ValueError: there are more images than rows, or the images do not fit into `staging`.
         """
         size = packed_size(rows, sum(image.pixels.nbytes for image in images))
         if len(images) > rows or size > staging.array.size:
@@ -149,9 +156,10 @@ class LetterboxKernel:
     def __call__(
         self, stream: Stream, staged: DeviceMemory, rows: int, batch: DeviceMemory
     ) -> None:
-        """Enqueue the kernel.
+        """Add the kernel to a stream. It reads the block `staged` and writes the rows of `batch`.
 
-        A CUDA graph may record this, because all variable data is in `staged`.
+        A CUDA graph may record the kernel, because all data that differs between batches is in
+        `staged`.
         """
         grid = (-(-self.spec.width // _BLOCK[0]), -(-self.spec.height // _BLOCK[1]), rows)
         addresses = np.uint64(staged.address), np.uint64(batch.address)
@@ -163,29 +171,34 @@ class LetterboxKernel:
 
 
 def packed_size(rows: int, pixel_bytes: int) -> int:
-    """Return the size of the packed block in bytes, from the total size of all images."""
+    """Return the size in bytes of the block that `pack` writes.
+
+    `pixel_bytes` is the total size of all images in bytes.
+    """
     return rows * IMAGE.itemsize + pixel_bytes
 
 
 def compile_letterbox(spec: PreprocessSpec, target: str = "compute_75") -> bytes:
-    """Compile the kernel for a spec, by default to PTX for every supported GPU. It needs no GPU.
+    """Compile the letterbox kernel for a spec, by default to PTX for every supported GPU.
+
+    The compiler needs no GPU.
 
     Raises:
         BackendUnavailable: NVRTC is not installed.
-        BuildError: this NVRTC does not know the target.
+        BuildError: this version of NVRTC does not support the target.
     """
     return compile_cuda(source(), "letterbox.cu", target, definitions(spec))
 
 
 def source() -> str:
-    """Return the CUDA C++ source code of the kernel."""
+    """Return the CUDA C++ source code of the letterbox kernel."""
     return (resources.files("fovea_engines.backends.tensorrt.cuda") / "letterbox.cu").read_text(
         encoding="utf-8"
     )
 
 
 def definitions(spec: PreprocessSpec) -> list[str]:
-    """Return the compiler options that specialise the kernel for a spec."""
+    """Return the compiler options that define the constants of the kernel for a spec."""
     gains, offsets = [1.0] * 3, [0.0] * 3
     if not spec.whole:
         gains = [spec.scale / std for std in spec.std]
@@ -213,7 +226,8 @@ def _describe(entry: np.void, pixels: int, box: LetterboxMap, antialias: bool) -
     entry["width"], entry["height"] = box.source_width, box.source_height
     entry["left"], entry["right"] = columns.start, columns.stop
     entry["top"], entry["bottom"] = rows.start, rows.stop
-    # The host resamples crops with Pillow's filter, so the kernel also filters them.
+    # On the host, Pillow filters a crop when it resizes the crop. So the kernel must filter crops
+    # too.
     entry["filtered"] = antialias or (_length(columns), _length(rows)) != (
         box.scaled_width,
         box.scaled_height,
@@ -221,7 +235,7 @@ def _describe(entry: np.void, pixels: int, box: LetterboxMap, antialias: bool) -
 
 
 def _edges(source: int, scaled: int, offset: int, visible: slice) -> tuple[float, float]:
-    """Return start and end of the visible part, in pixels of the image."""
+    """Return the start and end of the visible part of an image along one axis, in image pixels."""
     if _length(visible) == scaled:
         return 0.0, float(source)
     scale = scaled / source
@@ -232,7 +246,10 @@ def _edges(source: int, scaled: int, offset: int, visible: slice) -> tuple[float
 
 
 def _positions(begin: float, end: float, visible: slice) -> tuple[int, int]:
-    """Return the image position of the input's pixel 0, and the step per pixel, in 2^-40 pixels."""
+    """Return the image position of the input's first pixel, and the distance to the next one.
+
+    Both are fixed-point numbers, in units of 2^-40 image pixels.
+    """
     step = round((end - begin) * _ONE / _length(visible))
     return round(begin * _ONE) + (step * (1 - 2 * visible.start) - _ONE) // 2, step
 
@@ -242,10 +259,10 @@ def _length(span: slice) -> int:
 
 
 def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> None:
-    """Compile the kernel of an engine into its directory, for every supported GPU.
+    """Compile an engine's letterbox kernel into the engine's directory, for every supported GPU.
 
-    Without a compiler, or if the kernel does not support the resampling, no file is written. Then
-    the host letterboxes, and `progress` reports it.
+    If NVRTC is not installed, or the kernel does not support the resampling of `spec`, no file is
+    written. Then the host letterboxes the images, and `progress` reports this.
     """
     floats = spec.resample == "linear-float" and not spec.whole
     if floats or spec.resample in ("area", "bicubic", "lanczos"):
@@ -260,16 +277,16 @@ def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> N
 
 
 def pack_kernel(kernel: bytes, spec: PreprocessSpec) -> bytes:
-    """Return the content of the file for a compiled kernel."""
+    """Return the content of the file for a compiled kernel and its spec."""
     return _MARK + _SPEC.dump_json(spec) + b"\n" + kernel
 
 
 def open_letterbox(folder: Path, device: Device) -> LetterboxKernel | None:
-    """Open the kernel in an engine's directory. The device must be current.
+    """Load the letterbox kernel from an engine's directory. The device must be current.
 
     Returns:
-        The kernel. None if there is no file, or if the driver rejects it: then the host
-        letterboxes.
+        The kernel. If there is no file, or the driver rejects the kernel, None. Then the host
+        letterboxes the images.
 
     Raises:
         InvalidModel: the file is damaged.
@@ -285,7 +302,7 @@ def open_letterbox(folder: Path, device: Device) -> LetterboxKernel | None:
     try:
         return LetterboxKernel(device, kernel, spec)
     except InferenceFailed as error:
-        # Only the text is logged: a log handler may keep an exception, whose frames reference the
-        # engine.
+        # Log only the error's text. A log handler may keep an exception, and its frames would keep
+        # the engine alive.
         log.warning("%s: %s; until then the CPU letterboxes images", file, str(error))
         return None

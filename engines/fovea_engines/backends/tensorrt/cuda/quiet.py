@@ -1,9 +1,9 @@
-"""Separates the recording of CUDA graphs from work that may synchronise the whole GPU.
+"""Keeps apart recordings of CUDA graphs and work that may synchronise the whole GPU.
 
-Either one makes the other fail, even in different threads (CUDA C++ Programming Guide, "Prohibited
-and Unhandled Operations"). TensorRT does not document which calls synchronise, and CUDA may
-synchronise when it loads a kernel. So building, loading, first runs and releases all count as
-synchronising work.
+If both happen at the same time, even in different threads, they fail (CUDA C++ Programming Guide,
+"Prohibited and Unhandled Operations"). TensorRT does not document which calls synchronise, and CUDA
+may synchronise when it loads a kernel. So the code treats builds, loading, first runs and releases
+of engines as synchronising work.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from threading import Condition
 
 
 class Quiet:
-    """Lets several recordings run at the same time, or several pieces of synchronising work."""
+    """A lock for two kinds of work.
+
+    Work of one kind may run in parallel, but not with the other kind.
+    """
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -23,7 +26,10 @@ class Quiet:
 
     @contextmanager
     def synchronising(self) -> Iterator[None]:
-        """Wait until no recording is running (they take milliseconds), then run the block."""
+        """Wait until no recording is running, and then run the `with` block.
+
+        A recording takes only milliseconds.
+        """
         with self._changed:
             self._changed.wait_for(lambda: not self._recording)
             self._synchronising += 1
@@ -35,7 +41,11 @@ class Quiet:
 
     @contextmanager
     def recording(self) -> Iterator[bool]:
-        """Yield True if the block may record; False during a build, which takes minutes."""
+        """Yield whether the `with` block may record a CUDA graph.
+
+        The method does not wait for synchronising work, because a build takes minutes. It yields
+        False instead.
+        """
         with self._changed:
             free = not self._synchronising
             self._recording += free
@@ -48,4 +58,4 @@ class Quiet:
 
 
 QUIET = Quiet()
-"""Shared by all GPUs of the process; TensorRT uses only the first one."""
+"""The lock of the process. One lock is enough, because TensorRT uses only the first GPU."""

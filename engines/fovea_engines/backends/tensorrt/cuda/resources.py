@@ -1,6 +1,7 @@
-"""Streams, events, memory, kernels and graphs of a GPU. The GPU must be current in every call.
+"""Streams, events, memory, kernels and CUDA graphs of a GPU.
 
-pycuda does most of the work. cuda-bindings does CUDA graphs and memory of other processes.
+The GPU must be the calling thread's current device in every call. The module uses pycuda, and
+cuda-bindings for CUDA graphs and for memory of other processes.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _NON_BLOCKING = 1
 
 
 class Stream:
-    """Runs work in order. Work of different streams may overlap.
+    """A queue of GPU work that runs in order. Work in different streams may overlap.
 
     Attributes:
-        native: pycuda's stream.
-        handle: CUstream handle for TensorRT.
+        native: stream object of pycuda.
+        handle: address of the `CUstream`, for TensorRT.
     """
 
     def __init__(self, driver: Any) -> None:
@@ -37,15 +38,15 @@ class Stream:
         self.handle: int = self.native.handle
 
     def wait(self, event: Event) -> None:
-        """Make all later work in the stream wait for an event, without blocking this thread."""
+        """Make all later work in the stream wait for an event. The calling thread does not wait."""
         with failures(self._driver):
             self.native.wait_for_event(event.native)
 
     def synchronize(self) -> None:
-        """Block without the GIL until all enqueued work is done.
+        """Wait until all work in the stream is done. The waiting thread releases the GIL.
 
         Raises:
-            InferenceFailed: some of the work failed.
+            InferenceFailed: a part of the work failed.
         """
         with failures(self._driver):
             self.native.synchronize()
@@ -56,27 +57,27 @@ class Stream:
 
 
 class Event:
-    """A point in a stream."""
+    """A point in a stream for which threads and other streams can wait."""
 
     def __init__(self, driver: Any) -> None:
         self._driver = driver
         with failures(driver):
-            # The thread sleeps instead of spinning, which leaves its core to threads that decode
-            # images.
+            # A waiting thread sleeps instead of spinning, so other threads can use its core to
+            # decode images.
             self.native = driver.Event(driver.event_flags.BLOCKING_SYNC)
 
     def record(self, stream: Stream) -> None:
-        """Move the event to the end of the work that is enqueued in a stream."""
+        """Move the event to the current end of a stream."""
         with failures(self._driver):
             self.native.record(stream.native)
 
     def synchronize(self) -> None:
-        """Block without the GIL until the stream has reached the event."""
+        """Wait until the stream has reached the event. The waiting thread releases the GIL."""
         with failures(self._driver):
             self.native.synchronize()
 
     def milliseconds_since(self, earlier: Event) -> float:
-        """Return the time between two events that were both reached, in milliseconds."""
+        """Return the time in milliseconds between two events. Both must have been reached."""
         with failures(self._driver):
             return float(self.native.time_since(earlier.native))
 
@@ -89,7 +90,7 @@ class DeviceMemory(Closing):
     """Memory on the GPU.
 
     Attributes:
-        address: address of the first byte.
+        address: GPU address of the first byte.
         size: size in bytes.
     """
 
@@ -97,15 +98,15 @@ class DeviceMemory(Closing):
     size: int
 
     def at(self, offset: int) -> DeviceMemory:
-        """Return the bytes from an offset on.
+        """Return the part of the memory that starts at a byte offset.
 
-        They are valid as long as this memory, and need no close.
+        The part is valid until this memory is closed. It does not need to be closed itself.
         """
         return _Part(self, offset)
 
 
 class AllocatedMemory(DeviceMemory):
-    """Memory that this process allocated."""
+    """GPU memory that this process allocated."""
 
     def __init__(self, driver: Any, size: int) -> None:
         with failures(driver):
@@ -121,7 +122,7 @@ class AllocatedMemory(DeviceMemory):
 
 
 class ForeignMemory(DeviceMemory):
-    """Memory of another process, opened by its `CUipcMemHandle` (64 bytes)."""
+    """GPU memory of another process, opened by its `CUipcMemHandle` (64 bytes)."""
 
     def __init__(self, handle: bytes) -> None:
         bindings = import_module("cuda.bindings.driver")
@@ -133,14 +134,14 @@ class ForeignMemory(DeviceMemory):
         _, self.size = driver_call("cuMemGetAddressRange", self._opened)
 
     def close(self) -> None:
-        """Unmap the memory, which the other process still owns. A second call has no effect."""
+        """Unmap the memory. The other process still owns it. A second call has no effect."""
         if self._opened is not None:
             opened, self._opened = self._opened, None
             driver_call("cuIpcCloseMemHandle", opened)
 
 
 class _Part(DeviceMemory):
-    """A part of another memory, which it keeps alive."""
+    """A part of a `DeviceMemory` object. It keeps a reference to this object."""
 
     def __init__(self, whole: DeviceMemory, offset: int) -> None:
         self._whole = whole
@@ -148,11 +149,15 @@ class _Part(DeviceMemory):
         self.size = whole.size - offset
 
     def close(self) -> None:
-        """Do nothing: the memory belongs to the whole."""
+        """Do nothing, because the whole memory is closed separately."""
 
 
 class PinnedMemory:
-    """Page-locked host memory, which the GPU can copy directly; `array` is uint8 [size]."""
+    """Page-locked host memory, which the GPU can copy directly.
+
+    Attributes:
+        array: the memory as uint8 [size].
+    """
 
     def __init__(self, driver: Any, size: int) -> None:
         with failures(driver):
@@ -173,7 +178,7 @@ class Kernel:
     def __init__(self, driver: Any, image: bytes, name: str) -> None:
         self._driver = driver
         try:
-            # The function keeps its module alive.
+            # pycuda's function object keeps the module alive.
             self._function = driver.module_from_buffer(image).get_function(name)
         except driver.Error as error:
             raise InferenceFailed(
@@ -184,7 +189,14 @@ class Kernel:
     def __call__(
         self, stream: Stream, grid: tuple[int, int, int], block: tuple[int, int, int], *args: Any
     ) -> None:
-        """Enqueue the kernel. `args` are NumPy scalars in its order; addresses are np.uint64."""
+        """Add the kernel to a stream.
+
+        Args:
+            stream: stream of the kernel.
+            grid: number of blocks in each dimension.
+            block: number of threads of a block in each dimension.
+            *args: arguments of the kernel as NumPy scalars; addresses are np.uint64.
+        """
         with failures(self._driver):
             self._function(*args, grid=grid, block=block, stream=stream.native)
 
@@ -194,13 +206,13 @@ class Kernel:
 
 
 class Graph:
-    """Recorded work that is launched as a whole."""
+    """A CUDA graph: recorded work that one call launches."""
 
     def __init__(self, graph: Any) -> None:
         self._executable = driver_call("cuGraphInstantiate", graph, 0)
 
     def launch(self, stream: Stream) -> None:
-        """Enqueue all recorded work."""
+        """Add all recorded work to a stream."""
         driver_call("cuGraphLaunch", self._executable, stream.handle)
 
     def close(self) -> None:
@@ -211,12 +223,12 @@ class Graph:
 
 
 class Capture:
-    """The result of a `with capture(...)` block."""
+    """The result of a `with capture(...)` block. The graph exists after the block."""
 
     recorded: Graph | None = None
 
     def graph(self) -> Graph:
-        """Return the recorded graph, ready to launch. Call this after the block has ended."""
+        """Return the recorded graph, ready to launch. Call this method after the `with` block."""
         if self.recorded is None:
             raise RuntimeError("the graph is not recorded yet")
         return self.recorded
@@ -224,12 +236,13 @@ class Capture:
 
 @contextmanager
 def capture(stream: Stream) -> Iterator[Capture]:
-    """Record the work that the block enqueues instead of running it.
+    """Record the work that the `with` block adds to a stream, instead of running it.
 
-    Other threads may use the GPU freely at the same time (thread-local mode).
+    Other threads may use the GPU at the same time, because the recording uses CUDA's thread-local
+    mode.
 
     Raises:
-        InferenceFailed: some of the work cannot be recorded; the stream is as before.
+        InferenceFailed: a part of the work cannot be recorded. The stream can still be used.
     """
     modes = import_module("cuda.bindings.driver").CUstreamCaptureMode
     mode = modes.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
@@ -248,7 +261,7 @@ def capture(stream: Stream) -> Iterator[Capture]:
 
 
 def _abandon(stream: Stream) -> None:
-    """End a recording. A stream continues to record even after it rejected some work."""
+    """End a failed recording. A stream continues to record even after it has rejected work."""
     try:
         graph = driver_call("cuStreamEndCapture", stream.handle)
     except InferenceFailed:
@@ -257,9 +270,9 @@ def _abandon(stream: Stream) -> None:
 
 
 def let_go(error: BaseException | None) -> None:
-    """Clear the frames of an exception.
+    """Clear the local variables in the stack frames of an exception and its causes.
 
-    They may reference an engine, which must not outlive its device.
+    The variables may reference an engine. An engine must be released before its device.
     """
     while error is not None:
         clear_frames(error.__traceback__)
@@ -270,10 +283,14 @@ _FAULTED = "after a fault the GPU rejects all work: restart the process"
 
 
 def driver_call(name: str, *arguments: Any) -> Any:
-    """Call a CUDA driver function with cuda-bindings, and return its result, or a list of results.
+    """Call a function of the CUDA driver by its name, and return its results.
+
+    Returns:
+        None for a function without a result, the result for one result, and a list for several
+        results.
 
     Raises:
-        InferenceFailed: the call failed; the message has the name of CUDA's error.
+        InferenceFailed: the call failed. The message has CUDA's name of the error.
     """
     result, *values = getattr(import_module("cuda.bindings.driver"), name)(*arguments)
     if result != type(result).CUDA_SUCCESS:
@@ -283,7 +300,7 @@ def driver_call(name: str, *arguments: Any) -> Any:
 
 @contextmanager
 def failures(driver: Any) -> Iterator[None]:
-    """Translate errors of pycuda into `OutOfMemory` and `InferenceFailed`."""
+    """Convert errors of pycuda in the `with` block to `OutOfMemory` or `InferenceFailed`."""
     try:
         yield
     except driver.MemoryError as error:

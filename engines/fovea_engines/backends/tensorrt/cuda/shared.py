@@ -1,4 +1,4 @@
-"""GPU buffers that other processes allocated."""
+"""Reads and writes GPU buffers that other processes allocated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class CudaMemory(Closing):
-    """Opens buffers by their `cudaIpcMemHandle_t`; see `GpuMemory`."""
+    """Opens GPU buffers of other processes by their `cudaIpcMemHandle_t`; see `GpuMemory`."""
 
     def __init__(self, device: Callable[[int], Device] = open_device) -> None:
         self._device = device
@@ -38,7 +38,10 @@ class CudaMemory(Closing):
 
 
 class CudaBuffer:
-    """A buffer of another process, copied through pinned memory; see `GpuBuffer`."""
+    """A GPU buffer of another process; see `GpuBuffer`.
+
+    Data is copied through page-locked host memory.
+    """
 
     def __init__(self, device: Device, handle: bytes, byte_size: int) -> None:
         self._device = device
@@ -56,15 +59,18 @@ class CudaBuffer:
             undo.pop_all()
         taken = (self._stream, self._pinned, self._memory)
         self._finalizer = weakref.finalize(self, _close, device, taken)
-        # The driver may be unloaded already when Python exits.
+        # Do not close the buffer when Python exits: the driver may be unloaded already.
         self._finalizer.atexit = False
 
     def close(self) -> None:
-        """Close the buffer, even if it is referenced. A second call has no effect."""
+        """Close the buffer, even if other objects still reference it.
+
+        A second call has no effect.
+        """
         self._finalizer()
 
     def read(self, offset: int, byte_size: int) -> memoryview:
-        """Copy a part of the buffer to host memory; see `GpuBuffer.read`."""
+        """Copy `byte_size` bytes, from a byte offset on, to host memory; see `GpuBuffer.read`."""
         with self._lock, self._device.current():
             if byte_size:
                 part = self._memory.at(offset)
@@ -73,7 +79,7 @@ class CudaBuffer:
             return memoryview(self._pinned.array[:byte_size].tobytes())
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Write all of `data` to a part of the buffer; see `GpuBuffer.write`."""
+        """Write all bytes of `data` to the buffer, from a byte offset on; see `GpuBuffer.write`."""
         with self._lock, self._device.current():
             if data.nbytes:
                 self._pinned.array[: data.nbytes] = np.frombuffer(data, np.uint8)
