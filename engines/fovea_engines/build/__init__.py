@@ -1,1 +1,1 @@
-"""Builds verified engines from ONNX: prepares the model, chooses a runtime, accepts or rejects."""
+"""Builds engines from ONNX models, and compares each engine with its source before publication."""

@@ -47,22 +47,24 @@ from fovea_preprocess.letterbox import least_size
 from fovea_preprocess.text import counted
 
 AGREEMENT_IMAGES = 64
-# On 64 photographs bfloat16, emulated on ONNX Runtime, agrees by 0.970 (yolox_nano) to 0.990
-# (yolov8n).
+# The limit for bf16 is far below usual values: on 64 photographs, the agreement of bfloat16,
+# emulated with ONNX Runtime, is 0.970 for yolox_nano and 0.990 for yolov8n.
 MIN_QUALITY: Mapping[Precision, float] = {"fp16": 0.98, "bf16": 0.9, "int8": 0.8}
-"""Smallest agreement, 0 to 1, of an engine without labelled images.
+"""Precision -> smallest accepted agreement with the source (0 to 1) of an engine without labels.
 
-INT8 classifiers must also agree on this fraction of first classes. FP32 must be identical.
+An INT8 classifier must also return the source's best class for this fraction of the images. An FP32
+engine has no limit here, because its results must be identical to the source's results.
 """
 
-# Number of other sizes that are compared besides the largest, and images per size.
+# For engines that accept several input sizes: number of sizes to compare besides the largest size,
+# and number of images to compare at each of these sizes.
 _MAX_SIZES, _IMAGES_OF_A_SIZE = 4, 8
-_LONG = 1000  # aspect ratio of the longest image
-# Smallest plausible accuracy of the source model. Below it, the labels belong to other images or
-# classes.
+_LONG = 1000  # aspect ratio of an image that gives the longest input shape
+# Smallest plausible accuracy of the source model (0 to 1). A lower accuracy means that the labels
+# belong to other images or other classes.
 _FOREIGN = 0.01
-# Largest accepted loss by the fused parts. Rounding in the fused preprocessing may change INT8 by a
-# step; a wrong NMS loses much more.
+# Largest accepted loss of agreement (0 to 1) by fused preprocessing and NMS. Rounding in the fused
+# preprocessing may change values of an INT8 engine by one step. An incorrect NMS loses much more.
 _MAX_LOST = 0.02
 
 
@@ -75,21 +77,22 @@ def measure_engine(
     truth: LabelledEvaluation | None,
     progress: Progress,
 ) -> EngineCard:
-    """Return the card of an engine with all its figures.
+    """Measure an engine, and return its card with all figures.
 
     Args:
-        plan: the build.
-        prepared: the source model.
-        graphs: the model in the precision of the build.
-        fused: `graphs.served` with fused preprocessing and NMS; the engine was compiled from this
-            graph.
-        engine: the engine.
-        truth: labelled images; None measures only the agreement with the source.
-        progress: receives phases and notes.
+        plan: options of the build.
+        prepared: prepared source model.
+        graphs: graphs of the model in the precision of the build.
+        fused: model from which the engine was compiled: `graphs.served`, with fused preprocessing
+            and NMS if the plan requires them.
+        engine: engine to measure.
+        truth: evaluation on labelled images. If it is None, only the agreement with the source is
+            measured.
+        progress: object that receives the phases and notes.
 
     Raises:
-        Disagreement: an FP32 engine computes other results than its source, the fused parts change
-            the results, or float16 overflows.
+        Disagreement: the results of an FP32 engine differ from its source's, fused preprocessing or
+            NMS changes the results, or float16 overflows.
         UnsupportedModel: the source model itself computes NaN or infinite values.
     """
     if prepared.unproven:
@@ -102,7 +105,7 @@ def measure_engine(
     if plan.check_images is None and graphs.precision != "fp32":
         progress.note(f"judged on the {SHIPPED}: use --images for your own")
     with progress.phase("agreement"):
-        # The float layers of signed INT8 are FP16.
+        # In a graph with signed INT8, the layers that are not quantised compute in FP16.
         signed = graphs.precision == "int8" and plan.encodings[0] is Encoding.SIGNED
         if graphs.precision == "fp16" or signed:
             check_overflow(graphs.served, prepared.preprocess, plan.check_images)
@@ -117,7 +120,7 @@ def measure_engine(
         card = replace(card, calibration=graphs.int8.calibration)
     others = {}
     if truth is not None and graphs.precision == "int8" and not prepared.quantised:
-        with suppress(UnsupportedModel):  # the report has one column less without it
+        with suppress(UnsupportedModel):  # the report then omits the column for FP16
             others["fp16"] = round_to_half(to_half(prepared.graph))
     if (exported := graphs.exported) is not None:
         others[_exported_name(card)] = round_to_half(exported)
@@ -137,7 +140,7 @@ def measure_engine(
 def _measure_engine(
     truth: LabelledEvaluation, card: EngineCard, engine: Engine
 ) -> dict[str, AnyAccuracy]:
-    """Measure the engine; if it accepts several sizes, also measure its largest size."""
+    """Return the accuracy of the engine, and of its largest size if it accepts several sizes."""
     found: dict[str, AnyAccuracy] = {card.precision: truth.measure_engine(card.precision, engine)}
     if engine.largest is not engine:
         name = _square_name(card)
@@ -148,7 +151,10 @@ def _measure_engine(
 def _measure_graphs(
     truth: LabelledEvaluation, graphs: Mapping[str, onnx.ModelProto], progress: Progress
 ) -> dict[str, AnyAccuracy]:
-    """Measure further graphs. FP16 is only for comparison, so it may overflow."""
+    """Return the accuracy of further graphs.
+
+    The FP16 graph is only for comparison, so it is left out if it overflows.
+    """
     found = {}
     for name, graph in graphs.items():
         try:
@@ -167,7 +173,10 @@ def _measure_agreement(
     fused: PreparedModel,
     engine: Engine,
 ) -> Agreement:
-    """Measure the agreement with the source, after a check that the fused parts change nothing."""
+    """Measure the agreement with the source.
+
+    If preprocessing or NMS is fused, first check that this changes no results.
+    """
     ranked, source = outputs_after(prepared.graph, RANKING), prepared.choose_reference(plan)
     if (fused.inputs, fused.outputs) == (prepared.inputs, prepared.outputs):
         return check_agreement(engine.largest, source, plan.check_images, ranked)
@@ -182,7 +191,8 @@ def _measure_agreement(
         measurable = isinstance(engine.head, Detector) and engine.card.judge is None
         if whole is engine or not measurable:
             return agreement
-        # The engine runs on this machine, so its own detections are compared instead.
+        # The candidate above ran on ONNX Runtime. But the engine itself can run on this machine, so
+        # use the figures of its own detections.
         whole_source = opened.enter_context(reference(plan, prepared, prepared.graph, "fp32"))
         found = compare_engines(whole_source, engine, plan.check_images)
         return found if found.detections else agreement
@@ -191,10 +201,10 @@ def _measure_agreement(
 def _measure_sizes(
     plan: BuildPlan, prepared: PreparedModel, engine: Engine
 ) -> dict[str, Agreement]:
-    """Measure the agreement with the source at several sizes.
+    """Measure the agreement with the source at several input sizes.
 
-    The sizes are the most frequent sizes of the images, the widest and the highest. The source is
-    converted to accept them, too.
+    The sizes are the most frequent input sizes for the check images, the widest size and the
+    highest size. The source is converted, so that it accepts these sizes.
     """
     spec = engine.card.preprocess
     assert spec is not None, "the model takes images"
@@ -223,17 +233,17 @@ def check_agreement(
     ranked: Set[str] = frozenset(),
     most: int = AGREEMENT_IMAGES,
 ) -> Agreement:
-    """Compare an engine with its source model, which runs unchanged.
+    """Compare an engine with its source model. The source model runs unchanged.
 
     Args:
-        engine: the engine.
-        source: the source model, a file or a graph.
+        engine: engine to compare.
+        source: source model, as a file or a graph.
         images: directory of images; None means the images that ship with Fovea.
-        ranked: outputs whose rows may be in another order.
-        most: largest number of images.
+        ranked: names of outputs whose rows may be in a different order in the engine.
+        most: largest number of images to compare.
 
     Raises:
-        Disagreement: an FP32 engine computes other results than its source.
+        Disagreement: the results of an FP32 engine differ from its source's results.
     """
     card = engine.card
     spec = card.preprocess or default_preprocess(None, card.inputs, card.metadata)
@@ -254,9 +264,9 @@ def check_agreement(
 
 
 def compare_engines(one: Engine, other: Engine, images: Path | None = None) -> Agreement:
-    """Compare the detections of two engines, whose raw outputs may differ in their form.
+    """Compare the detections of two engines. The forms of their raw outputs may differ.
 
-    The detections of the first engine count as correct.
+    The detections of the first engine count as the correct ones.
     """
     options = PredictOptions(conf=CONF - MARGIN)
     found = measure_detections(
@@ -267,16 +277,18 @@ def compare_engines(one: Engine, other: Engine, images: Path | None = None) -> A
 
 
 def check_fused(core: Engine, fused: Engine, images: Path | None = None) -> None:
-    """Check that fused preprocessing and NMS do not change the results of the `core` engine.
+    """Check that fused preprocessing and NMS do not change an engine's results.
+
+    `core` is the engine without the fused parts, and `fused` is the engine with them.
 
     Raises:
-        Disagreement: too many results differ.
+        Disagreement: the agreement of the two engines is less than 98 %.
     """
     if not isinstance(core.head, Detector):
         lost = _outputs_lost(core, fused, images)
     else:
         lost = 1 - compare_engines(core, fused, images).quality
-    # The negation also catches NaN.
+    # The comparison with "not" also rejects NaN.
     if not lost <= _MAX_LOST:
         raise Disagreement(
             f"with preprocessing and NMS in the graph, {lost:.1%} of the detections differ: build "
@@ -285,7 +297,10 @@ def check_fused(core: Engine, fused: Engine, images: Path | None = None) -> None
 
 
 def _outputs_lost(core: Engine, fused: Engine, images: Path | None) -> float:
-    """Return the largest relative error: sum of absolute differences by sum of absolute values."""
+    """Return the largest relative error of an output.
+
+    The relative error is the sum of absolute differences, divided by the sum of absolute values.
+    """
     lost: dict[str, float] = defaultdict(float)
     total: dict[str, float] = defaultdict(float)
     for _, pixels in sample_images(images, AGREEMENT_IMAGES):
@@ -298,10 +313,11 @@ def _outputs_lost(core: Engine, fused: Engine, images: Path | None) -> float:
 
 
 def rejection(card: EngineCard, max_drop: float) -> str | None:
-    """Return the reason why an engine must not be published, or None if it may.
+    """Return the reason why an engine must not be published, or None if it may be published.
 
-    If there are labels, the accuracy decides, otherwise the agreement with the source. The same
-    rule holds for the graph for TensorRT. For each of several sizes the agreement decides.
+    If there are labelled images, the accuracy decides; otherwise the agreement with the source
+    decides. This is also the rule for the additional graph for TensorRT. If the engine accepts
+    several sizes, the agreement must also be high enough at each measured size.
     """
     reason = _figure_rejection(card, card.precision, card.agreement, max_drop)
     for size, found in card.sizes.items():
@@ -339,8 +355,8 @@ def _figure_rejection(
             "--preprocess"
         )
     least = MIN_QUALITY.get(card.precision, 0.0)
-    # FP16 may be measured on only three photographs, and one changed class among three has no
-    # meaning.
+    # The best class is not checked for FP16. An FP16 build may have only three check images, and
+    # one changed class in three images has no meaning.
     if card.precision == "int8" and found.same_top is not None and not found.same_top >= least:
         return (
             f"{what} agrees with the source model's best class on {found.same_top:.0%} of the "
@@ -361,7 +377,7 @@ def _figure_rejection(
 def _accuracy_rejection(card: EngineCard, name: str, what: str, max_drop: float) -> str | None:
     metric = card.accuracy[name].metric
     before, after = card.accuracy["fp32"].figure, card.accuracy[name].figure
-    # The negation also catches NaN.
+    # The comparison with "not" also rejects NaN.
     if not before >= _FOREIGN:
         return (
             f"the source model itself has {metric} {before:.3f} on --data, so no drop can be "

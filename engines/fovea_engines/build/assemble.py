@@ -1,4 +1,4 @@
-"""Compiles a graph and writes its card; opens engines, and keeps as many open as memory allows."""
+"""Compiles graphs to engines, creates their cards, and keeps a limited number of engines open."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ from fovea_preprocess.errors import (
     UnsupportedModel,
 )
 
-# Largest total size of the files of open engines, in bytes. An open engine takes several times its
-# file size. Comparing large models must not take much more memory than serving one.
+# Largest total size of the files of open engines, in bytes. An open engine needs several times this
+# memory. The limit exists, because a comparison of large models must not need much more memory than
+# serving one model.
 _MAX_BYTES = 256 << 20
-# Number of engines that stay open whatever their size.
+# Number of engines that stay open even if they exceed the limit.
 _FEWEST = 2
 
 
@@ -56,8 +57,8 @@ def assemble(
 ) -> Engine:
     """Compile a graph for the plan's backend into an empty directory, and open the engine.
 
-    If the engine is for a GPU that is not in this machine, ONNX Runtime computes its graph instead,
-    and rounds like float16. The card records this.
+    If the engine is for a GPU that is not in this machine, the returned engine runs its graph on
+    ONNX Runtime, rounded like float16. The card records this in `judge`.
     """
     progress = progress or Progress()
     compile_plan = CompilePlan(
@@ -69,9 +70,9 @@ def assemble(
     )
     with _alternative(plan, graph, folder):
         file = plan.runtime.compile(graph.SerializeToString(), folder, compile_plan)
-    # The engine file comes first, because it is the file that is opened (model.bin belongs to
-    # model.xml). The list is made before opening: opening may add kernels, which later starts
-    # overwrite.
+    # The first file of a card is the file that a server opens, so the engine file comes first. The
+    # list is created before the engine is opened: opening may add a file with compiled kernels, and
+    # later starts overwrite that file.
     others = sorted(path for path in folder.iterdir() if path != file)
     files = {path.name: file_sha256(path) for path in (file, *others)}
     gpu = gpu_here() if plan.runtime.on_gpu else None
@@ -120,7 +121,7 @@ def _card(
         builder=plan.builder,
         gpu=None if _targets(plan) else gpu,
         weight_bits=weight_bits,
-        # Weights of 7 bits do not overflow on any CPU.
+        # An INT8 engine with 7-bit weights runs on every CPU, because its sums do not overflow.
         cpu_features=() if plan.runtime.on_gpu or weight_bits == 7 else sets_for(precision),
         head_outputs=tuple(names[name] for name in prepared.head.outputs),
         num_classes=prepared.head.num_classes,
@@ -134,7 +135,10 @@ def _card(
 
 @contextmanager
 def _alternative(plan: BuildPlan, graph: onnx.ModelProto, folder: Path) -> Iterator[None]:
-    """Add to the error of a rejected model whether the reference backend can compile the model."""
+    """Improve the error if the backend rejects the model in the `with` block.
+
+    The new message reports whether the reference backend can compile the model.
+    """
     try:
         yield
     except InvalidModel as error:
@@ -156,7 +160,12 @@ def _open(
     gpu: Gpu | None,
     progress: Progress,
 ) -> tuple[Session, str | None]:
-    """Return the engine's session and None, or a substitute session and its backend's name."""
+    """Open the engine.
+
+    Returns:
+        The engine's session and None. If the engine is for a GPU that is not in this machine, a
+        session of the reference backend and the name of this backend.
+    """
     try:
         return open_session(plan.backend, file, max_batch=plan.max_batch, precision=precision), None
     except BackendUnavailable as error:
@@ -174,7 +183,7 @@ def _open(
 
 
 def _targets(plan: BuildPlan) -> tuple[str, ...]:
-    """Return the compute capabilities in a plan; empty for the GPU of this machine."""
+    """Return the compute capabilities in a plan. If it builds for this machine's GPU, return ()."""
     return () if plan.builder is None else plan.builder.capabilities
 
 
@@ -193,10 +202,10 @@ def candidate(
     precision: Precision,
     encoding: Encoding,
 ) -> Iterator[Engine]:
-    """Open a graph in a temporary directory, to measure it.
+    """Compile and open a graph in a temporary directory, to measure it.
 
-    It runs on the plan's backend. If compiling takes minutes there, or the graph is for another
-    runtime, ONNX Runtime runs the graph and rounds like float16.
+    The graph runs on the plan's backend. If this backend compiles for minutes, or `encoding` is not
+    the backend's encoding, the graph runs on ONNX Runtime instead, rounded like float16.
     """
     if plan.emulates(encoding):
         with reference(plan, prepared, round_to_half(graph), precision) as engine:
@@ -212,8 +221,9 @@ def candidate(
 def reference(
     plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, precision: Precision
 ) -> AbstractContextManager[Engine]:
-    """Open a candidate on ONNX Runtime, which computes every graph exactly as written."""
-    # ONNX Runtime lacks bfloat16, and a plan must have a precision that its backend supports.
+    """Open a graph on ONNX Runtime, which computes every graph exactly as it is written."""
+    # A plan must have a precision that its backend supports, and the backend onnxruntime does not
+    # support bf16.
     able = plan.precision in get_backend(REFERENCE_BACKEND).precisions
     judged = replace(
         plan,
@@ -226,30 +236,35 @@ def reference(
 
 
 class HeldEngines(Closing):
-    """Engines that are opened on demand.
+    """A cache of open engines.
 
-    The most recently used engines stay open: as many as fit into `_MAX_BYTES`, but at least two.
+    The most recently used engines stay open while the total size of their files is at most
+    `_MAX_BYTES`. At least two engines stay open.
     """
 
     def __init__(self) -> None:
-        # Directory of its files -> engine, ordered by last use.
+        # Directory of an engine's files -> open engine. The most recently used engine is the last
+        # one.
         self._open: dict[Path, Engine] = {}
 
     def fit(self, folders: Sequence[Path]) -> bool:
-        """Return True if the engines in these directories can stay open together."""
+        """Return whether the engines in these directories can stay open at the same time."""
         return len(folders) <= _FEWEST or sum(map(_bytes, folders)) <= _MAX_BYTES
 
     def make_room(self) -> None:
-        """Close the least recently used engines if necessary, before another engine is opened."""
+        """Close the least recently used engines if they exceed the limits.
+
+        Call it before you open one.
+        """
         while len(self._open) >= _FEWEST and sum(map(_bytes, self._open)) > _MAX_BYTES:
             self._open.pop(next(iter(self._open))).close()
 
     def add(self, folder: Path, engine: Engine) -> None:
-        """Keep an open engine."""
+        """Add an open engine to the cache. `folder` is the directory of its files."""
         self._open[folder] = engine
 
     def engine(self, folder: Path, card: EngineCard) -> Engine:
-        """Return the engine in a directory; open it again if necessary."""
+        """Return the engine in a directory. If it was closed, open it again."""
         engine = self._open.pop(folder, None)
         if engine is None:
             self.make_room()
@@ -279,7 +294,10 @@ def _bytes(folder: Path) -> int:
 
 
 def warm_up(engine: Engine) -> None:
-    """Run an engine once in both thread layouts. It raises the errors of its session."""
+    """Run an engine once in each thread layout.
+
+    The function raises the errors of `Session.infer`.
+    """
     image = engine.largest.card.inputs[0]
     feeds = engine.feeds(np.zeros((1, *image.shape[1:]), image.numpy_dtype))
     for alone in (True, False):

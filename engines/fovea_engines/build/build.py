@@ -45,24 +45,28 @@ from fovea_preprocess.errors import (
 )
 from fovea_preprocess.image import brightness, decode_image
 
-# Largest and smallest number of images of a baseline. With fewer images, chance decides most
-# differences. More images hardly change a distance.
+# Largest and smallest number of images for a baseline. With fewer images, most differences between
+# distributions are chance. With more images, the measured distances hardly change.
 _MAX, _MIN = 256, 50
 
 CheckServable = Callable[[Path, int], None]
-"""Function that loads a version from its model directory like a server.
+"""Function that checks that a server can load a version.
 
-It raises InvalidModel if that fails.
+The arguments are the model directory and the version number. The function raises InvalidModel if a
+server cannot load the version.
 """
 
 
 def measure_baseline(
     plan: BuildPlan, engine: Engine, labelled: Labels | None, progress: Progress
 ) -> Baseline | None:
-    """Run an engine on the labelled images or the check images, for its distributions.
+    """Run an engine on images, and return the distributions of its results for drift detection.
+
+    The images are the labelled images. Without labelled images, they are the check images of the
+    plan.
 
     Returns:
-        The baseline for drift detection; None if there are too few images.
+        The baseline. If there are too few images, or the engine has no head, None.
     """
     files, source = _files(plan, labelled)
     if engine.head is None or len(files) < _MIN:
@@ -76,7 +80,7 @@ def measure_baseline(
             try:
                 image = decode_image(data)
                 result = engine.predict(image.pixels)
-            except FoveaError:  # leave out unreadable images and NaN results
+            except FoveaError:  # skip unreadable images and NaN results
                 continue
             bright.append(brightness(data))
             if (one := select_values(result, image.width * image.height)) is not None:
@@ -97,20 +101,20 @@ def build(
     """Build an engine, compare it with its source, and publish it as the model's next version.
 
     Args:
-        plan: the build.
-        progress: receives phases and notes.
-        check_servable: checks that a server can load the version; the version is not published if
-            the check fails.
+        plan: options of the build.
+        progress: object that receives the phases and notes.
+        check_servable: function that checks that a server can load the version. If the check fails,
+            the version is not published.
 
     Returns:
-        The card of the new version. If an earlier version was built from the same inputs, nothing
-        is built, and the card of that version is returned.
+        The card of the new version. If an earlier version was built from the same model and
+        options, nothing is built, and the result is the card of the earlier version.
 
     Raises:
-        BuildError: no engine was built, or it was rejected. The repository is unchanged, except for
-            the report of a rejected build in ``NAME/failed-build``.
+        BuildError: no engine was built, or the engine was rejected. The repository is unchanged,
+            except for the report of a rejected build in ``NAME/failed-build``.
         InvalidOption: the plan does not fit the model.
-        NotFound: the source does not exist.
+        NotFound: the source file does not exist.
     """
     progress = progress or Progress()
     repository = ModelRepository(plan.repository)
@@ -134,7 +138,7 @@ def _build(
     progress: Progress,
     check_servable: CheckServable | None,
 ) -> EngineCard:
-    # This check comes first, because the calibration takes minutes.
+    # Check the backend first, because a failure after a calibration would waste minutes.
     plan.runtime.check(CompilePlan(precision=plan.precision, builder=plan.builder))
     labelled = None if plan.data is None else _read_labels(plan.data, plan.images, progress)
     prepared = prepare(plan, progress)
@@ -147,8 +151,8 @@ def _build(
     dataset = None if labelled is None else _match_labels(labelled, prepared)
     key = _content_key(plan, prepared, dataset)
     known = repository.find(plan.name, key)
-    # Each request for a TensorRT file writes it. A version that is identical to an earlier one is
-    # not published again.
+    # Do not build if an earlier version had the same inputs. But the option --tensorrt must write
+    # its file each time, so it always needs a build.
     if known is not None and plan.tensorrt is None:
         progress.note(f"version {known} of {plan.name} was built from the same: nothing to build")
         return _load_accepted(repository, plan, known)
@@ -186,16 +190,18 @@ def _fill(
     folder: Path,
     progress: Progress,
 ) -> EngineCard:
-    """Write the engine, its card and its report into a directory.
+    """Write the engine, its card and its report into the directory of a new version.
 
     Raises:
-        Disagreement: the engine was rejected. The report is in the directory of failed builds.
+        Disagreement: the engine was rejected. The card and report are in the directory for failed
+            builds.
     """
     truth = None if dataset is None else LabelledEvaluation(plan, prepared, dataset, progress)
     with open_chosen(plan, prepared, truth, folder, progress) as (chosen, card):
         int8 = chosen.graphs.int8
         files = card.files | _copy_attachments(plan, beside, folder)
-        # The photographs that ship with Fovea do not represent the traffic of a server.
+        # Create no baseline from the photographs that ship with Fovea, because they do not
+        # represent the images that a server receives.
         if card.refused is None and (dataset or plan.check_images) is not None:
             seen = measure_baseline(plan, chosen.engine, dataset, progress)
             card = replace(card, baseline=seen)
@@ -204,8 +210,8 @@ def _fill(
         report = folder if reason is None else repository.empty_folder(plan.name, FAILED_FOLDER)
         largest = chosen.engine.largest
         names = None
-        # The image in the report shows class names. Only the labels of detectors contain class
-        # names.
+        # The image in the report shows class names. For a model without class names, the files with
+        # labels for detectors contain them; other labels do not.
         if plan.data and largest.labels is None and isinstance(largest.head, Detector):
             names = read_class_names(plan.data)
         write_report(report, card, plan, prepared, largest, int8.ranking if int8 else (), names)
@@ -222,12 +228,18 @@ def _fill(
 
 
 def _copy_attachments(plan: BuildPlan, beside: Mapping[str, Path], folder: Path) -> dict[str, str]:
-    """Copy the files that belong to an engine into its directory; return their SHA-256 by name."""
+    """Copy further files of a version into its directory, e.g. a user's head.
+
+    `beside` has the name of each file -> its path.
+
+    Returns:
+        Name of each copied file -> its SHA-256.
+    """
     for file, path in beside.items():
         shutil.copyfile(path, folder / file)
     files = [*beside]
     if (head := head_in_file(plan.family)) is not None:
-        # Write the code that this build ran, even if its author has changed the file since.
+        # Write the code that this build imported, even if the file was changed during the build.
         write_file(folder / HEAD_FILE, head.content)
         files.append(HEAD_FILE)
     return {file: file_sha256(folder / file) for file in files}
@@ -236,16 +248,17 @@ def _copy_attachments(plan: BuildPlan, beside: Mapping[str, Path], folder: Path)
 def _record(
     repository: ModelRepository, card: EngineCard, before: Sequence[int], progress: Progress
 ) -> None:
-    """Record in the history that a build replaced the current version, for `fovea rollback`.
+    """Record in the history that a build replaced the current version. `fovea rollback` uses this.
 
-    `before` has the versions that were served before the build.
+    `before` are the versions that a server served before the build.
     """
     served = repository.served_or_none(card.name)
     if not (before and served) or before[-1] == served[-1]:
         return
     version, previous, folder = served[-1], before[-1], repository.root / card.name
     event = {
-        # Older servers only support the action "promote" for a version that becomes current.
+        # Use the action "promote", because older servers do not support another action for a
+        # version that becomes current.
         **{"action": "promote", "built": True, "version": version, "previous": previous},
         **{"who": "fovea build", "why": f"built: {card.backend} {card.precision}"},
     }
@@ -292,7 +305,8 @@ def _digest_images(
         else:
             calibration = images_sha256(image_files(plan.calibration, MAX_IMAGES))
     images = None
-    # The digest of the labels already includes their images.
+    # Skip `plan.images` if they contain labelled images: the digest of the labels includes these
+    # images.
     labelled = () if dataset is None else dataset.paths
     if plan.images is not None and not any(each.is_relative_to(plan.images) for each in labelled):
         images = images_sha256(image_files(plan.images, MAX_IMAGES))
@@ -313,9 +327,9 @@ def _advice(plan: BuildPlan, card: EngineCard) -> str:
 def _check_servable(
     repository: ModelRepository, version: Path, card: EngineCard, check: CheckServable | None
 ) -> None:
-    """Check that a server can load a version with the files in its model directory.
+    """Check that a server can load a new version, together with the files in its model directory.
 
-    `version` is the hidden directory of the version that is not published yet.
+    `version` is the hidden directory of the new version, which is not published yet.
     """
     if check is None:
         return
@@ -342,9 +356,13 @@ def _write_texts(repository: ModelRepository, card: EngineCard) -> None:
 def _make_texts(
     repository: ModelRepository, card: EngineCard, before: Sequence[int]
 ) -> dict[str, str]:
-    """Return config.pbtxt and labels.txt of a new version, except files that the user has edited.
+    """Return config.pbtxt and labels.txt for a new version, except files that the user has edited.
 
-    A file counts as unedited if it equals the text for the last version in `before`.
+    Returns:
+        Name of each file to write -> its text.
+
+    `before` are the version numbers before the new one. A file counts as unedited if it equals the
+    text that a build wrote for the last version in `before`.
     """
     texts, last = {}, None
     if before:

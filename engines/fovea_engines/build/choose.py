@@ -1,4 +1,4 @@
-"""Times the backends and precisions of a build, and keeps the fastest accepted one."""
+"""Measures the speed of a build's possible engines, and keeps the fastest accepted engine."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from fovea_preprocess.errors import (
     InvalidOption,
 )
 
-# Number of images that the calls of a measurement use in turn.
+# Number of images that a measurement of speed uses in turn.
 _IMAGES = 8
-# A hint recommends the goal "latency" if a single image is faster by this factor.
+# A hint recommends the goal "latency" if another engine is faster for single images by this factor.
 _CLEARLY = 1.2
-# Directory for the files of all candidates, until one is chosen.
+# Name of the directory for the files of all candidates, until one candidate is chosen.
 _FOLDER = "candidates"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A compiled engine.
+    """A compiled engine of one choice (backend and precision).
 
     Attributes:
-        plan: plan with only this choice.
-        graphs: the model in the precision of the choice.
-        fused: the compiled graph, with fused preprocessing and NMS.
+        plan: build plan with only this choice.
+        graphs: graphs of the model in the precision of the choice.
+        fused: model that was compiled, with fused preprocessing and NMS if the plan requires them.
         card: card of the engine.
-        folder: directory of the engine's files.
-        held: opens the engine on demand.
+        folder: directory with the engine's files.
+        held: cache that opens the engine when it is needed.
     """
 
     plan: BuildPlan
@@ -61,21 +61,27 @@ class Candidate:
 
     @property
     def engine(self) -> Engine:
-        """Return the engine. It stays open until other engines need its memory."""
+        """Return the open engine.
+
+        It stays open until the cache needs its memory for other engines.
+        """
         return self.held.engine(self.folder, self.card)
 
     @property
     def choice(self) -> Choice:
-        """Return backend and precision."""
+        """Return the name of the backend, and the precision."""
         return self.plan.backend, self.graphs.precision
 
     def verify(
         self, prepared: PreparedModel, truth: LabelledEvaluation | None, progress: Progress
     ) -> EngineCard:
-        """Return the card with all figures; `refused` has the reason if the engine is rejected.
+        """Measure the engine, and return its card with all figures.
+
+        If the engine is rejected, `refused` of the card has the reason.
 
         Raises:
-            Disagreement: as `measure_engine` raises it.
+            Disagreement: the results of an FP32 engine differ from its source's, fused
+                preprocessing or NMS changes the results, or float16 overflows.
         """
         card = measure_engine(
             self.plan, prepared, self.graphs, self.fused, self.engine, truth, progress
@@ -93,8 +99,9 @@ def open_chosen(
 ) -> Iterator[tuple[Candidate, EngineCard]]:
     """Build the engine of a plan into an empty directory, and yield it with its card.
 
-    If the plan has several choices, the engine is the fastest accepted one. If none is accepted,
-    the card has the reason in `refused`, or the first error is raised.
+    If the plan has several choices, the engine is the fastest accepted one. If no engine is
+    accepted, `refused` of the yielded card has the reason. If no engine could be measured, the
+    first error is raised.
     """
     if not plan.choices:
         graphs = make_graphs(plan, prepared, truth, progress)
@@ -104,13 +111,13 @@ def open_chosen(
         return
     if (gpu := gpu_here()) is not None:
         progress.note(f"auto is for CPUs: for the {gpu} give --backend tensorrt or tensorrt-rtx")
-    if prepared.quantised:  # the exporter quantised the model, which is built unchanged
+    if prepared.quantised:  # the model is built as INT8 in any case
         names: dict[Precision, Precision] = {"fp32": "int8", "bf16": "int8"}
         choices = ((backend, names.get(one, one)) for backend, one in plan.choices)
         plan = replace(plan, choices=tuple(dict.fromkeys(choices)))
     with HeldEngines() as held:
         one, card = _Chooser(plan, prepared, truth, held, progress).choose(folder)
-        held.engine(one.folder, one.card)  # opens the engine before its files are moved
+        held.engine(one.folder, one.card)  # the engine must be open before its files are moved
         for file in one.folder.iterdir():
             file.rename(folder / file.name)
         shutil.rmtree(folder / _FOLDER)
@@ -136,7 +143,7 @@ def _compile(
 
 
 class _Chooser:
-    """Compiles and times the choices of a plan, and verifies the fastest per precision."""
+    """Compiles a plan's choices, measures their speed, and verifies the fastest per precision."""
 
     def __init__(
         self,
@@ -157,7 +164,11 @@ class _Chooser:
         self._errors: list[FoveaError] = []
 
     def choose(self, folder: Path) -> tuple[Candidate, EngineCard]:
-        """Return the engine to keep, and its card."""
+        """Return the fastest accepted engine, and its card.
+
+        If no engine is accepted, return a rejected engine. If no engine could be measured, raise
+        the first error.
+        """
         candidates = list(self._compile_each(folder))
         if candidates:
             self._time(candidates)
@@ -196,10 +207,11 @@ class _Chooser:
                 yield one
 
     def _make_plan(self, backend: str, precision: Precision) -> BuildPlan:
-        """Return the plan of one choice.
+        """Return the build plan for one choice.
 
         Raises:
-            InvalidOption: this machine does not support the choice.
+            InvalidOption: this machine does not support the choice, or an INT8 choice has no
+                calibration.
         """
         plan = self._plan.choice(backend, precision)
         if precision == "int8" and not self._prepared.quantised:
@@ -207,12 +219,16 @@ class _Chooser:
         return plan
 
     def _find_graphs(self, plan: BuildPlan) -> Graphs:
-        """Return the graphs of a precision. All CPU backends share them."""
+        """Return the graphs of a precision.
+
+        They are created once, and all CPU backends use them.
+        """
         precision = plan.precision
         float32 = self._figures.get((plan.backend, "fp32"))
         loads = float32 is not None and float32.problem is None
         if precision == "int8" and not self._prepared.quantised and not loads:
-            # A backend that cannot load the model is detected here, before a calibration.
+            # Load the model in float32 first. If the backend cannot load the model, this fails
+            # before the calibration, which takes minutes.
             graph, encoding = self._prepared.graph, plan.encodings[0]
             with candidate(plan, self._prepared, graph, "fp32", encoding):
                 pass
@@ -278,7 +294,7 @@ class _Chooser:
         return both if self._plan.goal == "latency" else both[::-1]
 
     def _reason(self, kept: Candidate, candidates: Sequence[Candidate]) -> str:
-        """Return a text that compares the kept candidate with the fastest other possible one."""
+        """Return the reason for the choice: a comparison with the next best candidate."""
         left = [o for o in candidates if o is not kept and not self._figures[o.choice].problem]
         if not left:
             return "nothing else can be chosen"
@@ -295,7 +311,10 @@ class _Chooser:
         return f"{name} is not {best}"
 
     def _hint(self, kept: Candidate, candidates: Sequence[Candidate]) -> str:
-        """Return a hint at a candidate that is clearly faster for single images, or ""."""
+        """Return a hint for the user if another candidate is clearly faster for single images.
+
+        Otherwise return "".
+        """
         own = self._rates[kept.choice].alone
         left = [one for one in candidates if not self._figures[one.choice].problem]
         other = max(left, key=lambda one: median(self._rates[one.choice].alone))
@@ -312,7 +331,7 @@ class _Chooser:
         self._errors.append(error)
         reason = " ".join(str(error).split()).replace(f"{folder}/", "")
         if all(one.problem != reason for one in self._figures.values()):
-            # An unsupported precision is unsupported with every backend.
+            # An InvalidOption is about the precision, so it holds for every backend.
             what = choice[1] if isinstance(error, InvalidOption) else _name(choice)
             self._progress.note(f"{what} is left out: {reason}")
         self._record(choice, problem=reason)

@@ -1,4 +1,4 @@
-"""Creates the graphs of a build: in its precision, with fused preprocessing and NMS."""
+"""Creates the graphs of a build: converts their precision, and fuses preprocessing and NMS."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from fovea_preprocess.errors import UnsupportedModel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graphs:
-    """One model in one precision, in each form that a plan needs.
+    """The graphs of one model in one precision.
 
     Attributes:
         precision: precision of the graphs.
-        served: graph for the plan's backend.
-        exported: graph for the plan's TensorRT file; None without one.
-        int8: quantisation of the model; None in other precisions.
+        served: graph that the plan's backend compiles.
+        exported: graph for the file of the option --tensorrt; None if the plan has no such file.
+        int8: quantisation of the model; None if the precision is not INT8.
     """
 
     precision: Precision
@@ -46,8 +46,8 @@ def make_graphs(
 ) -> Graphs:
     """Convert a model to the precision of a plan.
 
-    With labelled images (`truth`), INT8 must keep their accuracy as well as the agreement with the
-    source.
+    `truth` is the evaluation on labelled images, or None. If there are labelled images, the search
+    for an INT8 model looks at its accuracy on them, and not only at its agreement with the source.
     """
     graph = prepared.graph
     if plan.precision == "int8" or prepared.quantised:
@@ -63,7 +63,7 @@ def make_graphs(
 
 
 def save(graph: onnx.ModelProto, path: Path) -> None:
-    """Write a graph to a file atomically."""
+    """Write a graph to an ONNX file atomically."""
     new = path.with_name(f".{path.name}.new")
     try:
         write_file(new, graph.SerializeToString())
@@ -75,10 +75,10 @@ def save(graph: onnx.ModelProto, path: Path) -> None:
 def fuse(
     plan: BuildPlan, prepared: PreparedModel, graph: onnx.ModelProto, progress: Progress
 ) -> PreparedModel:
-    """Add image preprocessing and NMS to a graph, as the plan or its backend requires.
+    """Add image preprocessing and NMS to a graph if the plan or its backend requires them.
 
-    If only the backend's defaults require a part that the model does not support, it is left out
-    with a note.
+    The model may not support a part that only the backend requires by default. Then this part is
+    left out, and `progress` receives a note.
 
     Raises:
         UnsupportedModel: the model does not support a part that the plan requires.

@@ -1,4 +1,4 @@
-"""Describes a model in INT8, and measures the quality of its graphs."""
+"""Describes a quantised model, and measures the quality of its INT8 graphs."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from fovea_engines.heads.recognise import open_head
 from fovea_engines.repository.figures import Calibration
 
 BUDGET = 0.9
-"""Agreement, 0 to 1, that is good enough to stop the search for blocks to keep in float."""
+"""Agreement with the source (0 to 1) at which the search for blocks to keep in float stops."""
 
 Encode = Callable[[Encoding], onnx.ModelProto]
-"""Function that returns the graph with an integer encoding."""
+"""Function that returns the INT8 graph of a model for an integer encoding."""
 
 Truth = LabelledEvaluation | None
-"""Labelled images whose accuracy an engine must keep besides the agreement, if there are any."""
+"""Evaluation on labelled images; None if the build has no labelled images."""
 
-# Number of images to measure a block: enough for a hundred detections, few enough to take a second
-# per block.
+# Number of images to measure the effect of a block. They usually have a hundred detections, and a
+# measurement takes about a second.
 _IMAGES = 24
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Quality of one INT8 graph.
+    """The quality of one INT8 graph.
 
     Attributes:
         quality: agreement with the source, 0 to 1.
-        drop: loss of accuracy compared with the source; None without labels.
-        margin: how much the deciding figure exceeds its limit: the accuracy if there are labels,
-            otherwise the agreement. A negative margin means rejection.
-        metric: name of the accuracy; None without labels.
+        drop: accuracy of the source minus accuracy of the graph; None without labelled images.
+        margin: with labelled images, the largest accepted drop minus `drop`; otherwise `quality`
+            minus `BUDGET`. A negative margin means that the graph is not good enough.
+        metric: name of the accuracy's metric; None without labelled images.
     """
 
     quality: float
@@ -57,15 +57,15 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """Effect of keeping one block in float.
+    """The effect of keeping one block of layers in float.
 
     Attributes:
         block: name of the block.
-        layers: names of its layers.
-        quality: agreement with the source if only this block is float. If no single block improves
-            anything: the agreement if only this block is INT8.
-        gain: `quality` minus the agreement without float blocks; or in the second case `quality` -
-            1.
+        layers: names of the block's layers.
+        quality: agreement with the source (0 to 1) if only this block is float. If no single block
+            improves the agreement: the agreement if only this block is INT8.
+        gain: `quality` minus the agreement without float blocks. If no single block improves the
+            agreement: `quality` minus 1.
     """
 
     block: str
@@ -79,10 +79,11 @@ class Int8:
     """A model in INT8.
 
     Attributes:
-        encode: returns its graph with an integer encoding.
-        calibration: calibration for the card; None if the exporter quantised the model.
-        ranking: blocks by their gain, largest first; empty without a search.
-        files: name -> content of the files to store in the version's directory.
+        encode: function that returns the graph for an integer encoding.
+        calibration: description of the calibration for the card; None if the exporter quantised the
+            model.
+        ranking: blocks, the block with the largest gain first; empty if no search was needed.
+        files: name of each file for the version's directory -> its content.
     """
 
     encode: Encode
@@ -94,13 +95,14 @@ class Int8:
 class Judge:
     """Measures temporary INT8 graphs of one model.
 
-    The graphs run as in `candidate`: on the serving backend if possible, because that backend may
-    compute a correct graph incorrectly. Without labelled images (`truth`) the agreement decides.
+    The graphs run on the plan's backend if possible (see `candidate`), because this backend may
+    compute a correct graph incorrectly. `truth` is the evaluation on labelled images. If it is
+    None, the quality is the agreement with the source.
     """
 
     def __init__(self, plan: BuildPlan, prepared: PreparedModel, truth: Truth = None) -> None:
         self._plan, self._prepared, self._truth = plan, prepared, truth
-        # Measured here, so that this time is a phase of its own.
+        # Measure the source now, so that its time is not part of the first graph's phase.
         self._source_figure = 0.0 if truth is None else truth.source.figure
         outputs = [output.name for output in prepared.outputs]
         self._samples = list(
@@ -115,12 +117,12 @@ class Judge:
         )
 
     def agreement(self, graph: onnx.ModelProto, encoding: Encoding) -> float:
-        """Return the agreement of a graph with the source, 0 to 1."""
+        """Return the agreement of a graph with the source (0 to 1)."""
         with self._engine(graph, encoding) as engine:
             return self._measure_agreement(engine)
 
     def score(self, graph: onnx.ModelProto, encoding: Encoding) -> Score:
-        """Return the agreement, and with labels the accuracy, of a graph."""
+        """Return the quality of a graph. With labelled images, it includes the accuracy."""
         with self._engine(graph, encoding) as engine:
             quality = self._measure_agreement(engine)
             drop = metric = None

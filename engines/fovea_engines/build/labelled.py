@@ -20,7 +20,14 @@ from fovea_preprocess.errors import NotFinite
 
 @dataclass(frozen=True, eq=False)
 class LabelledEvaluation:
-    """Measures engines and graphs of one model on images with labels in its class ids."""
+    """Measures the accuracy of a model's engines and graphs on labelled images.
+
+    Attributes:
+        plan: options of the build.
+        prepared: prepared source model.
+        dataset: labelled images. The labels use the model's class ids.
+        progress: object that receives notes with the figures.
+    """
 
     plan: BuildPlan
     prepared: PreparedModel
@@ -29,25 +36,28 @@ class LabelledEvaluation:
 
     @cached_property
     def source(self) -> AnyAccuracy:
-        """Return the accuracy of the source in float32."""
+        """Return the accuracy of the source model in float32.
+
+        It is measured at the first access.
+        """
         return self.measure_graph("fp32", self.prepared.graph)
 
     def measure_graph(self, name: str, graph: onnx.ModelProto) -> AnyAccuracy:
-        """Return the accuracy of a graph on ONNX Runtime."""
+        """Run a graph on ONNX Runtime, and return its accuracy."""
         with reference(self.plan, self.prepared, graph, "fp32") as engine:
             return self.measure_engine(name, engine)
 
     def measure_engine(self, name: str, engine: Engine) -> AnyAccuracy:
-        """Return the accuracy of an engine, and report its figure under `name`."""
+        """Return the accuracy of an engine, and report the figure with `name` to the progress."""
         accuracy = measure(engine, self.dataset, self.progress)
         self.progress.note(f"{accuracy.metric} {accuracy.figure:.3f} in {name}")
         return accuracy
 
     def measure_figure(self, engine: Engine) -> float:
-        """Return the figure that decides about a candidate, without reporting it.
+        """Return only the figure of an engine's accuracy (0 to 1), without reporting it.
 
-        The figure is 0 if the candidate computes NaN or infinity, because another candidate may be
-        good.
+        If the engine computes NaN or infinity, return 0 instead of raising NotFinite, so that a
+        search can continue with the next candidate.
         """
         with suppress(NotFinite):
             return measure(engine, self.dataset, Progress()).figure

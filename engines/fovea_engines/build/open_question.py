@@ -1,4 +1,4 @@
-"""Shows the results of each head that fits a model, if the evidence does not decide."""
+"""Reports models that fit several head families, with the results of each family."""
 
 from __future__ import annotations
 
@@ -25,17 +25,20 @@ from fovea_preprocess.spec import PreprocessSpec
 
 
 def check_head_decided(plan: BuildPlan, prepared: PreparedModel) -> None:
-    """Check that the head of a model is decided.
+    """Check that only one head family fits a model.
 
     Raises:
-        InvalidOption: several heads fit; the message lists them and their results.
+        InvalidOption: several head families fit. The message lists them with their results.
     """
     if prepared.head.open:
         raise _question(plan, prepared)
 
 
 def _question(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
-    """Draw the detections of each possible family on the first sample image; return the error."""
+    """Return the error for a model that fits several head families.
+
+    The detections of each family are drawn on the first sample image, side by side, and saved.
+    """
     recognition, inputs, metadata = prepared.head, prepared.inputs, prepared.metadata
     observe = Observer(prepared.graph, prepared.trained, plan.check_images)
     name, pixels = next(sample_images(plan.check_images, 1))
@@ -64,7 +67,10 @@ def _detect(
     observe: Observe,
     sides: tuple[int, ...],
 ) -> TaskResult:
-    """Return the results of a family on the first image, which has (height, width) pixels."""
+    """Return the results of a head family on the first sample image.
+
+    `sides` is the (height, width) of this image in pixels.
+    """
     [verdict] = (one for one in recognition.verdicts if one.family == family)
     head = open_head(accept_family(verdict, "", {}), inputs)
     assert head is not None, "it has a family"

@@ -27,34 +27,35 @@ from fovea_engines.repository.repository import check_name
 from fovea_preprocess.errors import BackendUnavailable, InvalidOption
 from fovea_preprocess.spec import PreprocessSpec
 
-# Increased when the same source and options would give another engine or card. Older versions are
-# then rebuilt.
+# Version of the build code. It is increased when the same source and options give another engine or
+# card. Then `fovea build` rebuilds models that older code built.
 BUILD_FORMAT = 5
 MAX_BATCH = 1024
 MAX_SIDE = 8192
 
 AUTO = "auto"
-"""Value for automatic choice.
+"""Value of options that lets the build choose.
 
-As the only entry of `BuildPlan.keep_float`, it searches for the blocks that lose most. As a backend
-or precision of `choices`, it tries all and keeps the fastest on this machine.
+As the only entry of `BuildPlan.keep_float`, the build searches for the blocks that lose most
+agreement. As an argument of `choices`, the build tries all backends or precisions and keeps the
+fastest engine on this machine.
 """
 
-# FP16 is not tried: a CPU computes it as FP32.
+# FP16 is not in the list, because CPUs compute it as FP32, so it is not faster.
 _AUTO_PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
 
 
 Choice = tuple[str, Precision]
-"""Name of a backend, and a precision."""
+"""Name of a backend, and a precision of its engine."""
 
 
 def choices(backend: str, precision: str, *, rect: bool = False) -> tuple[Choice, ...]:
-    """Return the backends and precisions that a build chooses from, the current default first.
+    """Return the backends and precisions from which a build chooses. The default comes first.
 
     Args:
-        backend: name of a backend, or `AUTO` for all CPU backends.
-        precision: precision, or `AUTO` for all precisions of a CPU.
-        rect: as in `BuildPlan`.
+        backend: name of a backend; `AUTO` means all CPU backends.
+        precision: precision; `AUTO` means all precisions that are useful on CPUs.
+        rect: True if the engine must accept several sizes; see `BuildPlan`.
 
     Raises:
         InvalidOption: `AUTO` is used with a GPU backend.
@@ -73,59 +74,72 @@ def choices(backend: str, precision: str, *, rect: bool = False) -> tuple[Choice
         for name in names
         if precision in (AUTO, one) and (backend != AUTO or one in BACKENDS[name].precisions)
     )
-    # If no allowed backend supports the precision, return the unsupported choices. `BuildPlan` then
-    # rejects them with a reason.
+    # If no backend supports the precision with `rect`, return the choices without `rect`.
+    # `BuildPlan` then rejects them with a reason.
     return found or choices(backend, precision)
 
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """One build. Its options are checked before it begins.
+    """The options of one build. The constructor checks them.
 
     Attributes:
         source: ONNX file of the model.
         name: name of the model in the repository.
-        repository: root directory of the repository; created if missing.
+        repository: root directory of the repository. The build creates it if it does not exist.
         backend: name of a backend in `BACKENDS`.
-        size: (height, width) of the input, pixels; None means the model's own size.
-        rect: accept every multiple of the model's stride up to the size, and letterbox each image
-            to the smallest input that holds it.
+        size: (height, width) of the input in pixels; None means the model's own size.
+        rect: True for an engine that accepts several input sizes: the multiples of the model's
+            stride up to the size. Then each image is letterboxed to the smallest size that can hold
+            it.
         max_batch: largest batch size of a call, 1 to 1024.
         labels: class names by id; None means the model's own names.
-        family: head family, which may come from a file (`load_head`); None recognises it.
-        family_from: origin of `family`, for people.
-        force_head: use the family even if metadata or numbers contradict it.
+        family: name of the head family, e.g. one that `load_head` loaded from a user's file. None
+            means that the build recognises the family.
+        family_from: origin of `family`, as a text for messages.
+        force_head: True to use `family` even if the metadata or the output values contradict it.
         images: directory of images for the agreement check; None means the calibration images, or
             the images that ship with Fovea.
-        precision: precision of the engine. A model that its exporter quantised is always INT8.
-        calibration: directory of images to measure INT8 ranges, or the calibration.json of another
-            version.
-        calibrator: method that derives INT8 ranges.
-        keep_float: blocks or layer patterns that stay float in INT8. ("auto",) searches for them if
-            the agreement is too low without.
-        data: labelled images to measure the accuracy. For detectors a COCO file or a directory of
-            YOLO labels, whose images are in `images`. For classifiers a directory with a
-            subdirectory of images per class.
-        max_drop: largest accepted loss of mAP50-95 or of a classifier's top-1 accuracy, 0 to 1.
-        preprocess: fields of `PreprocessSpec` that differ from the default (RGB, 0 to 1,
-            letterboxed around the centre); None means the preprocessing of the family.
-        preprocess_from: origin of `preprocess`, for people.
-        tensorrt: file for an additional graph for TensorRT, which is checked too.
-        image_front: accept decoded uint8 images, and normalise them in the graph; None does so if
-            the backend `fuses`.
-        nms_tail: run NMS in the graph, which then returns 6 numbers per box instead of all
-            candidates; None does so if the backend `fuses`.
-        text: text encoder with embeddings in the same space as the embeddings of this model.
-        tokenizer: tokenizer.json of the text encoder: of `text`, or of the half of the source that
-            accepts tokens. None looks for the file beside them.
-        builder: options of backends with `takes_builder`; None means `default_profiles`.
-        choices: backends and precisions to try, `backend` and `precision` first. The fastest
-            accepted one for the `goal` is kept. Empty means no choice.
-        goal: "throughput" or "latency", the criterion of `choices`.
+        precision: precision of the engine. If the exporter quantised the model, the engine is
+            always INT8.
+        calibration: directory of images to measure INT8 ranges, or the calibration.json of an
+            earlier version with the ranges.
+        calibrator: method that computes INT8 ranges from measured values.
+        keep_float: names of blocks, or patterns of layer names, that stay float in an INT8 engine.
+            ("auto",) means that the build searches for such blocks if the agreement is too low
+            without them.
+        data: labels to measure the accuracy. For detectors: a COCO file or a directory of YOLO
+            labels, whose images are in `images`. For classifiers: a directory that has a
+            subdirectory of images for each class.
+        max_drop: largest accepted loss of accuracy, 0 to 1. The accuracy of detectors is mAP50-95,
+            and the accuracy of classifiers is top-1.
+        preprocess: fields of `PreprocessSpec` that differ from the default: RGB, values of 0 to 1,
+            letterboxed with the image in the centre. None means the preprocessing of the head
+            family.
+        preprocess_from: origin of `preprocess`, as a text for messages.
+        tensorrt: path where the build writes an additional ONNX file for TensorRT. The build also
+            checks this graph.
+        image_front: True for an engine that accepts resized uint8 images and normalises them in its
+            graph. None means True if the backend's `fuses` is True.
+        nms_tail: True for an engine that runs NMS in its graph. Its output then has 6 values per
+            detection instead of all candidate boxes. None means True for detectors of boxes without
+            keypoints, if the backend's `fuses` is True.
+        text: ONNX file of a text encoder. Its embeddings must be comparable with this model's
+            embeddings.
+        tokenizer: tokenizer.json of the text encoder, which is `text` or the part of `source` that
+            accepts tokens. None means the file tokenizer.json beside `text` or `source`.
+        builder: options for backends with `takes_builder`. None means options with
+            `default_profiles`.
+        choices: backends and precisions to try, beginning with `backend` and `precision`. The build
+            keeps the engine that is accepted and fastest for `goal`. If `choices` is empty, it
+            builds one engine.
+        goal: speed that decides between `choices`: "throughput" of parallel calls, or "latency" of
+            single calls.
 
     Raises:
-        InvalidOption: on construction, if a value is out of its range.
-        BackendUnavailable: on construction, if the backend is not installed.
+        InvalidOption: a value is out of its range, or options contradict each other. The
+            constructor raises this error.
+        BackendUnavailable: the backend is not installed. The constructor raises this error.
     """
 
     source: Path
@@ -211,8 +225,8 @@ class BuildPlan:
 
     def _check_rect(self) -> None:
         if not self.runtime.several_sizes:
-            # OpenVINO 2026.4.1 computed NaN for ordinary images when the size changed between
-            # calls.
+            # OpenVINO is not allowed here: version 2026.4.1 computed NaN for ordinary images when
+            # the size changed between calls.
             reason = "are not sure to be right where the size changes from image to image"
             if self.runtime.on_gpu:
                 reason = "take batches of images of one size"
@@ -228,7 +242,7 @@ class BuildPlan:
             )
 
     def choice(self, backend: str, precision: Precision) -> BuildPlan:
-        """Return the plan for one of the choices.
+        """Return the plan for one choice of a backend and a precision.
 
         Raises:
             InvalidOption: this CPU does not support the choice.
@@ -245,7 +259,7 @@ class BuildPlan:
                 f"{self.calibration} is not a folder of images: give a folder. If the file has "
                 "the ranges of another build, also give --images for the check"
             )
-        # COCO files may refer to images in subdirectories.
+        # Do not check the images of labels here: COCO files may refer to images in subdirectories.
         for folder in (self.calibration, self.images if self.data is None else None):
             if folder is not None and not folder.is_file():
                 image_files(folder, 1)
@@ -272,7 +286,7 @@ class BuildPlan:
             raise InvalidOption(f"--tensorrt {path} cannot be written: give a file in a folder")
 
     def require_calibration(self) -> Path:
-        """Return the source of INT8 ranges.
+        """Return the directory of calibration images, or the calibration.json.
 
         Raises:
             InvalidOption: the plan has no calibration.
@@ -286,48 +300,52 @@ class BuildPlan:
 
     @property
     def tokenizer_file(self) -> Path | None:
-        """Return the tokenizer file for a model of texts, or None if there is none."""
+        """Return the path of the tokenizer file, or None if the model has no tokenizer file."""
         if self.tokenizer is not None:
             return self.tokenizer
-        # Optimum writes the file to this place, and a version of a text model stores it there.
+        # Look beside the ONNX files. Optimum exports the tokenizer to this place, and a version
+        # directory of a text encoder also has it there.
         near = (each.with_name(TOKENIZER_FILE) for each in (self.text, self.source) if each)
         return next((file for file in near if file.is_file()), None)
 
     @property
     def runtime(self) -> Backend:
-        """Return the backend that serves the engine."""
+        """Return the backend that compiles and runs the engine."""
         return BACKENDS[self.backend]
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """Return the precisions that may be built, without duplicates."""
+        """Return all precisions that the build may use, without duplicates."""
         return tuple(dict.fromkeys((self.precision, *(one for _, one in self.choices))))
 
     @property
     def encodings(self) -> tuple[Encoding, ...]:
-        """Return the encodings to create: for the served engine, then for the TensorRT file."""
+        """Return the INT8 encodings to create: first the engine's, then the TensorRT file's."""
         forms = (self.runtime.encoding, *([] if self.tensorrt is None else [Encoding.SIGNED]))
         return tuple(dict.fromkeys(forms))
 
     def emulates(self, encoding: Encoding) -> bool:
-        """Return True if the reference backend runs the candidates with an encoding."""
+        """Return whether the build measures graphs with an encoding on the reference backend."""
         return self.runtime.emulated or encoding is not self.runtime.encoding
 
     @property
     def weight_bits(self) -> WeightBits:
-        """Return the number of weight bits of the INT8 layers in the served engine."""
+        """Return the number of bits of the weights in the engine's INT8 layers."""
         return self.encodings[0].weight_bits
 
     @property
     def check_images(self) -> Path | None:
-        """Return the directory of comparison images; None means the images that ship with Fovea."""
+        """Return the directory of images for comparisons.
+
+        None means the images that ship with Fovea.
+        """
         if self.images is None and self.calibration is not None and self.calibration.is_dir():
             return self.calibration
         return self.images
 
     @property
     def backend_version(self) -> str:
-        """Return the version of the runtime that compiles."""
+        """Return the version of the backend's runtime, e.g. "2026.4.1"."""
         return self.runtime.info.version or ""
 
     def content_key(
@@ -339,15 +357,17 @@ class BuildPlan:
         measured_on: Sequence[str | None],
         weight_bits: WeightBits = 8,
     ) -> str:
-        """Return the SHA-256 of everything that determines the engine.
+        """Return a SHA-256 of all inputs that determine the engine and its figures.
 
-        `measured_on` has the digests of the calibration images, the check images and the labels.
+        `measured_on` are the digests of the calibration images, the check images and the labels,
+        each None if the plan does not have them.
         """
-        # Keys of engines with 8-bit weights stay valid: they have no entry for weight bits. The
-        # text names the revision of 7-bit weights.
+        # Keys for 8-bit weights have no entry for weight bits, so keys of older versions of Fovea
+        # stay valid. The text for 7-bit weights includes the revision of the rounding method.
         more: dict[str, Any] = {} if weight_bits == 8 else {"weight_bits": "7, by pairs"}
         if self.choices:
-            # The fastest choice depends on the machine.
+            # The fastest choice depends on the machine, so the key includes the machine's
+            # properties.
             more["choices"] = [
                 self.goal,
                 [(name, BACKENDS[name].info.version, one) for name, one in self.choices],

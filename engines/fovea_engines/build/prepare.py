@@ -1,4 +1,4 @@
-"""Loads, normalises and recognises a model, before its precision is chosen."""
+"""Loads and normalises a model, and recognises its head, before the conversion to a precision."""
 
 from __future__ import annotations
 
@@ -40,19 +40,22 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_preprocess.text import counted
 
-# Operators whose output has the values of their first input.
+# Operators that do not change the values of their first input.
 _SAME = {"Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "Flatten"}
 
-# Largest plausible quantisation step of scores, which may be wrong by half a step. If an exporter
-# quantises boxes and scores together, the step is 2 to 3.
+# Largest quantisation step of scores that is still useful. A score may be wrong by half a step. If
+# an exporter quantises boxes in pixels and scores in one tensor, the step is 2 to 3.
 _COARSE = 0.1
 _WITH_BOXES = ("detect", "segment", "pose", "obb", TENSORS)
-# Smallest score of a row that is certainly not padding.
+# Smallest score of detections whose class ids are checked. Rows of padding have lower scores.
 _MIN_SCORE = 0.05
 
 
 def step_of(model: onnx.ModelProto, output: int) -> float | None:
-    """Return the quantisation step of an output; None if it has no single step."""
+    """Return the quantisation step of an output, or None if it is not quantised with one step.
+
+    `output` is the index of the output.
+    """
     makers = {name: node for node in model.graph.node for name in node.output}
     node = makers.get(model.graph.output[output].name)
     while node is not None and node.op_type in _SAME:
@@ -71,19 +74,19 @@ class PreparedModel:
 
     Attributes:
         graph: float32 graph, or INT8 graph if the exporter quantised the model.
-        sha256: digest of the source.
-        inputs: inputs at the largest size, if the `graph` accepts several sizes.
+        sha256: SHA-256 of the source file and its external data, in hexadecimal.
+        inputs: inputs of the graph. If the graph accepts several sizes, they have the largest size.
         outputs: outputs of the graph.
-        head: the recognised head.
+        head: result of the recognition of the head.
         labels: class names by id; None if unknown.
         preprocess: preprocessing of images.
-        preprocess_from: origin of `preprocess`, for people.
-        trained: fields of `preprocess` that the user or the graph sets; the family sets the other
-            fields.
-        metadata: metadata of the exporter.
-        quantised: the exporter wrote Q/DQ nodes into the model.
-        unproven: operators of TensorRT plugins, which no other runtime can compute.
-        source: graph that engines are compared with; None means the unchanged source file.
+        preprocess_from: origin of `preprocess`, as a text for messages.
+        trained: fields of `preprocess` that the user or the graph sets. The head family sets the
+            other fields.
+        metadata: key-value pairs that the exporter wrote into the model.
+        quantised: True if the exporter wrote QuantizeLinear nodes into the model.
+        unproven: names of operators of TensorRT plugins. No other runtime can compute them.
+        source: graph with which engines are compared; None means the unchanged source file.
     """
 
     graph: onnx.ModelProto
@@ -101,12 +104,12 @@ class PreparedModel:
     source: onnx.ModelProto | None = None
 
     def choose_reference(self, plan: BuildPlan) -> Path | onnx.ModelProto:
-        """Return the model to compare engines with; by default the unchanged source of the plan."""
+        """Return the model with which engines are compared: `source`, or the plan's source file."""
         return plan.source if self.source is None else self.source
 
 
 def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
-    """Load, normalise and recognise the source of a plan.
+    """Load and normalise the source of a plan, and recognise its head.
 
     Raises:
         InvalidOption: an option of the plan does not fit the model.
@@ -116,7 +119,7 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
     with progress.phase("load"):
         source = load(plan.source)
     if plan.precision == "int8" and not _is_quantised(source.proto):
-        # Checked now, because the next steps take seconds.
+        # Check this before the next steps, because they take seconds.
         plan.require_calibration()
     if unproven := plugin_operators(source.proto):
         _check_plugins(plan, unproven)
@@ -178,7 +181,10 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
 def _name_classes(
     plan: BuildPlan, head: Recognition, metadata: Mapping[str, str], progress: Progress
 ) -> tuple[str, ...] | None:
-    """Return the class names of the user, the exporter or the head; None if there are none."""
+    """Return the class names from the user, the exporter or the head.
+
+    If there are no class names, return None.
+    """
     labels = plan.labels or labels_from_metadata(metadata, head.num_classes) or head.labels
     if labels is not None:
         _check_labels(head, len(labels))
@@ -190,11 +196,11 @@ def _name_classes(
 def _make_dynamic(
     graph: onnx.ModelProto, preprocess: PreprocessSpec
 ) -> tuple[onnx.ModelProto, PreprocessSpec]:
-    """Make a model accept several sizes.
+    """Convert a model so that it accepts several sizes, and return its graph and preprocessing.
 
     Raises:
-        InvalidOption: its images are not letterboxed.
-        UnsupportedModel: the graph depends on one size.
+        InvalidOption: the model's images are not letterboxed.
+        UnsupportedModel: the graph works with only one size.
     """
     if preprocess.fit != "letterbox":
         raise InvalidOption(
@@ -208,7 +214,10 @@ def _make_dynamic(
 def _recognise(
     plan: BuildPlan, graph: onnx.ModelProto, trained: Mapping[str, Any], beside: tuple[str, ...]
 ) -> tuple[Recognition, Observer]:
-    """Recognise the head of a graph; also return the observer of its outputs."""
+    """Recognise the head of a graph.
+
+    Return the head, and the observer that ran the graph on images.
+    """
 
     def recognise_from(metadata: Mapping[str, str], observe: Observer) -> Recognition:
         force = plan.force_head
@@ -228,7 +237,8 @@ def _recognise(
         observe = Observer(graph, trained)
         head = recognise_from(metadata, observe)
     if plan.labels and head.num_classes != len(plan.labels):
-        # One column may be the background, which the number of class names decides.
+        # One column of the scores may be a background class. The number of class names decides
+        # this, so repeat the recognition with the user's class names.
         named = metadata | {"names": json.dumps(plan.labels)}
         other = recognise_from(named, observe)
         head = other if other.family else head
@@ -259,7 +269,7 @@ def _check_plugins(plan: BuildPlan, operators: tuple[str, ...]) -> None:
 
 
 def _check_fixed_size(plan: BuildPlan, image: TensorSpec) -> None:
-    """Raise InvalidOption if a source with a fixed size does not accept the plan's size."""
+    """Raise InvalidOption if the source has a fixed size that differs from the plan's size."""
     if plan.size is None or image_layout(image) is None:
         return
     sides = image_sides(image)
@@ -276,18 +286,22 @@ def _check_fixed_size(plan: BuildPlan, image: TensorSpec) -> None:
 
 
 def _is_quantised(model: onnx.ModelProto) -> bool:
-    """Return True if the exporter quantised the model. Functions of the model are searched, too."""
+    """Return whether the exporter quantised the model.
+
+    The search includes the model's functions.
+    """
     bodies = (model.graph, *model.functions)
     return any(node.op_type == "QuantizeLinear" for body in bodies for node in body.node)
 
 
 def _check_steps(plan: BuildPlan, graph: onnx.ModelProto, head: Recognition) -> None:
-    """Check that a quantised detector still has usable scores.
+    """Check that the scores of a quantised detector are precise enough.
 
-    Boxes with hundreds of pixels and scores may share one output with one quantisation scale.
+    Boxes of hundreds of pixels and scores of 0 to 1 may be in one output, with one quantisation
+    scale.
 
     Raises:
-        UnsupportedModel: the quantisation step is too large for scores.
+        UnsupportedModel: the quantisation step of the output is too large for scores.
     """
     outputs = graph_outputs(graph)
     boxes = len(outputs) == 1 and len(outputs[0].shape) == 3 and head.task in _WITH_BOXES
@@ -302,7 +316,10 @@ def _check_steps(plan: BuildPlan, graph: onnx.ModelProto, head: Recognition) -> 
 
 
 def _check_size(plan: BuildPlan, graph: onnx.ModelProto) -> None:
-    """Raise UnsupportedModel if a model with a dynamic size only runs at another size."""
+    """Raise UnsupportedModel if a model with a dynamic size fails at the size of `graph`.
+
+    The error is only raised if the model runs at another size, which the message names.
+    """
     height, width = image_sides(graph_inputs(graph)[0])
     if (size := working_size(load(plan.source).proto)) is not None:
         raise UnsupportedModel(
@@ -312,10 +329,12 @@ def _check_size(plan: BuildPlan, graph: onnx.ModelProto) -> None:
 
 
 def _judge_misplacement(plan: BuildPlan, head: Recognition, reason: str | None) -> Recognition:
-    """Reject boxes that are misplaced, or add a doubt to a forced head.
+    """Reject a head whose boxes are misplaced. If the head is forced, add a doubt instead.
+
+    `reason` is the evidence for misplaced boxes, or None.
 
     Raises:
-        UnsupportedModel: the boxes are misplaced, and the head is not forced.
+        UnsupportedModel: the boxes are misplaced, and `force_head` of the plan is False.
     """
     if reason is None:
         return head
@@ -334,7 +353,10 @@ def _judge_misplacement(plan: BuildPlan, head: Recognition, reason: str | None) 
 
 
 def _remarks(plan: BuildPlan, head: Recognition, origin: str, taken: str | None) -> Iterator[str]:
-    """Yield notes about the head for the user; `taken` is the input size that Fovea chose."""
+    """Yield notes for the user about the head.
+
+    `taken` is the input size that Fovea chose for a dynamic size, e.g. "640x640", or None.
+    """
     if head.doubt is not None:
         yield _describe_doubt(plan, head)
     if (plan.preprocess is not None or head.guessed) and not head.open:
@@ -378,7 +400,7 @@ def _check_labels(head: Recognition, names: int) -> None:
 def _check_class_ids(
     head: Recognition, inputs: Sequence[TensorSpec], seen: Sequence[Mapping[str, Array]], names: int
 ) -> None:
-    """Raise InvalidOption if a class id in the sample outputs has no name."""
+    """Raise InvalidOption if the model detects a class without a name on the sample images."""
     opened = open_head(head, inputs)
     if not isinstance(opened, Detector):
         return
@@ -409,7 +431,10 @@ def _check_batch(plan: BuildPlan, rows: int) -> None:
 
 
 def check_straight(graph: onnx.ModelProto, what: str) -> None:
-    """Raise UnsupportedModel if a graph has control flow; `what` does not support it."""
+    """Raise UnsupportedModel if a graph has control flow.
+
+    `what` is the runtime or precision that does not support control flow, for the message.
+    """
     if branches := control_flow(graph):
         raise UnsupportedModel(
             f"the graph has control flow ({branches}) that depends on the image, and {what} does "
@@ -419,10 +444,10 @@ def check_straight(graph: onnx.ModelProto, what: str) -> None:
 
 
 def check_float32(prepared: PreparedModel, precision: str) -> None:
-    """Check that a model is a float32 graph without branches.
+    """Check that a model is a float32 graph without control flow.
 
     Raises:
-        UnsupportedModel: it has float16 tensors, INT8 weights or control flow.
+        UnsupportedModel: the model has float16 tensors, quantised weights or control flow.
     """
     check_straight(prepared.graph, precision)
     graph = prepared.graph.graph

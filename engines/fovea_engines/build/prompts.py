@@ -1,6 +1,8 @@
-"""Splits models of images and texts, and builds detectors that accept text embeddings.
+"""Prepares models of images and texts for a build.
 
-Such detectors (YOLO-World, YOLOE) get their classes at build time.
+Models like CLIP are split into an image encoder and a text encoder.
+
+Detectors that accept text embeddings (YOLO-World, YOLOE) get default classes at build time.
 """
 
 from __future__ import annotations
@@ -50,12 +52,13 @@ from fovea_engines.repository.locking import temporary_folder
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
-# Defaults of CLIP: the scale of its logits, which training limits to this value, and the length of
-# its texts in tokens.
+# Defaults of CLIP: the scale of its logits (the training limits the scale to this value), and the
+# length of its texts in tokens.
 _SCALE = 100.0
 _LENGTH = 77
 _LARGEST = (2 << 30) - (64 << 20)
-# Largest difference between logits and a scaled cosine. Both are computed in float32.
+# Largest difference between a model's logits and scale * cosine + bias that rounding in float32
+# explains.
 _ROUNDING = 1e-3
 _CLIP: Mapping[str, Any] = {
     "fit": "center-crop",
@@ -73,7 +76,7 @@ _SIGLIP: Mapping[str, Any] = {
     "mean": (0.5, 0.5, 0.5),
     "std": (0.5, 0.5, 0.5),
 }
-# Texts that differ in all their tokens, so that their cosines differ.
+# Texts to fit the scale and bias of logits. All their tokens differ, so that their cosines differ.
 _TRIED = ("a photo of a cat", "red", "7 8 9 0", "the sea at night", "zebra crossing", "up", "Qx!")
 
 
@@ -86,13 +89,15 @@ class _Logits(NamedTuple):
 def halves(
     plan: BuildPlan, tokenizer: Path, progress: Progress
 ) -> Iterator[tuple[BuildPlan, Mapping[str, Path]]]:
-    """Split a model of images and texts; yield the plan of its image half and the files beside it.
+    """Split a model of images and texts into its image encoder and its text encoder.
 
-    For a model that accepts only images, yield the plan itself and no files.
+    Yields:
+        The plan for the image encoder, and the name of each file to publish beside its engine ->
+        the path of this file. If the model accepts only images, the unchanged plan and no files.
 
     Raises:
         InvalidOption: the plan has a tokenizer, but no text encoder.
-        UnsupportedModel: the halves cannot be separated, or do not fit each other.
+        UnsupportedModel: the encoders cannot be separated, or do not fit each other.
         NotFound: a file does not exist.
         InvalidModel: a file cannot be read.
     """
@@ -169,7 +174,7 @@ def _make_halves(
 
 
 def _cut_half(model: onnx.ModelProto, *, tokens: bool) -> onnx.ModelProto:
-    """Return the part of the graph from the image, or from the tokens, to the embeddings."""
+    """Return the part of a graph that computes embeddings from the tokens, or from the image."""
     inputs = [spec for spec in graph_inputs(model) if takes_tokens(spec) == tokens]
     names = [spec.name for spec in inputs]
     extractor = Extractor(model)
@@ -183,7 +188,7 @@ def _cut_half(model: onnx.ModelProto, *, tokens: bool) -> onnx.ModelProto:
 
 
 def _trace_inputs(model: onnx.ModelProto, output: str) -> set[str]:
-    """Return all tensors that an output is computed from, including inputs of the graph."""
+    """Return the names of all tensors on which an output depends, including inputs of the graph."""
     made = {name: node for node in model.graph.node for name in node.output}
     found: set[str] = set()
     left = [output]
@@ -196,12 +201,20 @@ def _trace_inputs(model: onnx.ModelProto, output: str) -> set[str]:
 
 
 def vectors_of(model: onnx.ModelProto) -> TensorSpec:
-    """Return the output of a text or image encoder that has the embeddings."""
+    """Return the output of a text encoder or image encoder that has the embeddings.
+
+    Raises:
+        UnsupportedModel: no output, or more than one output, can have the embeddings.
+    """
     return _choose_vectors(graph_outputs(model), "its input")
 
 
 def _choose_vectors(outputs: Sequence[TensorSpec], of: str) -> TensorSpec:
-    """Return the only output of embeddings, [batch, n]; names decide if there are several."""
+    """Return the output with embeddings [batch, n].
+
+    If several outputs have this form, their names decide. `of` describes the embeddings in the
+    error message.
+    """
     flat = [spec for spec in outputs if len(spec.shape) == 2 and spec.dtype.startswith("float")]
     named = [spec for spec in flat if "embed" in spec.name or "feature" in spec.name]
     found = named or flat
@@ -215,7 +228,13 @@ def _choose_vectors(outputs: Sequence[TensorSpec], of: str) -> TensorSpec:
 
 
 def length_of(text: onnx.ModelProto, tokenizer: Path) -> int:
-    """Return the text length of a text encoder, in tokens."""
+    """Return the length of texts in tokens for a text encoder.
+
+    It is the encoder's fixed length, or the tokenizer's `model_max_length`, or CLIP's length.
+
+    Raises:
+        UnsupportedModel: the encoder has inputs other than tokens, or a fixed batch size above 1.
+    """
     inputs = graph_inputs(text)
     if not inputs or not all(map(takes_tokens, inputs)):
         raise UnsupportedModel(
@@ -252,9 +271,12 @@ def _find_logits(
     tokens: Tokens,
     folder: Path,
 ) -> _Logits | None:
-    """Return scale and bias of the logits that the whole model computes; None if it has no logits.
+    """Return the scale and bias of the logits that the whole model computes.
 
-    A graph may compute logits in many ways, so the scale and bias are fitted to numbers.
+    If the model has no logits, return None.
+
+    A graph may compute logits in many ways. So the model is run on texts, and the scale and bias
+    are fitted to its output values.
 
     Raises:
         UnsupportedModel: the logits are not ``scale * cosine + bias``.
@@ -309,11 +331,18 @@ def _run(path: Path, feeds: Mapping[str, Array], outputs: Sequence[str]) -> list
 def split_texts(
     plan: BuildPlan, tokenizer: Path, progress: Progress
 ) -> Iterator[tuple[BuildPlan, Mapping[str, Path]]]:
-    """Yield the plan of an image model, and the files to publish beside it.
+    """Prepare a model of images and texts for a build, and remove temporary files afterwards.
+
+    Yields:
+        The plan for the image model, and the name of each file to publish beside its engine -> the
+        path of this file.
 
     Raises:
-        InvalidOption: the text encoder or the classes are missing, or an option does not apply.
-        UnsupportedModel, NotFound, InvalidModel: as `halves` raises them.
+        InvalidOption: the text encoder or the class names are missing, or an option has no effect
+            for this model.
+        UnsupportedModel: the encoders cannot be separated, or do not fit each other.
+        NotFound: a file does not exist.
+        InvalidModel: a file cannot be read.
     """
     source = load(plan.source).proto
     prompts = next((spec for spec in graph_inputs(source) if spec.name == PROMPTS), None)
@@ -330,10 +359,10 @@ def split_texts(
 def _make_detector(
     plan: BuildPlan, source: onnx.ModelProto, prompts: TensorSpec, tokenizer: Path, folder: Path
 ) -> tuple[BuildPlan, Mapping[str, Path]]:
-    """Return the plan of a detector with fixed classes, and the files to publish beside it.
+    """Return the plan for a detector with fixed classes, and the files to publish with its engine.
 
-    The classes come from --labels or the metadata. The original detector is one of the files: it
-    answers requests with other texts.
+    The classes come from --labels or the metadata. One of the files is the original detector. The
+    server runs it for requests with other classes.
     """
     if plan.text is None:
         raise InvalidOption(
@@ -384,13 +413,13 @@ def _make_detector(
 
 
 def _fix_vectors(source: onnx.ModelProto, vectors: Array) -> onnx.ModelProto:
-    """Return the model with its text input replaced by constant embeddings."""
+    """Return the model with its input for text embeddings replaced by constant embeddings."""
     fixed = deepcopy(source)
     others = [each for each in fixed.graph.input if each.name != PROMPTS]
     del fixed.graph.input[:]
     fixed.graph.input.extend(others)
     fixed.graph.initializer.append(numpy_helper.from_array(vectors.astype(np.float32), PROMPTS))
-    # The shapes contain the number of texts, which is fixed now.
+    # Remove the inferred shapes, because they have a dynamic number of texts.
     del fixed.graph.value_info[:]
     for output in fixed.graph.output:
         for at, length in enumerate(output.type.tensor_type.shape.dim):

@@ -1,4 +1,4 @@
-"""Rebuilds an engine that was built for another release of its runtime or another GPU."""
+"""Rebuilds an engine that was built for another GPU, or for another release of its runtime."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ from fovea_engines.repository.repository import REPORT_FILE, ModelRepository
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import BackendUnavailable, Disagreement, InvalidModel
 
-# Smallest likeness of a rebuilt engine, measured on the photographs that ship with Fovea. If a
-# model detects nothing on them, its best boxes have low scores, and rounding alone reorders them:
-# 0.947 for the demo model in float32. In INT8, where a value may move by one step, the likeness
-# drops by up to 0.23. Another model of the same shape scores below 0.5.
+# Precision -> smallest accepted `likeness` (0 to 1) of a rebuilt engine. If a model detects nothing
+# on Fovea's photographs, its best boxes have low scores, and rounding changes their order: the
+# likeness of the demo model in float32 is then 0.947. In INT8, a value may change by one
+# quantisation step, which lowers the likeness by up to 0.23. A different model with the same shapes
+# has a likeness below 0.5.
 _MIN: Mapping[Precision, float] = {"fp32": 0.9, "fp16": 0.9, "int8": 0.5}
-# Number of detections to compare per image, and the score below which all detections are noise.
+# Number of the best detections to compare in each image, and the score below which all detections
+# are noise.
 _AT_MIN = 20
 _NOISE = 0.001
 
@@ -45,21 +47,27 @@ _NOISE = 0.001
 def rebuild(
     folder: Path, progress: Progress | None = None, *, allow_code: bool = False
 ) -> EngineCard:
-    """Rebuild a version's engine from its stored ONNX, if it does not fit this machine.
+    """Rebuild the engine of a version from its stored ONNX file, if it does not fit this machine.
 
-    The version keeps its number, its figures and its report. The new engine must compute the same
-    results as ONNX Runtime with the stored ONNX; otherwise the old engine stays. If several
-    processes start at the same time, only one of them builds.
+    The version keeps its number, its figures and its report. The new engine must compute about the
+    same results as ONNX Runtime with the stored file. Otherwise the old engine stays. If several
+    processes call this function at the same time, only one of them rebuilds the engine.
+
+    Args:
+        folder: version directory.
+        progress: object that receives the phases.
+        allow_code: allow Fovea to import a Python file with a user's own head from the directory.
 
     Returns:
-        The card of the version.
+        The card of the version, updated if the engine was rebuilt.
 
     Raises:
         BackendUnavailable: the repository cannot be written, the runtime cannot be used, or the
-            backend stores no ONNX.
-        InvalidModel: the stored ONNX is missing or was changed.
-        BuildError: no engine was built, or it computes other results.
-        InvalidOption: the runtime does not build for this GPU, or `Engine.open` raises it.
+            backend does not store an ONNX file.
+        InvalidModel: the stored ONNX file is missing or was changed.
+        BuildError: no engine was built, or the new engine computes different results.
+        InvalidOption: the runtime does not build for this GPU; or the directory has a head as
+            Python code, and `allow_code` is False.
     """
     progress, repository = progress or Progress(), ModelRepository(folder.parents[1])
     name, version = folder.parent.name, int(folder.name)
@@ -118,7 +126,8 @@ def _rebuild(card: EngineCard, old: Path, new: Path, progress: Progress) -> Engi
     card = replace(
         card,
         created=built.created,
-        # The key belongs to the first build. `fovea build` with the same options must build again.
+        # An empty key makes `fovea build` with the same options build again. The old key describes
+        # the engine of the first build.
         content_key="",
         backend_version=built.backend_version,
         device=built.device,
@@ -158,7 +167,7 @@ def _read_kept(card: EngineCard, kept: Path) -> onnx.ModelProto:
 
 
 def _keep_targets(options: BuilderOptions | None) -> BuilderOptions | None:
-    """Return the options with this machine's GPU added to the targets of an ahead-of-time build."""
+    """Return the options. An ahead-of-time build also targets this machine's GPU."""
     gpu = gpu_here()
     if options is None or not options.capabilities or gpu is None:
         return options
@@ -167,14 +176,14 @@ def _keep_targets(options: BuilderOptions | None) -> BuilderOptions | None:
 
 
 def likeness(one: Engine, other: Engine) -> float:
-    """Compare an engine with a correct engine of the same graph, on the photographs in Fovea.
+    """Compare an engine with a correct engine of the same graph, on Fovea's photographs.
 
-    `measure` is not suitable: if a detector detects nothing on these photographs, any two engines
-    would agree.
+    `measure` is not suitable for this: any two engines that detect nothing on these photographs
+    would agree completely. This function compares the best boxes even if their scores are low.
 
     Returns:
-        The panoptic quality of the best detections, 0 to 1. Without detections, 1 minus the largest
-        relative error of an output, and 0 for NaN.
+        The panoptic quality of the best detections (0 to 1). If there are no detections, 1 minus
+        the largest relative error of an output, or 0 if an output is NaN.
     """
     images = list(sample_images(None))
     detects = isinstance(one.head, Detector)

@@ -1,4 +1,4 @@
-"""Writes the report of a build beside its card: card.md, and worst.jpg if detections differ."""
+"""Writes the report of a build: card.md, and the image worst.jpg if detections differ."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ from fovea_preprocess.text import counted
 IMAGE_FILE: Final = "worst.jpg"
 
 _CLASSES_SHOWN = 10
-# Smallest change of a class that is listed; a smaller one would round to zero.
+# Smallest change of a class's accuracy that the report lists. A smaller change would be shown as
+# zero.
 _MIN_CHANGE = 0.0005
 
-# Longer side of each of the two images, pixels.
+# Length in pixels of the longer side of each of the two images in worst.jpg.
 _SIDE = 960
 _FRAME, _RED = 9, (235, 30, 40)
 
@@ -55,16 +56,16 @@ def write_report(
     ranking: Sequence[Sensitivity],
     names: Sequence[str] | None = None,
 ) -> None:
-    """Write the report files into a directory, also for a rejected build.
+    """Write the files of a report into a directory. A rejected build also has a report.
 
     Args:
         folder: directory for the files.
         card: card with all figures.
-        plan: the build.
-        prepared: the source model.
+        plan: options of the build.
+        prepared: prepared source model.
         engine: the built engine.
-        ranking: result of the sensitivity search; empty without a search.
-        names: class names to draw if the model has none.
+        ranking: result of the search for blocks to keep in float; empty if there was no search.
+        names: class names for the image, if the model has no class names.
     """
     worst = card.agreement.worst if card.agreement else ()
     image = worst_image(plan, prepared, engine, worst[0].name, names) if worst else None
@@ -81,14 +82,16 @@ def worst_image(
     name: str,
     names: Sequence[str] | None = None,
 ) -> Pixels | None:
-    """Draw an image twice, side by side: with the boxes of the source model and of the engine.
+    """Draw the detections of the source model and of the engine on two copies of an image.
 
-    Detections that both models share are grey, like the image. Detections of only one model are
-    coloured and framed in red. They are paired by the rules of the agreement figures. `names` are
-    used if the model has no class names.
+    The copies are side by side.
+
+    Detections that both models have in common are grey, like the image. Detections of only one
+    model are coloured and framed in red. Detections are paired as for the agreement figures. `name`
+    is the file name of the image. `names` are class names for a model that has none.
 
     Returns:
-        RGB pixels, uint8 [height, width, 3]; None if the engine is not a detector.
+        RGB pixels, uint8 [height, width, 3]. If the engine is not a detector, None.
     """
     if not isinstance(engine.head, Detector):
         return None
@@ -118,7 +121,10 @@ def _draw(
     odd: Detections,
     vocabulary: Vocabulary,
 ) -> Pixels:
-    """Draw the image at the report's size, with shared detections in grey and others in colour."""
+    """Draw an image at the report's size.
+
+    Detections in `agreed` are grey, and `odd` ones coloured.
+    """
     height, width = pixels.shape[:2]
     factor = _SIDE / max(height, width)
     size = max(1, round(width * factor)), max(1, round(height * factor))
@@ -137,9 +143,9 @@ def _draw(
 def _card_text(
     card: EngineCard, plan: BuildPlan, ranking: Sequence[Sensitivity], image: str | None
 ) -> str:
-    """Return the report as CommonMark with GitHub's tables.
+    """Return the report as Markdown: CommonMark with GitHub's tables.
 
-    Sections without figures are left out.
+    The report omits sections without figures.
     """
     sections = [
         f"# {escape(card.name)}: {card.precision.upper()} on {card.backend}",
@@ -291,18 +297,19 @@ def _worst(worst: Sequence[WorstImage], image: str | None) -> str:
     )
 
 
-# "$" starts a formula on GitHub, "~" strikes text through, "&" starts an entity.
+# Characters with a meaning in GitHub's Markdown. For example, "$" starts a formula, "~" strikes
+# text through, and "&" starts an HTML entity.
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|~&$#!])")
 
 
 def escape(text: str) -> str:
-    """Escape untrusted text, so that it stays on one line and contains no markup."""
+    """Escape untrusted text for Markdown: the result is one line without any markup."""
     printable = "".join(letter if letter.isprintable() else " " for letter in text)
     return _SPECIAL.sub(r"\\\1", " ".join(printable.split()))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table with all cells escaped."""
+    """Return a Markdown table. All cells are escaped."""
     lines = [_line(header), _line(["---"] * len(header)), *map(_line, rows)]
     return "\n".join(lines)
 
