@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Canaries:
-    """The canaries that receive a fraction of the requests, by model name.
+    """The running canaries, by model name. A canary receives a fraction of a model's requests.
 
     Use this class on the event loop only.
     """
@@ -18,7 +18,7 @@ class Canaries:
         self._running: dict[str, RunningCanary] = {}
 
     def get(self, name: str) -> RunningCanary | None:
-        """Return the canary of a model; None if there is none."""
+        """Return the canary of a model, or None if none is running."""
         return self._running.get(name)
 
     def all(self) -> list[tuple[str, RunningCanary]]:

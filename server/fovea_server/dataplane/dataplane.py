@@ -1,7 +1,7 @@
 """Runs models: predictions for images, embeddings of texts, inference on tensors.
 
-HTTP, gRPC and cameras convert to and from this interface, and run engines only through it. The data
-plane also charges API keys for their images, and adds the stages of a request to its trace span.
+HTTP, gRPC and cameras run engines only through this interface. The data plane also charges API keys
+for images, and adds the stages of a request to the request's trace span.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from fovea_server.traffic.triton_trace import TraceSettings
 
 log = logging.getLogger(__name__)
 
-# Size in bytes from which a response is counted in the budget before it is computed.
+# Size in bytes. Larger responses are counted in the memory budget before they are computed.
 _COUNTED = 65_536
-# Bytes that drawing takes per byte of pixels, measured: the original, a copy, and
-# the encoded image.
+# Number of bytes that drawing takes for each byte of pixels (measured): the original image, a copy,
+# and the encoded image.
 _DRAWING = 4
 
 T = TypeVar("T")
@@ -56,25 +56,28 @@ Write = Callable[[ImageResult], bytes]
 
 
 class Observer(Protocol):
-    """Observes answered images on the event loop, before the response is sent."""
+    """Receives images and their predictions on the event loop, before the response is sent."""
 
     def observe(
         self, model: ServedModel, images: Sequence[SentImage | FoveaError], prediction: Prediction
     ) -> None:
-        """Observe the prediction of a request. This must be fast, and must change nothing."""
+        """Observe the prediction of a request.
+
+        This method must be fast, and must not change its arguments.
+        """
 
 
 class DataPlane:
     """Answers requests with the models of a server.
 
     Args:
-        models: looks up models.
-        trace: chooses the requests whose timestamps are recorded.
-        room: limits how many images are decoded at once.
-        tiles: cuts images into tiles.
-        tracks: assigns track IDs to objects.
-        canaries: the running canaries.
-        observers: see every prediction for images.
+        models: models of the server.
+        trace: trace settings, which choose the requests whose timestamps are recorded.
+        room: limit for the images that are decoded at once.
+        tiles: object that runs models on tiles of images.
+        tracks: trackers, which assign track IDs to objects.
+        canaries: canaries that are running.
+        observers: objects that receive every prediction for images.
     """
 
     def __init__(
@@ -93,7 +96,9 @@ class DataPlane:
         self._fault = ""
 
     def predict(self, request: PredictRequest) -> Coroutine[Any, Any, Prediction]:
-        """Run a model on images. The error of a single image is in its place in the prediction.
+        """Run a model on images.
+
+        If a single image fails, the prediction contains an error in place of its result.
 
         Raises:
             NotFound: the model or version does not exist.
@@ -102,7 +107,8 @@ class DataPlane:
             ShuttingDown: the server is stopping.
             DeadlineExceeded: the request exceeded its timeout.
             InvalidRequest: the request is invalid.
-            OutOfOrder: with `track`, a later frame of the stream was tracked before.
+            OutOfOrder: the option `track` is set, and a later frame of the stream was tracked
+                before.
         """
         pinned = request.version is not None
         if pinned or (canary := self._canaries.get(request.model.name)) is None:
@@ -116,17 +122,17 @@ class DataPlane:
     async def _predict(self, request: PredictRequest) -> Prediction:
         started_ns, model, options = time.monotonic_ns(), request.model, request.options
         if model.state is not State.READY:
-            # The model was replaced while the request arrived, so its successor answers.
+            # If the model was replaced while the request arrived, use the model that replaced it.
             model = self.models.get(model.name, request.version)
-        # Access the scheduler first: its error has the reason why a model without an
-        # engine is not loaded.
+        # Access the scheduler before the engine. If the model is not loaded, its error has the
+        # reason.
         scheduler, engine = model.scheduler, _image_engine(model)
         _charge(model, request.images.__len__)
         vocabulary = engine.vocabulary(options.labels)
         if options.labels is None:
             resolved = _resolved(model, engine, options)
         else:
-            # A neural network encodes the label texts.
+            # Use a thread, because a neural network encodes the label texts, which takes time.
             reading = asyncio.to_thread(_resolved, model, engine, options)
             resolved = await _within(request.timeout_s, reading)
         turn = None
@@ -173,7 +179,10 @@ class DataPlane:
         turn: TrackTurn | None,
         write: Write | None,
     ) -> ImageRequest:
-        """Make the request for the images that were read; track IDs are added later."""
+        """Make the request for the images that are not errors.
+
+        Track IDs are added to the results later.
+        """
         cut = None
         if request.options.tile is not None or engine.makes_pictures:
             cut = self._tiles.cut_of(model.name, engine, request.options)
@@ -197,7 +206,7 @@ class DataPlane:
         for observer in self._observers:
             try:
                 observer.observe(model, images, prediction)
-            except Exception as error:  # observers must not cause the request to fail
+            except Exception as error:  # an observer's error must not fail the request
                 if self._fault != (fault := f"{observer}: {error!r}"):
                     self._fault = fault
                     log.exception("a response of model %s could not be observed", model.name)
@@ -214,8 +223,8 @@ class DataPlane:
 
         Args:
             model: model from `Models.get` or `Models.find`.
-            version: version that the client named; None for the current one.
-            texts: the texts.
+            version: version that the client named; None for the current version.
+            texts: texts to encode.
             timeout_s: timeout in seconds; None for no timeout.
 
         Raises:
@@ -235,7 +244,10 @@ class DataPlane:
 
     @asynccontextmanager
     async def drawing(self, pixels: Array) -> AsyncIterator[None]:
-        """Wait until an image may be drawn on and encoded, which needs memory like decoding."""
+        """Wait until an image may be drawn on and encoded.
+
+        This needs memory, so `room` limits it like decoding.
+        """
         place = self._room.place_for(CLIENT.get(), _DRAWING * pixels.nbytes)
         async with place or nullcontext():
             yield
@@ -243,18 +255,18 @@ class DataPlane:
     def infer(
         self, model: ServedModel, request: InferRequest, reservation: Reservation
     ) -> Coroutine[Any, Any, InferResponse]:
-        """Run a model on tensors. Errors have Triton's texts where Triton has the error.
+        """Run a model on tensors. If Triton reports the same error, the error text is Triton's.
 
         Args:
             model: model from `Models.find`.
-            request: the request.
-            reservation: counts the bytes of a large response from before its computation. The
-                caller releases it after the response was written or the request failed.
+            request: request with the input tensors.
+            reservation: counts the bytes of a large response before it is computed. The caller
+                releases them after it has written the response or the request has failed.
 
         Raises:
             NotFound: the model or version does not exist.
             InvalidRequest: the request does not fit the model.
-            QueueFull: the queue of the model, or the budget of bytes, is full.
+            QueueFull: the queue of the model or the memory budget is full.
             ModelNotReady: the model cannot respond now.
             ShuttingDown: the server is stopping.
             InferenceFailed: the engine failed.
@@ -274,7 +286,7 @@ class DataPlane:
         self, model: ServedModel, request: InferRequest, reservation: Reservation
     ) -> InferResponse:
         if model.state is not State.READY:
-            # The model was replaced while the request arrived, so its successor answers.
+            # If the model was replaced while the request arrived, use the model that replaced it.
             model = self.models.find(request.model_name, request.model_version)
         if (answer := answer_of_bytes(self, model, request)) is not None:
             response = await answer
@@ -344,7 +356,7 @@ def _write(results: Sequence[ImageResult | FoveaError], write: Write) -> None:
 
 
 def _correct_reservation(reservation: Reservation, response: InferResponse) -> None:
-    """Replace the expected bytes of a large response by its actual bytes."""
+    """Replace the expected size of a large response in the memory budget by its actual size."""
     size = 0
     for tensor in response.outputs:
         size += tensor.array.nbytes
@@ -353,11 +365,12 @@ def _correct_reservation(reservation: Reservation, response: InferResponse) -> N
 
 
 def _charge(model: ServedModel, count: Callable[[], int]) -> None:
-    """Charge the key of the current request for images, if the request has a key.
+    """Charge the API key of the current request for images. A request without a key is free.
 
     Raises:
-        Forbidden: the key does not allow this model, which the API may have chosen itself.
-        RateLimited: the images exceed the rate limit or the quota of the key.
+        Forbidden: the API key does not allow this model. For compatible APIs of other software, the
+            server may have chosen the model itself.
+        RateLimited: the images exceed the rate limit or the quota of the API key.
     """
     call = CALL.get()
     if call is not None and call.principal is not None:
@@ -370,19 +383,19 @@ def _charge(model: ServedModel, count: Callable[[], int]) -> None:
             call.images += due
 
 
-# Largest number of images charged for a request to a model without a batch limit.
+# Largest number of images that a request is charged for, if the model has no batch limit.
 _MAX_ROWS = 1024
 
 
 def _rows_of(model: ServedModel, request: InferRequest) -> int:
-    """Return the number of images in a request for tensors whose shapes are not checked yet."""
+    """Return the number of images in a request for tensors. The shapes need not be checked yet."""
     most = model.signature.max_batch_size
     sizes = {tensor.name: tensor.shape for tensor in model.signature.inputs}
     rows = [
         tensor.shape[0]
         for tensor in request.inputs
-        # Without a batch dimension in the configuration, the first dimension may belong
-        # to the model itself.
+        # If the configuration has no batch dimension, the first dimension counts only if its size
+        # is variable.
         if tensor.shape and (most or sizes.get(tensor.name, ())[:1] == (-1,))
     ]
     return max(1, min(max(rows, default=1), most or _MAX_ROWS))
@@ -395,14 +408,16 @@ def _record_images(
     results: Sequence[ImageResult | FoveaError],
     arrived_ns: int,
 ) -> None:
-    """Add the stages of each image to a span."""
+    """Add the stages of each image to a trace span."""
     _describe_span(span, model)
     span.attributes["fovea.images"] = len(results)
     for index, result in enumerate(results):
-        # A cached result has no batch, and a result from tiles has several.
+        # A result from the cache has no batch size, and neither has a result from tiles in several
+        # batches.
         if isinstance(result, ImageResult):
             stages = result.times.of_image()
-            # Images for another device are decoded before they wait for their batch.
+            # If inference runs on another device (`offloads`), images are decoded before they wait
+            # for a batch.
             if not engine.session.offloads:
                 stages = {"queue": result.times.queue} | stages
             _add_stages(span, stages, arrived_ns, result.batch, {"fovea.image": index})
@@ -411,7 +426,7 @@ def _record_images(
 def _record_tensors(
     span: RequestSpan, model: ServedModel, request: InferRequest, arrived_ns: int
 ) -> None:
-    """Add the stages of a request for tensors to a span."""
+    """Add the stages of a request for tensors to a trace span."""
     _describe_span(span, model)
     for times in request.times or ():
         _add_stages(span, times.of_tensors(), arrived_ns, request.batch, {})
@@ -419,7 +434,7 @@ def _record_tensors(
 
 def _describe_span(span: RequestSpan, model: ServedModel) -> None:
     span.attributes["fovea.version"] = str(model.version)
-    # An ensemble has no engine of its own.
+    # An ensemble has no engine; its models have engines.
     if (engine := model.engine) is not None:
         span.attributes["fovea.backend"] = engine.card.backend
         span.attributes["fovea.precision"] = engine.card.precision

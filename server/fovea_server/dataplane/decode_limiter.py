@@ -1,4 +1,4 @@
-"""Limits how many images that need much memory are decoded at once, with fair turns for clients."""
+"""Limits how many large images are decoded at once, and shares memory fairly between clients."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from fovea_preprocess.image import DecodedImage
 from fovea_server.byte_budget import ByteBudget
 from fovea_server.tensors.messages import SentImage
 
-# Bytes that decoding takes. Images up to SMALL need no turn. Images above LARGE take seconds, so
-# only half of the cores may decode such images at the same time.
+# Sizes in bytes of the memory that decoding takes. Images up to SMALL are decoded without a limit.
+# Images above LARGE take seconds, so at most half of the cores decode such images at the same time.
 SMALL, LARGE = 24 << 20, 128 << 20
-# Number of kinds from which the turns of inactive clients are removed.
+# Number of kinds. If there are more, the turns of inactive clients are removed.
 _MAX_KINDS = 4096
 
 
 class DecodeLimiter:
-    """Counts the bytes of decoding in the budget, and limits how many images are decoded at once.
+    """Counts the memory of decoding in the budget, and limits how many images are decoded at once.
 
-    Clients share the memory by start-time fair queueing (Goyal, Vin and Cheng, 1996). The small and
-    the large images of one client are separate kinds with separate turns. An image waits until it
-    fits; an image larger than the budget waits until no other image is decoded. Use this class on
-    the event loop only.
+    Clients share the memory by start-time fair queueing (Goyal, Vin and Cheng, 1996). The images of
+    one client are divided into kinds by size, and each kind has its own turn. An image waits until
+    its bytes fit into the budget. An image larger than the budget waits until no other image is in
+    memory. Use this class on the event loop only.
 
     Args:
-        budget: budget of all bytes in use.
+        budget: memory budget of the server.
         cores: number of processor cores that decode.
         most_pixels: largest number of pixels of an image. Larger images are
             rejected before decoding.
@@ -36,26 +36,27 @@ class DecodeLimiter:
     def __init__(self, budget: ByteBudget, *, cores: int, most_pixels: int) -> None:
         self._budget = budget
         self._most_pixels = most_pixels
-        # An image that is not large always finds room beside the large ones.
+        # The first limit is larger than the second, so an image of medium size need not wait for
+        # large images.
         self._most, self._most_large = cores + 1, max(1, cores // 2)
         self._decoding = self._large = 0
         self._waiting: list[Place] = []
-        # The turn that began last, and the next turn of each kind of image.
+        # Turn of the image that was admitted last, and the next turn of each kind of image.
         self._now = 0
         self._next: dict[tuple[str, int], int] = {}
 
     def place(self, client: str, image: SentImage) -> Place | None:
-        """Return a turn for a client's image; None for a small or decoded image."""
+        """Return a place in the queue for a client's image, or None if it is small or decoded."""
         if isinstance(image, DecodedImage):
             return None
         return self.place_for(client, decoding_bytes(image, self._most_pixels))
 
     def place_for(self, client: str, size: int) -> Place | None:
-        """Return a turn for work that takes `size` bytes; None if `size` is small."""
+        """Return a place in the queue for work with `size` bytes, or None if `size` is small."""
         return Place(self, client, size) if size > SMALL else None
 
     def enter(self, place: Place) -> None:
-        """Add an image to the queue, and admit all images that fit."""
+        """Add an image to the queue, and admit all images that may be decoded now."""
         place.turn = max(self._now, self._next.get(place.kind, 0))
         self._next[place.kind] = place.turn + place.size
         if len(self._next) > _MAX_KINDS:
@@ -67,12 +68,15 @@ class DecodeLimiter:
         """Remove an image from the queue."""
         self._waiting.remove(place)
         if self._next.get(place.kind) == place.turn + place.size:
-            # The client's next image gets this turn.
+            # Give this turn to the next image of the same kind from this client.
             self._next[place.kind] = place.turn
         self._admit()
 
     def resize(self, place: Place, size: int, *, decoded: bool) -> None:
-        """Change the bytes of an admitted image; `decoded` ends its turn."""
+        """Change the size of an admitted image in the budget.
+
+        If `decoded` is True, its decoding ends.
+        """
         self._budget.pixels += size - place.held
         place.held = size
         if decoded:
@@ -81,9 +85,9 @@ class DecodeLimiter:
         self._admit()
 
     def _admit(self) -> None:
-        """Admit all images that fit.
+        """Admit all images that may be decoded now.
 
-        A small image may pass a large one that waits for other large images.
+        A smaller image may pass a large image that waits until another large image is decoded.
         """
         for place in list(self._waiting):
             large = place.size > LARGE
@@ -109,14 +113,16 @@ class DecodeLimiter:
 
 
 class Place:
-    """The turn of one image: entered before its decoding, and left after the response.
+    """The place of one image in the queue.
+
+    Enter it before decoding, and leave it after the response.
 
     Attributes:
-        size: bytes that decoding takes.
-        held: bytes in the budget now.
-        kind: client, and size as a power of two.
+        size: number of bytes that decoding takes.
+        held: number of bytes that the budget counts for the image now.
+        kind: ID of the client, and the number of bits of `size`.
         turn: position in the fair queue.
-        admitted: done when the image may be decoded.
+        admitted: future that is done when the image may be decoded.
     """
 
     __slots__ = ("_decode_limiter", "_decoded", "admitted", "held", "kind", "size", "turn")
@@ -129,7 +135,10 @@ class Place:
         self.admitted: asyncio.Future[None]
 
     def end_decoding(self, left: int) -> None:
-        """End the turn; `left` is the number of bytes that stay in use after decoding."""
+        """End the decoding.
+
+        `left` is the number of bytes that stay in use until the response is sent.
+        """
         self._decoded = True
         self._decode_limiter.resize(self, left, decoded=True)
 
@@ -142,7 +151,8 @@ class Place:
             if self.admitted.cancelled():
                 self._decode_limiter.withdraw(self)
             else:
-                # The image was admitted just before the cancellation.
+                # The image was admitted just before the cancellation, so it is not in the queue any
+                # more.
                 self._leave()
             raise
         return self

@@ -1,8 +1,8 @@
 """Runs models on encoded images, or on texts, in BYTES elements of Triton's protocol.
 
-Triton's clients then need neither preprocessing nor NMS. A model for images accepts a BYTES tensor
-of shape [n] or [n, 1] with the name of its input. Each element is an encoded image. The
-`parameters` of the request are the prediction options.
+Triton's clients can thus use models without their own preprocessing and NMS. An image model accepts
+a BYTES tensor of shape [n] or [n, 1] under the name of the model's input. Each element is an
+encoded image. The `parameters` of the request are the prediction options.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ if TYPE_CHECKING:
     from fovea_server.dataplane.dataplane import DataPlane
 
 TEXT = "TEXT"
-"""Name of the input for texts, if the model has a text encoder."""
+"""Name of the input for texts. Only a model with a text encoder has this input."""
 
 
 def raw_image(model: ServedModel, body: memoryview) -> InputTensor | None:
-    """Make an input of a request body that is one image; return None if it is not an image."""
+    """Make an input from a request body that is one image.
+
+    If the body is not an image, return None.
+    """
     if not model.takes_images or not looks_encoded(bytes(body[:8])):
         return None
     element = np.empty(1, object)
@@ -48,7 +51,10 @@ def raw_image(model: ServedModel, body: memoryview) -> InputTensor | None:
 def answer_of_bytes(
     plane: DataPlane, model: ServedModel, request: InferRequest
 ) -> Coroutine[Any, Any, InferResponse] | None:
-    """Return the coroutine that answers images or texts; None for tensors of the engine."""
+    """Return a coroutine that answers a request with images or texts.
+
+    If the request has tensors for the engine, return None.
+    """
     if (images := _encoded_images(model, request)) is not None:
         return _boxes(plane, model, request, images)
     if (texts := _encoded_texts(model, request)) is not None:
@@ -90,7 +96,7 @@ def _response(
 
 
 def _encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | None:
-    """Return the images of a request; None if it has tensors for the engine."""
+    """Return the images of a request, or None if it has tensors for the engine."""
     if not model.takes_images or len(request.inputs) != 1:
         return None
     sent, expected = request.inputs[0], model.signature.inputs[0]
@@ -100,7 +106,7 @@ def _encoded_images(model: ServedModel, request: InferRequest) -> list[bytes] | 
 
 
 def _encoded_texts(model: ServedModel, request: InferRequest) -> list[str] | None:
-    """Return the texts of a request with an input named TEXT; None without such an input."""
+    """Return the texts of a request, or None if it has no input named TEXT."""
     engine, sent = model.engine, request.inputs[0] if request.inputs else None
     if sent is None or sent.name != TEXT or engine is None or engine.words is None:
         return None
@@ -133,7 +139,7 @@ def _elements(sent: InputTensor, what: str) -> list[bytes]:
 
 
 def _options_of(request: InferRequest) -> PredictOptions:
-    """Return the prediction options in a request's parameters; see `parse_options`."""
+    """Return the prediction options in the parameters of a request; see `parse_options`."""
     given = dict(request.parameters)
     if isinstance(given.get("classes"), int):
         given["classes"] = str(given["classes"])
@@ -141,9 +147,9 @@ def _options_of(request: InferRequest) -> PredictOptions:
 
 
 def _prediction_tensors(prediction: Prediction, options: PredictOptions) -> list[OutputTensor]:
-    """Convert a prediction to tensors; raise the error of the first image that failed.
+    """Convert a prediction for n images to tensors. Raise the error of the first failed image.
 
-    If the head is unknown, the tensors are the engine's own outputs, [n, ...].
+    If the head is unknown, the tensors are the engine's outputs of shape [n, ...].
     """
     results = [_result(prediction, index) for index in range(len(prediction.images))]
     found = [result.found for result in results if result.found is not None]
@@ -154,7 +160,7 @@ def _prediction_tensors(prediction: Prediction, options: PredictOptions) -> list
 
 
 def _select_tensors(request: InferRequest, tensors: list[OutputTensor]) -> list[OutputTensor]:
-    """Return the requested tensors; raise InvalidRequest if an unknown tensor is requested."""
+    """Return the requested tensors. Raise InvalidRequest if a requested tensor is unknown."""
     requested = {output.name for output in request.outputs}
     known = {tensor.name for tensor in tensors}
     if unknown := sorted(requested - known):

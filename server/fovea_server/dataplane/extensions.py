@@ -18,18 +18,21 @@ _SEVERITIES = {
     "log_warning": logging.WARNING,
     "log_error": logging.ERROR,
 }
-# Largest verbosity: an int32 in Triton and in the gRPC message.
+# Largest verbosity, because the verbosity is an int32 in Triton and in the gRPC message.
 _MAX_VERBOSE = 2**31 - 1
 
 
 class LogSettings:
-    """The log settings under their names in requests."""
+    """The log settings, with the names that requests use."""
 
     def __init__(self, log: ServerLog) -> None:
         self._log = log
 
     def get(self) -> dict[str, Any]:
-        """Return log_file, log_info, log_warning, log_error, log_verbose_level and log_format."""
+        """Return the log settings by name.
+
+        The names are log_file, log_info, log_warning, log_error, log_verbose_level and log_format.
+        """
         return {
             "log_file": "" if self._log.file is None else str(self._log.file),
             **{name: severity in self._log.severities for name, severity in _SEVERITIES.items()},
@@ -44,7 +47,7 @@ class LogSettings:
 
         Raises:
             Unsupported: `given` has log_file.
-            MalformedJson: a value has another type.
+            MalformedJson: a value has the wrong type.
             InvalidRequest: log_verbose_level is out of range.
             Unavailable: the format is unknown.
         """
@@ -74,8 +77,8 @@ class Extensions:
     """Shared memory, trace settings and log settings of one server.
 
     Args:
-        settings: settings of the operator.
-        find: raises NotFound if no model has the given name.
+        settings: settings of the server.
+        find: function that raises NotFound if no model has the given name.
 
     Raises:
         InvalidOption: a trace setting is invalid.

@@ -1,8 +1,8 @@
 """Fetches images that requests name by URL, without becoming an open proxy.
 
-A client could make the server fetch from addresses that only the server can reach. Therefore:
-- Only http and https are allowed.
-- Every address of the host name must be within reach. The connection goes to the checked address,
+A client could make the server fetch from addresses that only the server can reach. The following
+rules prevent this: - Only http and https are allowed. - Every address of the host name must be
+within reach. The connection goes to the checked address,
   because a second name look-up could return another one.
 - Each redirect is checked again.
 - Size and time are limited.
@@ -29,18 +29,19 @@ class Fetcher:
     """Fetches images; call `close` after the last one.
 
     Args:
-        max_bytes: largest image in bytes.
+        max_bytes: largest size of an image file in bytes.
         timeout_s: timeout in seconds for one image, including redirects.
-        reach: addresses that may be fetched from.
+        reach: addresses that the server may fetch from.
     """
 
     def __init__(self, *, max_bytes: int, timeout_s: float, reach: Reach) -> None:
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._reach = reach
-        # Proxies and .netrc of the environment would bypass the address check. A kept-alive
-        # connection is found by its address alone, so a connection whose certificate was checked
-        # for one name could serve another name. `fetch` limits the time.
+        # httpx does not read proxies and .netrc from the environment, because they would bypass the
+        # address check. It does not keep connections alive, because it would find them by IP
+        # address alone: a connection whose certificate was checked for one name could then serve
+        # another name. `fetch` limits the time.
         self._client = httpx.AsyncClient(
             trust_env=False,
             follow_redirects=False,
@@ -59,10 +60,10 @@ class Fetcher:
         """Fetch the bytes at a URL.
 
         Args:
-            address: the URL.
-            hold: counts bytes as they arrive.
-            authorization: value of the Authorization header, which redirects to
-                other hosts do not get.
+            address: URL of the image.
+            hold: function that counts bytes as they arrive.
+            authorization: value of the Authorization header. After a redirect to another host, the
+                header is not sent.
 
         Raises:
             FetchRefused: the URL may not be fetched, or the fetch failed.
@@ -73,7 +74,8 @@ class Fetcher:
                 return await self._follow(address, authorization, hold)
         except TimeoutError:
             raise FetchRefused(f"the URL did not respond within {self._timeout_s:g} s") from None
-        # ValueError: httpx accepts some names and lengths that idna, ssl or int reject later.
+        # httpx accepts some host names and lengths that idna, ssl or int reject later with a
+        # ValueError.
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise FetchRefused(f"the URL could not be fetched: {type(error).__name__}") from None
 
@@ -83,14 +85,15 @@ class Fetcher:
         first = _parse_url(address)
         for _ in range(MAX_REDIRECTS + 1):
             url = _parse_url(address)
-            # Use the encoded name that is looked up. `url.host` decodes it and fails
-            # for an invalid name.
+            # Use the encoded host name, which is also looked up. `url.host` decodes the name, and
+            # fails if it is invalid.
             host = url.raw_host.decode("ascii")
             pinned = url.copy_with(host=await self._checked_address(host))
             headers = {
                 **OURS,
                 "Host": url.netloc.decode("ascii"),
-                # Label Studio sends no files to clients that accept only images.
+                # Accept all types, because Label Studio sends no files to clients that accept only
+                # images.
                 "Accept": "image/*, */*;q=0.5",
                 "Accept-Encoding": "identity",
             }

@@ -45,9 +45,12 @@ class ModelVersion(BaseModel):
 
 
 class ModelSummary(BaseModel):
-    """One model of the list. Fields that are unknown until the model is ready are null."""
+    """One model of the list.
 
-    # Every response contains all fields, so clients need not check for missing ones.
+    Fields that are unknown before the model is ready are null until then.
+    """
+
+    # Every response contains all fields, so clients need not check whether a field is missing.
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
     name: str
@@ -166,13 +169,13 @@ def model_list(registry: Registry) -> ModelList:
         except ModelNotReady as error:
             models.append(ModelSummary(name=name, ready=False, reason=str(error)))
         except NotFound:
-            # The repository has the model, but no request has loaded it.
+            # The repository contains the model, but no request has loaded it yet.
             continue
     return ModelList(models=models)
 
 
 def model_document(registry: Registry, name: str, version: int | None) -> Model:
-    """Return the document of one version of a model; raises the errors of `Registry.get`."""
+    """Return the document of one version of a model. Raise the errors of `Registry.get`."""
     model = registry.get(name, version)
     engine = model.engine
     tensors = model_metadata(model, ())

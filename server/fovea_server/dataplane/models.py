@@ -1,4 +1,4 @@
-"""The models of a server for transports and observers: look-up, load and unload, documents."""
+"""The models of a server for transports and observers: look-up, loading, unloading, documents."""
 
 from __future__ import annotations
 
@@ -32,24 +32,25 @@ from fovea_server.tensors.image_outputs import image_outputs
 from fovea_server.traffic.call import CALL
 from fovea_server.traffic.principal import Principal
 
-# Number of threads for loads. Most of these threads wait for another load of the same model.
+# Number of threads that load models. Most of these threads wait until another load of the same
+# model ends.
 _LOAD_THREADS = 8
 
 T = TypeVar("T")
 
 
 class Models:
-    """The models of a registry, as the client of the current request may see them.
+    """The models of a registry, limited to the models that the current request's client may see.
 
-    Iterating returns every loaded version. Use `get` for /v1, and `find` for Triton's clients.
+    An iteration yields every loaded version. Use `get` for /v1, and `find` for Triton's clients.
     Loads run in separate threads.
     """
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._draining = False
-        # Loads take seconds and wait for each other, so they must not occupy the threads
-        # of other requests.
+        # Use separate threads. Loads take seconds and wait for each other, so they would block the
+        # threads of other requests.
         self._load_threads = ThreadPoolExecutor(_LOAD_THREADS, "model-control")
         self.cache, self.stop, self.close = registry.cache, registry.stop, registry.close
         self.availability, self.store_faults = registry.availability, registry.store_faults
@@ -62,7 +63,7 @@ class Models:
         """Look up a model; see `Registry.get`.
 
         Raises:
-            Forbidden: the key of the request does not allow the model.
+            Forbidden: the API key of the request does not allow the model.
         """
         _check_key(name)
         return self._registry.get(name, version)
@@ -71,13 +72,16 @@ class Models:
         """Look up a model that can respond now; see `Registry.find`.
 
         Raises:
-            Forbidden: the key of the request does not allow the model.
+            Forbidden: the API key of the request does not allow the model.
         """
         _check_key(name)
         return self._registry.find(name, version)
 
     def of_sequence(self, model: ServedModel, sequence: int | str) -> ServedModel:
-        """Return the version in which a sequence began; see `Registry.of_sequence`."""
+        """Return the model version that received the first request of a sequence.
+
+        See `Registry.of_sequence`.
+        """
         return self._registry.of_sequence(model, sequence)
 
     def visible(self) -> Iterator[ServedModel]:
@@ -90,21 +94,24 @@ class Models:
 
     @property
     def ready(self) -> bool:
-        """Return True if the server accepts requests."""
+        """Return whether the server accepts requests."""
         return not self.reason
 
     @property
     def reason(self) -> str:
-        """Return the reason why the server is not ready; "" if it is ready."""
+        """Return the reason if the server is not ready, otherwise ""."""
         return "the server is stopping" if self._draining else self._registry.reason
 
     @property
     def draining(self) -> bool:
-        """Return True if the server is about to stop; it still answers, but is not ready."""
+        """Return whether the server is about to stop.
+
+        It still answers requests, but is not ready.
+        """
         return self._draining
 
     def drain(self) -> None:
-        """Make the server not ready, so that load balancers send no more requests."""
+        """Mark the server as not ready, so that load balancers send no further requests."""
         self._draining = True
 
     def metadata(self, model: ServedModel) -> dict[str, Any]:
@@ -112,12 +119,12 @@ class Models:
         return model_metadata(model, self._registry.versions(model.name))
 
     def current_version(self, model: ServedModel) -> dict[str, str]:
-        """Return the promoted version of a model; {} if the newest version answers."""
+        """Return a dict with the promoted version of a model, or {} if no version is promoted."""
         promoted = self._registry.promoted_version(model.name)
         return {} if promoted is None else {"current_version": str(promoted)}
 
     def image_outputs(self, model: ServedModel) -> dict[str, Any]:
-        """Return the tensors of responses to images; {} for a model that takes only tensors."""
+        """Return the tensors of responses to images, or {} if the model accepts only tensors."""
         engine = model.engine
         if engine is None or engine.head is None or engine.preprocessor is None:
             return {}
@@ -128,7 +135,7 @@ class Models:
     async def load(
         self, name: str, *, config: str | None = None, files: Mapping[str, bytes] | None = None
     ) -> None:
-        """Load a model in a thread; raises the errors of `Registry.load`, and Forbidden."""
+        """Load a model in a thread. Raise the errors of `Registry.load`, and Forbidden."""
         call = CALL.get()
         principal = None if call is None else call.principal
 
@@ -142,15 +149,15 @@ class Models:
         await self._run_in_thread(work)
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Unload a model in a thread; raises the errors of `Registry.unload`."""
+        """Unload a model in a thread. Raise the errors of `Registry.unload`."""
         await self._run_in_thread(partial(self._registry.unload, name, dependents=dependents))
 
     async def load_version(self, name: str, version: int) -> None:
-        """Load a version in addition to the served ones; see `Registry.load_version`."""
+        """Load a version in addition to the loaded versions; see `Registry.load_version`."""
         await self._run_in_thread(partial(self._registry.load_version, name, version))
 
     async def unload_version(self, name: str, version: int) -> None:
-        """Unload a version that was loaded by number; see `Registry.unload_version`."""
+        """Unload a version that was loaded by its number; see `Registry.unload_version`."""
         await self._run_in_thread(partial(self._registry.unload_version, name, version))
 
     async def follow(self, name: str, beside: int | None = None) -> bool:
@@ -182,7 +189,10 @@ class Models:
         raise ModelNotReady(f"model '{name}': {self.visible_reason(name, reason)}")
 
     def visible_reason(self, name: str, reason: str) -> str:
-        """Return why a model is not ready, or a hint at the log if the client may not see it."""
+        """Return the reason why a model is not ready.
+
+        If the client may not see it, refer to the log.
+        """
         return reason if self._registry.sees(name) else "it is not ready; the server's log says why"
 
     def documents(self) -> ModelList:
@@ -190,7 +200,7 @@ class Models:
         return model_list(self._registry)
 
     def document(self, name: str, version: int | None = None) -> Model:
-        """Return the full document of a model; raises the errors of `get`."""
+        """Return the full document of a model. Raise the errors of `get`."""
         return model_document(self._registry, name, version)
 
     def statistics(self, name: str, durations: dict[str, int]) -> ModelStatistics:
@@ -198,7 +208,8 @@ class Models:
 
         Args:
             name: name of the model.
-            durations: histogram of request durations in seconds, with Prometheus's bucket names.
+            durations: histogram of request durations: counts by the upper bounds in seconds, as in
+                Prometheus.
 
         Raises:
             NotFound, ModelNotReady, Forbidden: see `get`.
@@ -215,14 +226,14 @@ class Models:
         return ModelStatistics(name=name, durations=durations, versions=counted)
 
     def v2_statistics(self, name: str | None, version: int | None) -> dict[str, Any]:
-        """Return the counters for the v2 protocol; raises the errors of `statistics_json`."""
+        """Return the counters for the v2 protocol. Raise the errors of `statistics_json`."""
         return statistics_json(self.visible(), name, version)
 
 
 def _check_key(name: str) -> None:
-    """Raise Forbidden if the key of the current request does not allow the model.
+    """Raise Forbidden if the API key of the current request does not allow the model.
 
-    Health probes need no key, so any key may probe any model.
+    Health probes need no key, so a request with any key may probe any model.
     """
     call = CALL.get()
     if call is not None and call.principal is not None and not call.probe:
@@ -230,8 +241,8 @@ def _check_key(name: str) -> None:
 
 
 def _check_composing(principal: Principal, config: str) -> None:
-    """Raise Forbidden if a configuration runs models that its sender may not use."""
-    # The registry reports the error of an invalid configuration later.
+    """Raise Forbidden if a configuration runs other models that the API key does not allow."""
+    # Ignore an invalid configuration here, because the registry reports its error later.
     with suppress(InvalidModel):
         for name in parse_config(config).composing:
             principal.check_model(name)

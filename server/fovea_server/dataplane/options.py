@@ -14,18 +14,19 @@ CLASSES_AS_TEXT = (
     "names or ids of the classes to keep, for example person,2; put a name in double quotes if it "
     "has a comma, consists of digits, or begins or ends with a blank"
 )
-"""Description of the option `classes` where it is text. In JSON it is a list."""
+"""Description of the option `classes` in forms and queries, where it is text. In JSON it is a list.
+"""
 
-# Names of the same options in other software, for suggestions in errors.
+# Maps names of options in other software to Fovea's names, for suggestions in errors.
 _SAME = {
     **dict.fromkeys(("confidence", "threshold", "min_confidence", "score"), "conf"),
     **dict.fromkeys(("iou_threshold", "overlap_threshold", "nms"), "iou"),
     **dict.fromkeys(("max_detections", "limit"), "max_det"),
     **dict.fromkeys(("agnostic_nms", "class_agnostic_nms"), "agnostic"),
 }
-# Maps names of options in version 0.1 to their present names.
+# Maps names of options in version 0.1 to their current names.
 FORMER = {"normalise": "normalize"}
-# Largest number of characters of a name or value that an error repeats.
+# Largest number of characters of a name or value that an error message repeats.
 _SHOWN = 60
 
 

@@ -13,22 +13,23 @@ from fovea_server.observability.model_statistics import StageTimes
 from fovea_server.tensors.messages import ImageResult, SentImage
 
 Encode = Callable[[ImageResult, Vocabulary, PredictOptions], bytes]
-"""Function that encodes the result for an image."""
+"""Function that encodes the result of one image."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PredictRequest:
-    """Images for a model, and how to answer them.
+    """Images for a model, with options for the prediction and the response.
 
     Attributes:
         model: model from `Models.get` or `Models.find`.
-        version: version that the client named; None for the current one.
-        images: images. An error in place of an image that could not be fetched is returned at
-            the same position.
+        version: version that the client named; None for the current version.
+        images: images. If an image could not be fetched, its error is in its place, and is returned
+            at the same position.
         options: prediction options.
         timeout_s: timeout of the request in seconds; None for no timeout.
-        keep_pixels: True to return the upright images with the results.
-        encode: encodes the result for one image, in the thread that computed it.
+        keep_pixels: True to return the pixels of the upright images with the results.
+        encode: function that encodes the result of one image. It runs in the thread that computed
+            the result.
         request_id: see `InferRequest.id`.
         priority: see `InferRequest.priority`.
         timeout_us: see `InferRequest.timeout_us`.
@@ -55,11 +56,12 @@ class Prediction:
         version: version of the model.
         task: task, for example "detect"; "tensors" if the head is unknown.
         vocabulary: names of the classes.
-        images: a result for each image, in order; an error if only that image failed.
-        times: durations of the slowest image in each stage.
-        total_ns: nanoseconds from the request to the result.
-        stages: nanoseconds of the stages of a pipeline, by name; empty for a single model.
-        options: options that the model used.
+        images: result of each image, in the order of the request. If an image failed, its error.
+        times: for each stage, the duration of the slowest image.
+        total_ns: time from the request to the result in nanoseconds.
+        stages: durations in nanoseconds by the names of a pipeline's stages; empty for a single
+            model.
+        options: prediction options that the model used.
     """
 
     model: str
@@ -73,7 +75,7 @@ class Prediction:
     options: PredictOptions = field(default_factory=PredictOptions)
 
     def timing_ms(self) -> dict[str, float | dict[str, float]]:
-        """Return the milliseconds of each stage in the form of /v1."""
+        """Return the duration of each stage in milliseconds, in the form of /v1."""
         timing: dict[str, float | dict[str, float]] = {}
         timing |= _to_ms(self.times.of_image() | {"total": self.total_ns})
         if self.stages:

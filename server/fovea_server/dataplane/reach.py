@@ -12,18 +12,21 @@ from fovea_server.settings import Settings
 OURS = {"Via": "1.1 fovea"}
 """Headers of the server's own requests.
 
-A receiver can see that a proxy sent them, so it does not treat the server as a local program.
+The header `Via` marks them as requests of a proxy, so another Fovea server does not treat this
+server as a local client.
 """
 
-# All public IPv6 addresses that IANA has assigned. Site-local, IPv4-compatible and similar
+# The public IPv6 addresses that IANA has assigned. Site-local, IPv4-compatible and similar
 # addresses are outside.
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
-# RFC 6052: addresses for IPv4 hosts in a network without IPv4. The last 32 bits
-# are the IPv4 address.
+# Addresses of IPv4 hosts in a network without IPv4 (RFC 6052). The last 32 bits are the IPv4
+# address.
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# RFC 4193: private networks of IPv6. The result of `is_private` differs between Python versions.
+# Private networks of IPv6 (RFC 4193). `is_private` is not used, because its result differs between
+# Python versions.
 _UNIQUE_LOCAL = ipaddress.IPv6Network("fc00::/7")
-# Addresses of cloud metadata services, which contain secrets. Others have link-local addresses.
+# Addresses of cloud metadata services, which contain secrets. Other metadata services have
+# link-local addresses.
 _METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200")))
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -31,12 +34,12 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The addresses that may be reached in addition to public ones.
+    """The addresses that the server may open for a client, in addition to public addresses.
 
     Attributes:
-        private: True for private networks, but not for this machine and link-local addresses.
+        private: True to allow private networks, but neither this machine nor link-local addresses.
         named: host names, addresses and networks that the operator allows.
-        everywhere: True for all addresses, for a URL that the operator has given.
+        everywhere: True to allow all addresses, for a URL from the operator.
     """
 
     private: bool = False
@@ -45,14 +48,14 @@ class Reach:
 
     @classmethod
     def of(cls, settings: Settings) -> Reach:
-        """Return what the settings allow clients to reach."""
+        """Return the addresses that the settings allow for URLs of clients."""
         named = settings.url_allow_host
         if settings.label_studio_url is not None:
             named += ((urlsplit(settings.label_studio_url).hostname or "").lower(),)
         return cls(settings.url_allow_private, named)
 
     def check(self, host: str, addresses: list[str]) -> None:
-        """Raise FetchRefused if an address of a host may not be reached."""
+        """Raise FetchRefused if one of the addresses of a host is not allowed."""
         if self.everywhere or host.lower() in self.named:
             return
         for text in addresses:
@@ -83,21 +86,23 @@ EVERYWHERE = Reach(everywhere=True)
 
 
 def is_public(address: str) -> bool:
-    """Return True if an IP address belongs neither to a private network nor to this machine."""
+    """Return whether an IP address is public: outside private networks, and not on this machine."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         if ip.ipv4_mapped or ip in _NAT64:
             ip = ipaddress.IPv4Address(ip.packed[-4:])
-        # 6to4 and Teredo addresses lead to an IPv4 host that the client can choose.
+        # 6to4 and Teredo addresses lead to an IPv4 host that the client can choose, so they are not
+        # public.
         elif ip not in _GLOBAL_UNICAST or ip.sixtofour or ip.teredo:
             return False
     return ip.is_global and not ip.is_multicast
 
 
 def is_within(ip: _Address) -> bool:
-    """Return True for an address that is not loopback, link-local, reserved or a metadata service.
+    """Return whether an address may belong to a private network.
 
-    IPv6 forms that may contain such an address are excluded, too.
+    Loopback, link-local and reserved addresses and the addresses of metadata services are excluded.
+    IPv6 addresses outside fc00::/7 are excluded too, because they may contain such an address.
     """
     if isinstance(ip, ipaddress.IPv6Address) and ip not in _UNIQUE_LOCAL:
         return False
@@ -106,7 +111,10 @@ def is_within(ip: _Address) -> bool:
 
 
 def _unwrap(address: str) -> _Address:
-    """Return the IPv4 address inside an IPv6 address if it has one, or the address itself."""
+    """Return the IPv4 address inside an IPv6 address.
+
+    If there is none, return the address itself.
+    """
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address) and (ip.ipv4_mapped or ip in _NAT64):
         return ipaddress.IPv4Address(ip.packed[-4:])

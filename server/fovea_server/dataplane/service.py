@@ -21,16 +21,17 @@ class Service:
     """The objects that answer requests over any transport; `app.py` creates them.
 
     Attributes:
-        settings: settings of the operator.
-        apis: maps enabled APIs of other software to the model that the operator named, or None.
-        authenticator: checks the access of requests.
-        models: the models.
-        plane: runs the models.
+        settings: settings of the server.
+        apis: dict from the name of each enabled compatible API to its default model, or None.
+        authenticator: checks the API keys and rights of requests.
+        models: models of the server.
+        plane: data plane, which runs the models.
         extensions: extensions of Triton's protocol: shared memory, trace settings, log settings.
         traffic: logs and measures requests.
-        budget: counts the bytes of requests and responses.
-        json: parses large JSON documents.
-        drawing: limits concurrent drawing, which keeps the pixels of whole images.
+        budget: memory budget that counts the bytes of requests and responses.
+        json: thread that parses large JSON documents.
+        drawing: semaphore that limits concurrent drawing, because it holds the pixels of whole
+            images.
     """
 
     settings: Settings
@@ -45,7 +46,7 @@ class Service:
     drawing: asyncio.Semaphore
 
     def close(self) -> None:
-        """Write pending log lines, stop following the key file, and release GPU memory."""
+        """Write pending log lines, stop watching the key file, and release GPU memory."""
         self.extensions.close()
         self.traffic.close()
         self.json.close()

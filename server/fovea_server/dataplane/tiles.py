@@ -31,8 +31,9 @@ from fovea_server.observability.model_statistics import StageTimes
 from fovea_server.scheduling.base import run_in_thread
 from fovea_server.tensors.messages import Cut, ImageRequest, ImageResult, RunParts, SentImage
 
-# Largest number of requests per model at a time: for tiled detection and for image-to-image models.
-# Each request holds the pixels of an image; an output image may be many times larger.
+# Largest number of concurrent requests per model: for tiled detection, and for image-to-image
+# models. Each request holds the pixels of an image, and an output image may be many times larger
+# than the input.
 _MAX_TILED, _MAX_PICTURES = 8, 4
 
 Part = TypeVar("Part", bound=TaskResult)
@@ -41,11 +42,12 @@ Part = TypeVar("Part", bound=TaskResult)
 class Tiles:
     """Runs models on the tiles of images, for requests with `tile` and for image-to-image models.
 
-    The images of one request are cut one after the other. For detection, all tiles of an image run
-    together; for image-to-image models, one row of tiles after the other.
+    The images of one request are processed one after the other. For detection, the model runs on
+    all tiles of an image together. For image-to-image models, it runs on one row of tiles after the
+    other.
 
     Args:
-        limits: limits of the encoded, the decoded and the output image.
+        limits: limits for the sizes of the encoded, the decoded and the output image.
     """
 
     def __init__(self, limits: ImageLimits) -> None:
@@ -53,7 +55,7 @@ class Tiles:
         self._open: Counter[str] = Counter()
 
     def cut_of(self, model: str, engine: Engine, options: PredictOptions) -> Cut:
-        """Return the function that runs a model on an image in tiles."""
+        """Return the function that runs a model on the parts of a request's images."""
         if options.tile is not None:
             return partial(self._answer_by_tiles, model)
         return partial(self._answer_by_pictures, model, engine)
@@ -67,7 +69,7 @@ class Tiles:
     async def _answer_image(
         self, request: ImageRequest, run: RunParts, sent: SentImage
     ) -> ImageResult | FoveaError:
-        """Detect the objects on all tiles of an image."""
+        """Run a detector on all tiles of an image, and join the results."""
         async with self._decode_image(request, sent) as (image, began):
             if isinstance(image, FoveaError):
                 return image
@@ -92,7 +94,7 @@ class Tiles:
     async def _picture(
         self, model: str, engine: Engine, request: ImageRequest, run: RunParts, sent: SentImage
     ) -> ImageResult | FoveaError:
-        """Compute the output image of an image-to-image model."""
+        """Compute the output image of an image-to-image model for one image."""
         async with self._decode_image(request, sent) as (image, began):
             if isinstance(image, FoveaError):
                 return image
@@ -118,10 +120,10 @@ class Tiles:
 
     @contextmanager
     def _count_request(self, model: str, most: int, what: str) -> Iterator[None]:
-        """Count a request, and reject it if the model has `most` requests already.
+        """Count a request in flight. Reject it if the model already has `most` requests in flight.
 
         Raises:
-            QueueFull: `most` requests are being answered.
+            QueueFull: the model has `most` requests in flight.
         """
         if self._open[model] >= most:
             raise QueueFull(f"{most} {what}; send again later", retry_after_s=1.0)
@@ -135,7 +137,7 @@ class Tiles:
     async def _decode_image(
         self, request: ImageRequest, sent: SentImage
     ) -> AsyncIterator[tuple[DecodedImage | FoveaError, int]]:
-        """Decode an image when there is room, and hold its memory until the end of the block.
+        """Decode an image as soon as the memory budget allows it. Free it at the end of the block.
 
         Yields:
             The image or its error, and the time when decoding began, from `time.monotonic_ns`.
@@ -175,13 +177,13 @@ async def _run_parts(
     """Run the model on parts of an image, and append the times of the slowest part to `times`.
 
     Returns:
-        The results of the parts, or the error of this image. Errors that concern the whole
-        request are raised.
+        The results of the parts. If a part fails with an error that concerns only this image, the
+        error. Errors that concern the whole request are raised.
     """
     crops = [DecodedImage(part, image.orientation) for part in parts]
     try:
         answers = await run(replace(request, encode=None, keep_pixels=False), crops)
-    except InvalidRequest as error:  # the queue can never hold this many parts
+    except InvalidRequest as error:  # the queue can never hold as many parts as this image has
         return error
     found = list[Part]()
     for answer in answers:
@@ -200,7 +202,7 @@ def _answer(
     runs: Sequence[StageTimes],
     join: Callable[[], TaskResult],
 ) -> ImageResult:
-    """Join the results of an image's parts, encode the result, and sum the times of all runs."""
+    """Join the results of an image's parts, encode the result, and sum the times of the runs."""
     began = time.monotonic_ns()
     result = ImageResult(image.width, image.height, image.orientation, join())
     if request.keep_pixels:

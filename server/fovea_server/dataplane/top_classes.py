@@ -14,10 +14,10 @@ from fovea_preprocess.errors import InvalidRequest
 from fovea_server.models.model import ServedModel
 from fovea_server.tensors.messages import InferResponse, OutputTensor
 
-# Datatypes that Triton cannot sort.
+# Datatypes that Triton cannot sort, so it rejects them.
 _UNSUPPORTED = frozenset({"BOOL", "FP16", "BF16", "BYTES"})
 
-# Number of elements from which sorting takes more than about a millisecond.
+# Number of elements. Sorting more elements takes longer than about a millisecond.
 _MANY = 65_536
 
 
@@ -36,14 +36,15 @@ def classify(
 
     Args:
         tensor: output with a datatype that `check_class_type` accepts. All dimensions except the
-            batch are flattened.
-        k: number of elements, at least 1; a shorter row returns all its elements.
+            batch dimension are flattened.
+        k: number of elements to return, at least 1. If a row has fewer elements, all of them are
+            returned.
         labels: class names by index; the list may be shorter than a row.
         batched: True if the first dimension is the batch.
 
     Returns:
-        BYTES [rows, k], or [k] without a batch: ``value:index`` or ``value:index:label``. Floats
-            have the format of C's ``%f``.
+        BYTES tensor of shape [rows, k], or [k] if `batched` is False. Each element is
+        ``value:index`` or ``value:index:label``. Floats have the format of C's ``%f``.
     """
     shape = tensor.shape if batched else (1, *tensor.shape)
     rows = tensor.array.reshape(shape[0], math.prod(shape[1:]))
@@ -54,14 +55,14 @@ def classify(
 
 
 def _find_largest(row: Array, k: int) -> Array:
-    """Return the indices of the largest `k` elements.
+    """Return the indices of the largest `k` elements, largest first.
 
     Equal elements keep their order, and NaN comes last.
     """
     keys = np.where(np.isnan(row), -np.inf, row) if row.dtype.kind == "f" else row
     if k == 0:
         return np.empty(0, np.intp)
-    # Partitioning the row and sorting only the top k takes linear time.
+    # Partition the row first, and then sort only the largest k elements, which takes linear time.
     least = np.partition(keys, len(keys) - k)[len(keys) - k]
     larger = np.flatnonzero(keys > least)
     order = len(larger) - 1 - np.argsort(keys[larger][::-1], kind="stable")[::-1]

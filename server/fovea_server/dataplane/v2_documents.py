@@ -1,4 +1,4 @@
-"""Documents and rejections of the v2 protocol that HTTP and gRPC share."""
+"""Documents and errors of the v2 protocol that HTTP and gRPC share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fovea_server.observability.model_statistics import Duration
 from fovea_server.settings import Settings
 from fovea_server.tensors.signature import ModelTensor
 
-# Version of Triton whose responses Fovea imitates. Clients compare versions.
+# Version of Triton that Fovea reports. Clients compare this version.
 VERSION = "2.51.0"
 _EXTENSIONS = (
     "classification",
@@ -32,7 +32,7 @@ _EXTENSIONS = (
 
 
 def refuse_decoupled(model: ServedModel, caller: str) -> None:
-    """Raise Unsupported for a decoupled model, which may send any number of responses.
+    """Raise Unsupported if a model is decoupled, because it may send any number of responses.
 
     `caller` is Triton's name of the interface that expects one response.
     """
@@ -41,7 +41,7 @@ def refuse_decoupled(model: ServedModel, caller: str) -> None:
 
 
 def refuse_repository(name: str | None) -> None:
-    """Raise Unsupported if a request names a repository; Fovea's only repository has no name."""
+    """Raise Unsupported if a request names a repository. Fovea's only repository has no name."""
     if name:
         raise Unsupported("'repository_name' specification is not supported")
 
@@ -69,7 +69,9 @@ def _tensor(tensor: ModelTensor) -> dict[str, Any]:
 def statistics_json(
     models: Iterable[ServedModel], name: str | None, version: int | None
 ) -> dict[str, Any]:
-    """Return the counters of ready models by name and version; None selects all.
+    """Return the counters of ready models.
+
+    A name or version of None selects all models or versions.
 
     Raises:
         InvalidRequest: the model or version does not exist; the text is Triton's.

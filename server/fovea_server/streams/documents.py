@@ -1,6 +1,7 @@
-"""The OpenAPI schemas of streams: their settings, and their documents in listings.
+"""The OpenAPI schemas of streams: settings, and documents in lists.
 
-`StreamConfig` parses settings without these schemas, for better errors. A test compares both.
+`StreamConfig` parses settings without these schemas, because its error messages are better. A test
+compares both.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _FIELDS: dict[str, Any] = {
 
 
 class StreamChange(create_model("_Options", **_FIELDS)):  # type: ignore[misc]
-    """Settings to change; null removes a setting."""
+    """Settings to change. A value of null removes a setting."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -69,7 +70,7 @@ class StreamSettings(StreamChange):
 
 
 class FrameCounts(BaseModel):
-    """Frames of a stream by what happened to them."""
+    """Numbers of frames of a stream, by the outcome of the frames."""
 
     came: int
     dropped: int = Field(description="a newer one replaced them before the model had time")
@@ -155,7 +156,7 @@ def described_stream(
     body: type[BaseModel] | None = None,
     status: int = 200,
 ) -> dict[str, Any]:
-    """Return FastAPI arguments of a route, with the schema of its body and examples."""
+    """Return arguments for FastAPI's route decorator, with the schema of the body and examples."""
     made = describe_route(name, answer, 403, *errors)
     made["responses"][status] = {"content": _json(answer)}
     if body is not None:
@@ -166,7 +167,10 @@ def described_stream(
 
 
 def described_bytes(name: str, text: str, *media: str, **queries: str) -> dict[str, Any]:
-    """Return FastAPI arguments of a route with query parameters and a response other than JSON."""
+    """Return arguments for FastAPI's route decorator, for a response that is not JSON.
+
+    `queries` are descriptions of query parameters by name.
+    """
     made = describe_route(name, Removed, 403, 404)
     schema = {"type": "string", "format": "binary"}
     content = {each: {"schema": schema} for each in media}

@@ -1,4 +1,4 @@
-"""The routes of streams, their images and events, and of WebSockets."""
+"""The routes for streams, for their images and events, and for WebSockets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ from fovea_server.tracking.tracks import Tracks
 from fovea_server.traffic.call import CALL, Call
 
 _PICTURE_WAIT_S, _PICTURE_LOOK_S = 5.0, 0.1
-# Number of empty iterations of `EventLogs.follow` (about one per second) between two comments.
+# Number of iterations of `EventLogs.follow` without an event after which a comment is sent. An
+# iteration takes about a second.
 _COMMENT_LOOKS = 15
 
 _NOT_KEPT = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -58,7 +59,7 @@ ImageName = Annotated[str, Path(description="name of the picture", examples=["7.
 
 
 class Streams(Feature):
-    """The streams of a server, their events, and its WebSockets."""
+    """Server feature: streams, their events, and WebSockets."""
 
     def __init__(self, service: Service, tracks: Tracks) -> None:
         self._tracks, self._models = tracks, service.models
@@ -88,7 +89,10 @@ class Streams(Feature):
         return chain(self._tracks.families(), self._table.families(), self._sockets.families())
 
     def _ending(self, stream: str) -> bool:
-        """Return True if a response about a stream must end, because its key or the server ends."""
+        """Return whether a response about a stream must end.
+
+        It must end if its API key is no longer valid or the server stops.
+        """
         call = CALL.get()
         if call is not None and call.again is not None:
             try:
@@ -121,7 +125,7 @@ def _stream_routes(table: StreamTable, logs: EventLogs) -> APIRouter:
 
 
 def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
-    """Add the routes that change streams; clients need the right to change models."""
+    """Add the routes that change streams. Their clients need the right to change models."""
 
     @router.post(
         "",
@@ -131,7 +135,7 @@ def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
         ),
     )
     async def add_stream(request: Request) -> Response:
-        """Start a stream, which the server restores after a restart."""
+        """Start a stream. After a restart of the server, the stream starts again."""
 
         async def work(body: bytes) -> Response:
             given = await parse_json_body(request, body, json_object)
@@ -153,7 +157,7 @@ def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
         ),
     )
     async def change_stream(request: Request, stream: StreamId) -> Response:
-        """Restart a stream with other settings. Its counts and track IDs start again, too."""
+        """Restart a stream with changed settings. Its counts and track IDs start again."""
         model = table.model_of(stream)
         _check_may_change(request, model)
 
@@ -182,9 +186,9 @@ def _picture_routes(table: StreamTable, ending: Callable[[str], bool]) -> APIRou
 
     @router.get("/image", **described_bytes("stream_image", "the newest frame", "image/jpeg"))
     async def image(stream: StreamId) -> Response:
-        """Return the newest frame with IDs, trails, lines and zones.
+        """Return the newest frame with IDs, trails, lines and zones drawn on it.
 
-        A 404 response has the reason if there is no frame.
+        If there is no frame, the status is 404 and the body has the reason.
         """
         picture, camera = table.picture(stream), table.get(stream)
         until = asyncio.get_running_loop().time() + _PICTURE_WAIT_S
@@ -196,10 +200,10 @@ def _picture_routes(table: StreamTable, ending: Callable[[str], bool]) -> APIRou
             await asyncio.sleep(_PICTURE_LOOK_S)
         return Response(jpeg, headers=_NOT_KEPT, media_type="image/jpeg")
 
-    # Client generators reject a document that contains this media type.
+    # The route is not in the OpenAPI document, because client generators reject this media type.
     @router.get("/video", include_in_schema=False)
     async def video(stream: StreamId) -> Response:
-        """Send images, up to five per second, until the stream ends or changes."""
+        """Send JPEG images, up to five per second, until the stream ends or its settings change."""
         parts = mjpeg(table.picture(stream), partial(ending, stream))
         return StreamingResponse(parts, headers=_NOT_KEPT, media_type=MJPEG)
 
@@ -246,7 +250,7 @@ def _event_routes(logs: EventLogs) -> APIRouter:
         "/images/{name}", **described_bytes("stream_event_image", "the moment", "image/jpeg")
     )
     async def image(stream: StreamId, name: ImageName) -> Response:
-        """Return the image of an event. The field `image` of the event has its name."""
+        """Return the image of an event. The event's field `image` contains the image's name."""
         feed = logs.of(stream)
         await feed.written()
         file = feed.images / name
@@ -260,7 +264,7 @@ def _event_routes(logs: EventLogs) -> APIRouter:
 def _socket_routes(
     sockets: Sockets, service: Service, logs: EventLogs, tracks: Tracks
 ) -> APIRouter:
-    """Make the WebSocket routes. OpenAPI omits their responses to plain requests."""
+    """Return the WebSocket routes. The OpenAPI document omits them."""
     router = APIRouter()
 
     def frames(connection: HTTPConnection) -> MakeConversation:
@@ -305,7 +309,7 @@ def _socket_routes(
 async def _event_stream(
     followed: AsyncIterator[Sequence[LoggedEvent]], lines: bool
 ) -> AsyncIterator[bytes]:
-    """Yield events as lines of JSON, or as server-sent events with comments in between."""
+    """Yield events as lines of JSON, or as server-sent events with comments between them."""
     quiet = 0
     yield b"" if lines else b": events\n\n"
     async for events in followed:
@@ -323,7 +327,7 @@ def _event_text(event: LoggedEvent, lines: bool) -> bytes:
 
 
 def _check_may_change(request: Request, model: str) -> None:
-    """Raise Restricted or Forbidden if a client may not change streams of a model."""
+    """Raise Restricted or Forbidden if the client may not change streams of a model."""
     call_of(request).model = model
     check_control(request, "model-repository")
 

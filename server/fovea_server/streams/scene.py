@@ -1,4 +1,4 @@
-"""The tracked objects in front of one camera, and their changes from frame to frame."""
+"""The tracked objects in the images of one camera, and the changes from frame to frame."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fovea_engines.results.class_names import class_name
 from fovea_engines.results.detections import Detections
 from fovea_server.streams.zones import Point, Shape
 
-# Tolerance in seconds for rounded frame times; some files round to milliseconds.
+# Tolerance in seconds for rounded frame times. Some files round times to milliseconds.
 _SLACK_S = 1e-3
 
 
 class ChangeKind(StrEnum):
-    """The kinds of changes, which are the kinds of events."""
+    """The kinds of changes. Each change is reported as an event of the same kind."""
 
     APPEARED = "appeared"
     LOST = "lost"
@@ -35,13 +35,14 @@ class TrackedObject:
     Attributes:
         track_id: track ID.
         class_id: class ID.
-        class_name: name of the class, or its ID as text.
-        score: score in the last frame.
-        box: box in the last frame, [x1, y1, x2, y2] in pixels.
+        class_name: name of the class; its ID as text if it has no name.
+        score: score in the last frame with the object.
+        box: box in the last frame with the object, [x1, y1, x2, y2] in pixels.
         first_s: time of the first frame with the object, in seconds.
         last_s: time of the last frame with the object, in seconds.
-        moved_s: time between the last two frames, at which the object may have crossed a border.
-        appeared: True if the object was seen for the debounce time.
+        moved_s: estimated time in seconds of the object's last movement: the middle between the
+            last two frames with the object.
+        appeared: True if the object was seen for at least the debounce time.
     """
 
     track_id: int
@@ -57,15 +58,16 @@ class TrackedObject:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change.
+    """A change in the images of a camera.
 
     Attributes:
         kind: kind of the change.
-        subject: the object; None for a change of counts.
+        subject: object that changed; None if only counts changed.
         shape: name of the line or zone; "" for other changes.
         direction: direction in which a line was crossed: "in" or "out".
-        time_s: seconds that the object was in the zone, or was seen before it was lost.
-        counts: "in" and "out" of a line, or "objects" of a zone.
+        time_s: time in seconds for which the object was in the zone, or was seen before it was
+            lost.
+        counts: numbers "in" and "out" for a line, or "objects" for a zone.
     """
 
     kind: ChangeKind
@@ -83,8 +85,10 @@ class _Side:
     Attributes:
         left: True for the left side.
         point: last point of the object on this side.
-        beyond_s: time since when the object is on the other side; None while it is on this side.
-        crosses: True if the way to the other side crosses the line itself.
+        beyond_s: time of the first frame with the object on the other side; None while it is on
+            this side.
+        crosses: True if the object's path to the other side crosses the line between its two end
+            points.
     """
 
     left: bool
@@ -99,8 +103,8 @@ class LineCount:
     "in" is the direction from right to left, seen from the first point of the line to the second.
 
     Args:
-        shape: the line.
-        debounce_s: seconds that an object must be on the other side before it counts.
+        shape: line whose crossings are counted.
+        debounce_s: time in seconds for which an object must be on the other side before it counts.
     """
 
     def __init__(self, shape: Shape, debounce_s: float) -> None:
@@ -114,7 +118,7 @@ class LineCount:
         self._sides.clear()
 
     def see(self, one: TrackedObject) -> Change | None:
-        """Process an object of the next frame; return a crossing."""
+        """Process an object of the next frame. If it has crossed the line, return the change."""
         point = self._shape.point_of(one.box)
         left = _turn(self._start, self._end, point) < 0
         side = self._sides.setdefault(one.track_id, _Side(left, point))
@@ -123,8 +127,8 @@ class LineCount:
             return None
         if side.beyond_s is None:
             side.beyond_s = one.last_s
-            # Check whether the way from the last point before the line to the first point behind
-            # it crosses the line.
+            # Check whether the path from the last point before the line to the first point behind
+            # the line crosses the line between its end points.
             start, end = (_turn(side.point, point, each) for each in (self._start, self._end))
             side.crosses = (start > 0) != (end > 0)
         if one.last_s - side.beyond_s < self._debounce_s:
@@ -142,13 +146,13 @@ class LineCount:
 
 
 def _turn(a: Point, b: Point, c: Point) -> float:
-    """Return a positive number if c is to the right of the way from a to b in an image."""
+    """Return a positive number if c is to the right of the line from a to b in an image."""
     return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
 
 
 @dataclass(slots=True)
 class _Stay:
-    """Whether an object is in a zone and since when, and since when it is elsewhere."""
+    """The stay of an object in a zone: whether it is inside, and the times of its changes."""
 
     inside: bool = False
     since_s: float = 0.0
@@ -158,7 +162,10 @@ class _Stay:
 
 
 class ZoneCount:
-    """Counts the objects in a zone and measures their time there; see `LineCount`."""
+    """Counts the objects in a zone, and measures the time that they spend in it.
+
+    For the arguments see `LineCount`.
+    """
 
     def __init__(self, shape: Shape, debounce_s: float) -> None:
         self._shape, self._debounce_s = shape, debounce_s
@@ -174,7 +181,10 @@ class ZoneCount:
         self._polygon = np.array(self._shape.scale_to(width, height), np.float32)
 
     def see(self, one: TrackedObject) -> Change | None:
-        """Process an object of the next frame; return an entry or exit."""
+        """Process an object of the next frame.
+
+        If it has entered or left the zone, return the change.
+        """
         stay = self._stays.setdefault(one.track_id, _Stay())
         point = self._shape.point_of(one.box)
         inside = cv2.pointPolygonTest(self._polygon, point, measureDist=False) >= 0
@@ -195,7 +205,7 @@ class ZoneCount:
         return None
 
     def lose(self, one: TrackedObject) -> Change | None:
-        """Remove a lost object; return its exit."""
+        """Remove a lost object. If it was in the zone, return the change."""
         stay = self._stays.pop(one.track_id, _Stay())
         end_s = one.last_s if stay.differs_s is None else stay.differs_since_s
         return self._change(ChangeKind.LEFT, one, end_s - stay.since_s) if stay.reported else None
@@ -209,16 +219,18 @@ class Scene:
 
     Args:
         shapes: lines and zones with unique names.
-        debounce_s: seconds that a change must last before it counts.
-        lost_s: seconds without a detection after which an object is lost. Until then it stays
-            at its last place.
+        debounce_s: time in seconds that a change must last before it counts.
+        lost_s: time in seconds without a detection after which an object is lost. Until then, its
+            position is the position of its last detection.
     """
 
     def __init__(self, shapes: Sequence[Shape], debounce_s: float, lost_s: float) -> None:
         self._debounce_s, self._lost_s = debounce_s - _SLACK_S, lost_s
         self._objects: dict[int, TrackedObject] = {}
         self._unsure: dict[int, list[TrackedObject]] = {}
-        """Sightings of objects before the tracker confirmed them, by their later track IDs."""
+        """Detections of objects that the tracker has not confirmed yet, by the track IDs that the
+        objects will get.
+        """
         self._size = 0, 0
         self._counts = [
             (shape, (LineCount if shape.kind == "line" else ZoneCount)(shape, self._debounce_s))
@@ -227,11 +239,11 @@ class Scene:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return the counts of each line and zone, by name."""
+        """Return the counts of each line and zone by name."""
         return {shape.name: one.counts for shape, one in self._counts}
 
     def go_on(self, counts: Mapping[str, Mapping[str, int]]) -> None:
-        """Set the counts of lines to earlier counts, by name."""
+        """Continue the counts of lines with stored counts. `counts` has them by the line's name."""
         for shape, one in self._counts:
             if isinstance(one, LineCount) and shape.name in counts:
                 one.counts = dict(counts[shape.name])
@@ -239,10 +251,10 @@ class Scene:
     def see(
         self, found: Detections, labels: Sequence[str] | None, size: tuple[int, int], now_s: float
     ) -> list[Change]:
-        """Process the next frame; return the changes.
+        """Process the next frame, and return the changes.
 
         Args:
-            found: objects of the frame.
+            found: objects that were detected in the frame.
             labels: names of the classes.
             size: (width, height) of the frame in pixels.
             now_s: time of the frame in seconds.
@@ -257,7 +269,7 @@ class Scene:
             if one.track_id < 0:
                 self._unsure.setdefault(number, []).append(one)
                 continue
-            # The sightings before the confirmation show where the object came from.
+            # The detections before the confirmation show the object's earlier positions.
             for earlier in self._unsure.pop(number, ()):
                 earlier = replace(earlier, track_id=number, class_id=one.class_id)
                 changes += self._met(replace(earlier, class_name=one.class_name))
@@ -271,7 +283,7 @@ class Scene:
         return [*changes, *self._lose(gone), *self._list_count_changes(before)]
 
     def end(self) -> list[Change]:
-        """Report all objects as lost, because no frame will follow."""
+        """Report all objects as lost, because no further frame will arrive."""
         before = self.counts
         return [*self._lose(list(self._objects.values())), *self._list_count_changes(before)]
 
@@ -279,7 +291,8 @@ class Scene:
         last, now_s = self._objects.get(seen.track_id), seen.last_s
         one = seen
         if last is not None:
-            # The object moved at some time since it was last seen; the middle is a good estimate.
+            # The object moved at some time between the two frames. The middle is used as an
+            # estimate.
             moved_s = (last.last_s + now_s) / 2
             one = replace(seen, first_s=last.first_s, moved_s=moved_s)
         before = last is not None and last.appeared
@@ -309,7 +322,10 @@ class Scene:
 def _sightings(
     found: Detections, labels: Sequence[str] | None, now_s: float
 ) -> Iterator[TrackedObject]:
-    """Yield the tracked objects of a frame as if each was seen for the first time."""
+    """Yield the tracked objects of a frame.
+
+    Each one is returned as if this were its first frame.
+    """
     for row, track_id in enumerate(() if found.track_ids is None else found.track_ids.tolist()):
         if track_id:
             class_id = int(found.class_ids[row])

@@ -1,4 +1,4 @@
-"""Lines and zones of an image, and the objects that count there."""
+"""Lines and zones in an image, and the rules for which objects they count."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANCHORS = {
     for vertical, y in (("bottom", 1.0), ("center", 0.5), ("top", 0.0))
     for horizontal, x in (("center", 0.5), ("left", 0.0), ("right", 1.0))
 }
-"""Points of a box by name, as fractions of its width and height."""
+"""Points of a box by name, as fractions of the box's width and height."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s)")
 _EXAMPLES = {"line": "door=0.1,0.6,0.9,0.6", "zone": "yard=0.1,0.5,0.9,0.5,0.9,1,0.1,1"}
@@ -27,17 +27,18 @@ _KEYS = ("classes", "anchor", "after")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A line of two points, or a zone of three or more points.
+    """A line with two points, or a zone with three or more points.
 
     Attributes:
         kind: "line" or "zone".
         name: unique name.
-        points: (x, y) as fractions of the image or in pixels.
+        points: (x, y) of each point, as fractions of the image size or in pixels.
         fractions: True if the points are fractions.
-        classes: names (case-insensitive) or IDs as text of the classes that count; empty for all.
-        anchor: point of an object's box that decides its position; a key of `ANCHORS`.
-        after_s: seconds that an object must be in a zone before it counts.
-        text: the text that was parsed.
+        classes: classes that are counted, as names (in any case) or as IDs in text; empty for all
+            classes.
+        anchor: name in `ANCHORS` of the point that is used as an object's position.
+        after_s: time in seconds that an object must be in a zone before it counts.
+        text: text from which the shape was parsed.
     """
 
     kind: Literal["line", "zone"]
@@ -54,7 +55,7 @@ class Shape:
         """Parse NAME=x,y,...[:classes=a,b][:anchor=center][:after=30s].
 
         Raises:
-            InvalidOption: the text has another form; the message names the problem.
+            InvalidOption: the text does not have this form. The message has the reason.
         """
         form, *rest = text.split(":")
         name, apart, numbers = form.partition("=")
@@ -90,25 +91,28 @@ class Shape:
         return cls(kind, name, points, fractions, classes, anchor, after, text)
 
     def scale_to(self, width: int, height: int) -> list[Point]:
-        """Return the points in pixels of an image."""
+        """Return the points in pixels for an image of this size."""
         across, down = (width, height) if self.fractions else (1, 1)
         return [(x * across, y * down) for x, y in self.points]
 
     def leaves(self, width: int, height: int) -> bool:
-        """Return True if a point is outside an image."""
+        """Return whether a point is outside an image of this size."""
         return any(x > width or y > height for x, y in self.scale_to(width, height))
 
     def point_of(self, box: Sequence[float]) -> Point:
-        """Return the point of a box [x1, y1, x2, y2] that decides its position."""
+        """Return the position of an object with the box [x1, y1, x2, y2].
+
+        The position is the point of the box that `anchor` names.
+        """
         (x, y), (x1, y1, x2, y2) = ANCHORS[self.anchor], box
         return x1 + x * (x2 - x1), y1 + y * (y2 - y1)
 
     def counts(self, class_id: int, name: str) -> bool:
-        """Return True if objects of this class count."""
+        """Return whether objects of this class are counted."""
         return not self.classes or not self.classes.isdisjoint((name.casefold(), str(class_id)))
 
     def unknown(self, labels: Sequence[str] | None) -> tuple[int | str, ...] | None:
-        """Return the classes that are not among the labels; None if there are none."""
+        """Return the classes of the shape that are not among the labels, or None if all are."""
         known = {label.casefold() for label in labels or ()} if self.classes else set()
         rest = sorted(self.classes - known)
         return tuple(int(each) if each.isdecimal() else each for each in rest) or None
@@ -118,7 +122,7 @@ def read_shapes(lines: Sequence[str], zones: Sequence[str]) -> tuple[Shape, ...]
     """Parse lines and zones.
 
     Raises:
-        InvalidOption: a line or zone is invalid, or two have the same name.
+        InvalidOption: a line or zone is invalid, or two of them have the same name.
     """
     shapes = (
         *(Shape.parse("line", text) for text in lines),
@@ -132,10 +136,10 @@ def read_shapes(lines: Sequence[str], zones: Sequence[str]) -> tuple[Shape, ...]
 
 
 def seconds(what: str, value: object) -> float:
-    """Parse a time such as 200ms or 2s; return seconds.
+    """Parse a time such as 200ms or 2s, and return it in seconds.
 
     Raises:
-        InvalidOption: the text is not a time with a unit; the message contains `what`.
+        InvalidOption: the text is not a time with a unit. The message contains `what`.
     """
     found = _TIME.fullmatch(str(value).strip())
     if found is None:

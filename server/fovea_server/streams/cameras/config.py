@@ -1,4 +1,4 @@
-"""The settings of one stream, from JSON, streams.toml or the command line."""
+"""The settings of one stream, parsed from JSON, streams.toml or the command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fovea_server.tracking.tracker import check
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _OWN = ("source", "model", "enabled", "every", "fps", "transport", "track")
-# Prediction options of a single frame, which the stream sets itself.
+# Prediction options that a stream sets itself for each frame, so users may not set them.
 _NOT = ("stream_id", "frame", "track")
 OPTIONS = tuple(each.name for each in fields(PredictOptions) if each.name not in _NOT)
 KEYS = (*_OWN, *EVENT_KEYS, *OPTIONS)
@@ -34,14 +34,14 @@ class StreamConfig:
 
     Attributes:
         id: ID of the stream.
-        enabled: False for a stream that is stopped and only listed.
+        enabled: False for a stream that does not run and is only listed.
         model: name of the model.
-        address: address of the source.
-        reading: settings of the source.
+        address: address of the camera or file.
+        reading: settings for reading the source.
         options: prediction options.
         track: name of the tracker; None for no tracking.
-        events: settings of the events; None for no events. Objects are tracked if there are events.
-        given: settings as written, with the password in `source`; `shown` omits the password.
+        events: settings of the events; None for no events. If they are set, objects are tracked.
+        given: settings as the user wrote them, including the password in `source`.
     """
 
     id: str
@@ -105,10 +105,11 @@ class StreamConfig:
         )
 
     def check(self, models: Models) -> None:
-        """Check the settings against the model. A model that is not ready is not checked.
+        """Check that the settings fit the model. If the model is not ready, check nothing.
 
         Raises:
-            InvalidOption: the task of the model has no use in a stream, or the model lacks a class.
+            InvalidOption: streams do not support the task of the model, or the model lacks a class
+                in the settings.
             NotFound, ModelNotReady, Forbidden: see `Models.get`.
         """
         served = models.get(self.model)
@@ -130,11 +131,14 @@ class StreamConfig:
 
     @property
     def shown(self) -> dict[str, Any]:
-        """Return the settings for listings, without user name and password."""
+        """Return the settings as lists show them, without user name and password."""
         return {"id": self.id, **hide_secrets(self.given), "source": self.address.shown}
 
     def tracked_as(self, name: str) -> PredictOptions:
-        """Return the options of the stream's frames, with a name for the track IDs."""
+        """Return the prediction options for the stream's frames.
+
+        The tracker stores the stream's track IDs under `name`.
+        """
         return self.options if self.track is None else replace(self.options, stream_id=name)
 
 

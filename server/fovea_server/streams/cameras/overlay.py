@@ -1,4 +1,4 @@
-"""Draws the trails of objects, lines and zones, and their counts."""
+"""Draws the trails of objects, and lines and zones with their counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _MARK, _EDGE = (255, 200, 0), (20, 20, 20)
 _TINT = 0.18
 # Length of an arrow as a fraction of the image's height.
 _ARROW = 0.05
-# Step between hues in degrees: the golden angle keeps any number of successive hues apart.
+# Difference between successive hues in degrees. This is the golden angle, so any number of
+# successive hues differ clearly.
 _GOLDEN = 137.508
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 
@@ -36,14 +37,14 @@ class _Trail:
 class Trails:
     """The last positions of each tracked object.
 
-    A hidden object keeps its trail for some frames.
+    After an object was lost or hidden, its trail stays for some frames.
     """
 
     def __init__(self) -> None:
         self._trails: dict[int, _Trail] = {}
 
     def see(self, found: TaskResult | None, frame: int) -> None:
-        """Add the objects of a frame; `frame` is the number of the frame."""
+        """Add the objects of a frame. `frame` is the number of the frame."""
         if not isinstance(found, Detections) or found.track_ids is None:
             return
         for track_id, (x1, y1, x2, y2) in zip(
@@ -58,7 +59,7 @@ class Trails:
 
     @property
     def points(self) -> dict[int, list[Point]]:
-        """Return the positions in pixels by track ID, the oldest first."""
+        """Return the positions of each object in pixels by track ID, the oldest position first."""
         return {key: list(each.points) for key, each in self._trails.items()}
 
 
@@ -66,7 +67,7 @@ def draw_trails(canvas: NDArray[np.uint8], trails: Mapping[int, Sequence[Point]]
     """Draw trails on an image.
 
     Args:
-        canvas: image, uint8 RGB [height, width, 3], which is changed.
+        canvas: image to draw on, uint8 RGB [height, width, 3]. It is changed in place.
         trails: positions in pixels by track ID.
     """
     line = _line(canvas)
@@ -77,9 +78,9 @@ def draw_trails(canvas: NDArray[np.uint8], trails: Mapping[int, Sequence[Point]]
 
 
 def draw_shapes(canvas: NDArray[np.uint8], shapes: Sequence[Shape]) -> None:
-    """Draw lines and zones on an image, uint8 RGB [height, width, 3].
+    """Draw lines and zones on an image, which is uint8 RGB [height, width, 3].
 
-    An arrow on a line points in the direction that counts as "in".
+    An arrow on each line points in the direction that counts as "in".
     """
     height, width = canvas.shape[:2]
     line = _line(canvas)
@@ -106,7 +107,7 @@ def draw_counts(
     shapes: Sequence[Shape],
     counts: Mapping[str, Mapping[str, int]],
 ) -> None:
-    """Write the names and counts of lines at their middles, and of zones at their tops."""
+    """Write names and counts: of lines at their middles, and of zones at their tops."""
     height, width = canvas.shape[:2]
     taken: list[_Place] = []
     for shape in shapes:
@@ -117,7 +118,7 @@ def draw_counts(
 
 
 class _Place(NamedTuple):
-    """A rectangle of an image, in pixels."""
+    """A rectangle in an image, in pixels."""
 
     x1: int
     y1: int
@@ -125,7 +126,7 @@ class _Place(NamedTuple):
     y2: int
 
     def meets(self, other: _Place) -> bool:
-        """Return True if the two rectangles share a pixel."""
+        """Return whether the two rectangles share a pixel."""
         across = self.x1 < other.x2 and other.x1 < self.x2
         return across and self.y1 < other.y2 and other.y1 < self.y2
 
@@ -133,9 +134,9 @@ class _Place(NamedTuple):
 def _write(
     canvas: NDArray[np.uint8], text: str, middle: float, top: float, taken: list[_Place]
 ) -> None:
-    """Write a text below a point, or below earlier texts in `taken`.
+    """Write a text below a point, or below the earlier texts in `taken`.
 
-    The text stays inside the image if there is room.
+    If there is room, the text stays inside the image.
     """
     height, width = canvas.shape[:2]
     scale = max(0.4, (width + height) * 0.0004)
@@ -144,7 +145,8 @@ def _write(
     x = int(np.clip(middle - wide / 2, 6, max(6, width - wide - 6)))
     lowest = max(high + 6, height - 8)
     first = int(np.clip(top + 1.8 * high, high + 6, lowest))
-    # Try downward positions first, and upward ones at the end of the image.
+    # Try positions further down first. If there is none before the lower edge, try positions
+    # further up.
     rows = (*range(first, lowest + 1), *range(first, high + 5, -1))
     places = (_Place(x - 5, y - high - 5, x + wide + 5, y + 8) for y in rows)
     free = (each for each in places if not any(map(each.meets, taken)))

@@ -23,13 +23,13 @@ _PART = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n%b\r\n--frame\r\
 
 
 class NewestPicture:
-    """Draws at most a few images per second for all viewers together, and none without viewers.
+    """Draws a few images per second at most, once for all viewers, and none without viewers.
 
     Use it on the event loop only.
 
     Args:
-        stream: the stream.
-        drawing: semaphore that limits how many streams draw at a time.
+        stream: stream whose frames are drawn.
+        drawing: semaphore that limits how many streams draw at the same time.
     """
 
     def __init__(self, stream: CameraStream, drawing: asyncio.Semaphore) -> None:
@@ -43,7 +43,10 @@ class NewestPicture:
         self._jpeg: bytes | None = None
 
     async def jpeg(self) -> bytes | None:
-        """Return the image of the newest frame or a slightly older one; None before the first."""
+        """Return the newest frame, or a slightly older frame, as JPEG.
+
+        Before the first frame, return None.
+        """
         async with self._turn:
             seen = self._stream.newest
             if seen is not None and seen is not self._seen and time.monotonic() >= self._next:
@@ -60,9 +63,9 @@ class NewestPicture:
     async def pictures(
         self, ending: Callable[[], bool] = lambda: False
     ) -> AsyncGenerator[bytes, None]:
-        """Yield images until the stream is over or `ending` returns True.
+        """Yield JPEG images until the stream is over or `ending` returns True.
 
-        A slow reader misses some images.
+        If the reader is slow, some images are skipped.
         """
         last = None
         while not ending():
@@ -80,7 +83,8 @@ async def mjpeg(
 ) -> AsyncIterator[bytes]:
     """Yield the body of a response of the type `MJPEG`."""
     async with aclosing(picture.pictures(ending)) as coming:
-        # Browsers show a part only when the boundary after it has arrived.
+        # Send the next boundary now, because browsers show an image only after they have received
+        # the boundary behind it.
         yield b"--frame\r\n"
         async for jpeg in coming:
             yield _PART % (len(jpeg), jpeg)

@@ -1,4 +1,4 @@
-"""One stream: runs a model on the frames of a camera, and passes the results on."""
+"""One stream: runs a model on the frames of a camera, and passes the results to subscribers."""
 
 from __future__ import annotations
 
@@ -33,16 +33,17 @@ from fovea_server.tracking.tracker import Tracker, Tuning
 log = logging.getLogger(__name__)
 
 _RATE_OF = 30
-# Number of frames with objects but without a track ID after which a reason is reported.
+# Number of frames. If objects are found on this number of frames but none gets a track ID, the
+# stream's document has the reason.
 _UNTRACKED = 10
 
 
 class Turns:
-    """Limits how many frames of all streams a model gets at once.
+    """Limits how many frames of all streams a model processes at once.
 
-    The limit is the number of frames that the model computes in parallel. Each stream takes its
-    newest frame when it is its turn, so no frame grows old in a queue. If there are more frames
-    than the model can process, streams and clients share the model equally.
+    The limit is the number of frames that the model can process in parallel. When it is a stream's
+    turn, the stream takes its newest frame, so frames do not become old in a queue. If there are
+    more frames than the model can process, streams and clients share the model equally.
     """
 
     def __init__(self, models: Models) -> None:
@@ -50,7 +51,10 @@ class Turns:
         self._places: dict[tuple[str, int], asyncio.Semaphore] = {}
 
     def of(self, name: str) -> AbstractAsyncContextManager[object]:
-        """Return the turn of a frame at a model. A missing model needs no turn."""
+        """Return a context manager that waits until a frame may be passed to a model.
+
+        If the model is missing, it does not wait.
+        """
         try:
             engine = self._models.get(name).engine
         except FoveaError:
@@ -68,12 +72,13 @@ class SeenFrame:
 
     Attributes:
         stream: ID of the stream.
-        number: number of the frame, from 0, among the frames that the model has answered.
+        number: number of the frame, counted from 0. Only frames that the model answered are
+            counted.
         pts_s: time of the frame in the stream in seconds; None if the source has no times.
-        age_s: seconds from the arrival of the frame to the result.
-        result: result of the model, with the frame's `pixels`.
+        age_s: time from the arrival of the frame to the result, in seconds.
+        result: result of the model, including the `pixels` of the frame.
         vocabulary: names of the classes.
-        text: the frame and its result as JSON.
+        text: data of the frame and its result as JSON.
     """
 
     stream: str
@@ -86,26 +91,26 @@ class SeenFrame:
 
     @property
     def found(self) -> TaskResult | None:
-        """Return the decoded result; None if the head of the model is unknown."""
+        """Return the decoded result, or None if the head of the model is unknown."""
         return self.result.found
 
 
 Subscriber = Callable[[SeenFrame], None]
-"""Function called on the event loop with each frame, in order. It must not block."""
+"""Function that is called on the event loop with each frame, in order. It must not block."""
 
 
 class CameraStream:
-    """Runs a model on the frames of a camera; call `run` in a task.
+    """Runs a model on the frames of a camera. Call `run` in a task.
 
     Attributes:
-        subscribers: functions called with every frame.
+        subscribers: functions that are called with every frame.
         answered: number of frames that the model answered.
-        refused: number of frames that the model did not answer.
+        refused: number of frames that the model rejected or failed to answer.
         age_s: age of the newest result in seconds; None before the first.
-        newest: newest frame with a result, kept for images.
-        over: True if no frame will come any more.
-        tracked_as: name of the stream's track IDs.
-        feed: events of the stream; None without events.
+        newest: newest frame with a result, from which images are drawn.
+        over: True if no further frame will arrive.
+        tracked_as: name under which the data plane stores the stream's track IDs.
+        feed: events of the stream; None if the stream has none.
     """
 
     def __init__(
@@ -141,12 +146,16 @@ class CameraStream:
         self._size = (0, 0)
         self._lost = False
         self._times: deque[float] = deque(maxlen=_RATE_OF)
-        # The track IDs start again with each stream, and are separate from those of clients.
+        # A random part makes the name unique. Each start of the stream thus gets new track IDs, and
+        # clients cannot change them.
         self.tracked_as = f"/v1/streams/{config.id}/{secrets.token_hex(8)}"
         self._options = config.tracked_as(self.tracked_as)
 
     async def run(self) -> None:
-        """Run the model on each frame, until a file ends."""
+        """Run the model on each frame until a file ends.
+
+        For a camera, run until the task is cancelled.
+        """
         if self.config.enabled:
             await self._run()
         self.over = True
@@ -154,14 +163,15 @@ class CameraStream:
     def close(self) -> None:
         """Release all large objects after `run` has ended."""
         self.over = True
-        # Stream and camera refer to each other, and the garbage collector may run much later.
+        # Release the frame now. Stream and camera refer to each other, so the garbage collector may
+        # free them much later.
         self.newest = None
         self.subscribers.clear()
 
     async def _run(self) -> None:
         if self.config.track is not None:
-            # Import the tracker now, because the import would delay the first results. An error is
-            # reported by the first frame.
+            # Import the tracker before the first frame, so that the import does not delay the first
+            # results. An error of the import is reported with the first frame.
             with suppress(Exception):
                 await asyncio.to_thread(Tracker, self.config.track)
         if self.feed is not None:
@@ -173,15 +183,15 @@ class CameraStream:
             self.feed.over()
 
     async def _waits_for_model(self, frame: Frame) -> bool:
-        """Run the model on a frame; return True if the source must repeat the frame.
+        """Run the model on a frame, and return whether the source must repeat the frame.
 
-        A file waits until the model accepts the frame. A camera goes on.
+        A file repeats the frame until the model accepts it. A camera continues with the next frame.
         """
         try:
             await self._see(frame)
             self._fail("")
         except Exception as error:
-            # These errors last until the operator acts; then the stream continues.
+            # These errors stay until the operator changes something. Then the stream continues.
             hopeless = isinstance(error, (NotFound, InvalidOption))
             if not self.config.address.live and (hopeless or isinstance(error, Unavailable)):
                 self._fail(str(error), "failed" if hopeless else "waiting")
@@ -197,7 +207,7 @@ class CameraStream:
         return False
 
     async def _see(self, frame: Frame) -> None:
-        # Look the model up for each frame, because it may have been loaded again.
+        # Look up the model for each frame, because it may have been loaded again.
         model = self._plane.models.get(self.config.model)
         self._plane.models.check_ready(self.config.model)
         self.config.check(self._plane.models)
@@ -238,7 +248,10 @@ class CameraStream:
             subscriber(seen)
 
     def _check_shapes(self, width: int, height: int) -> None:
-        """Log lines and zones that leave the image, whose size is known only from a frame."""
+        """Log the lines and zones that extend beyond the image.
+
+        The image size is known only from a frame.
+        """
         if (width, height) == self._size:
             return
         self._size = width, height
@@ -285,8 +298,8 @@ class CameraStream:
         if self.feed is not None and camera.state is not SourceState.LIVE:
             self.feed.become(live=False)
         lost = camera.state in (SourceState.WAITING, SourceState.FAILED)
-        # A camera that stays away is tried repeatedly, but only the first failure
-        # is worth a warning.
+        # The camera is tried repeatedly. Only the first failure is logged as a warning, later
+        # failures for debugging.
         again = self._lost and (lost or camera.state is SourceState.CONNECTING)
         self._lost = lost or again
         log.log(
@@ -300,7 +313,10 @@ class CameraStream:
 
     @property
     def state(self) -> tuple[str, str]:
-        """Return the state and the reason for it; the reason is "" without a problem."""
+        """Return the state and the reason for the state.
+
+        The reason is "" if there is no problem.
+        """
         if not self.config.enabled:
             return "stopped", ""
         if self._fault and self._camera.state in (SourceState.LIVE, SourceState.ENDED):
@@ -312,7 +328,7 @@ class CameraStream:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Return the stream as listings show it."""
+        """Return the document of the stream, as lists of streams show it."""
         state, reason = self.state
         times, camera = self._times, self._camera
         spent = time.monotonic() - times[0] if times else 0.0
@@ -338,7 +354,7 @@ class CameraStream:
 
 
 class _Untracked:
-    """Detects that objects are found but none of them gets a track ID."""
+    """Detects a stream in which objects are found but none of them gets a track ID."""
 
     def __init__(self) -> None:
         self._frames, self._best = 0, 0.0
@@ -351,7 +367,10 @@ class _Untracked:
             self._best = max(self._best, float(found.scores.max()))
 
     def reason(self, tuning: Tuning) -> str:
-        """Return why no object has a track ID; "" if some have one, or too few frames were seen."""
+        """Return the reason why no object has a track ID.
+
+        If an object has a track ID, or too few frames have been seen, return "".
+        """
         if self._frames < max(_UNTRACKED, 2 * tuning.min_frames):
             return ""
         text = f"objects are found on {self._frames} frames, and none gets an id"
@@ -378,7 +397,10 @@ def _encode(result: ImageResult, vocabulary: Vocabulary, options: PredictOptions
 
 
 def failed_document(stream_id: str, given: Mapping[str, Any], reason: str) -> dict[str, Any]:
-    """Return the document of a stream that does not run, or not yet, from its readable settings."""
+    """Return the document of a stream that does not run, from the settings that can be parsed.
+
+    If `reason` is "", the stream has not started yet.
+    """
     source = ""
     with suppress(InvalidOption):
         source = SourceAddress.parse(str(given.get("source", ""))).shown
@@ -391,6 +413,6 @@ def failed_document(stream_id: str, given: Mapping[str, Any], reason: str) -> di
 
 
 async def cancel_and_wait(task: asyncio.Task[None]) -> None:
-    """Cancel a task of a stream, and wait for its end."""
+    """Cancel a task of a stream, and wait until it ends."""
     task.cancel()
     await asyncio.wait([task])

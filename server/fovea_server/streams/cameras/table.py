@@ -1,4 +1,4 @@
-"""The streams of a server: from streams.toml and from clients."""
+"""The streams of a server: the streams in streams.toml and the streams of clients."""
 
 from __future__ import annotations
 
@@ -43,21 +43,24 @@ log = logging.getLogger(__name__)
 
 MAX_STREAMS = 64
 FILE = "streams.toml"
-"""Name of the operator's file, and its ID in listings while the file is invalid."""
+"""Name of the operator's file. If the file is invalid, the list of streams shows the error under
+this ID.
+"""
 _LOOK_S = 1.0
 
 
 class StreamTable:
     """Runs streams. Use it on the event loop only.
 
-    `streams.toml` in the repository belongs to the operator. It is read again when it changes, and
-    may name files and devices. `streams.json` beside it stores the streams of clients over a
-    restart. Only the user of the server may read it, because it contains passwords. A key sees the
-    streams of its models.
+    The operator writes `streams.toml` in the repository. It is read again when it changes, and may
+    name files and devices. The server stores the streams of clients in `streams.json` in the same
+    directory, and starts them again after a restart. Only the server's user may read this file,
+    because it contains passwords. A request with an API key sees only the streams of the key's
+    models.
 
     Args:
-        service: the service.
-        forget: called with the name of track IDs whose stream has ended.
+        service: service with the data plane and the settings.
+        forget: function that is called with the name of the track IDs of an ended stream.
     """
 
     def __init__(self, service: Service, forget: Callable[[str], None]) -> None:
@@ -74,14 +77,15 @@ class StreamTable:
         self._of_file: dict[str, Any] = {}
         self._of_clients: dict[str, Any] = {}
         self._failed: dict[str, str] = {}
-        """Reasons why streams did not start, or not with their newest settings."""
-        # Ending a stream takes time, and no other stream may start with the same ID meanwhile.
+        """Reasons why streams did not start, or did not start with their newest settings."""
+        # Ending a stream takes time. The lock prevents that another stream with the same ID starts
+        # before the end.
         self._changing = asyncio.Lock()
         self._stamp: tuple[int, int] | None = None
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start all streams, and follow changes of the file."""
+        """Start all streams, and begin to watch streams.toml."""
         self._of_clients = _read_json(self._kept)
         await self._follow()
         self._looking = asyncio.create_task(self._look())
@@ -120,7 +124,7 @@ class StreamTable:
         """Return the name of a stream's model.
 
         Raises:
-            NotFound: no stream has this ID, running or not.
+            NotFound: no stream has this ID, not even one that does not run.
         """
         given = self._find_given(name)
         if name not in self._names or not _sees(given):
@@ -132,7 +136,10 @@ class StreamTable:
         return {*self._running, *self._failed, *self._of_clients}
 
     def _find_given(self, name: str) -> Mapping[str, Any]:
-        """Return the settings of a stream, running or not; {} if they are not readable."""
+        """Return the settings of a stream, even if it does not run.
+
+        If they cannot be read, return {}.
+        """
         if name in self._running:
             return self._running[name][0].config.given
         given = self._of_clients.get(name, self._of_file.get(name))
@@ -150,7 +157,7 @@ class StreamTable:
         return self._running[name][0]
 
     def picture(self, name: str) -> NewestPicture:
-        """Return the images of a running stream.
+        """Return the object that draws the images of a running stream.
 
         Raises:
             NotFound: no stream has this ID, or it does not run.
@@ -185,7 +192,7 @@ class StreamTable:
             self._keep(name, config)
 
     async def change(self, name: str, given: Mapping[str, Any]) -> None:
-        """Restart a client's stream with other settings; a value of None removes a setting.
+        """Restart a client's stream with changed settings. A value of None removes a setting.
 
         Raises:
             InvalidOption, FetchRefused, NotFound: see `add`.
@@ -251,13 +258,14 @@ class StreamTable:
             raise InvalidOption(
                 f"{MAX_STREAMS} streams are the most that a server runs: remove one"
             )
-        # The operator may reach every address. Clients may reach only what the settings allow.
+        # The operator's streams may open every address. Clients' streams may open only the
+        # addresses that the settings allow.
         of_file = config.id in self._of_file and config.id not in self._of_clients
         reach = EVERYWHERE if of_file else Reach.of(self._settings)
         feed = self._feed(config)
         stream = CameraStream(config, self._plane, self._turns, reach=reach, feed=feed)
-        # The stream outlives the request that created it, and must not use the
-        # request's ID and key.
+        # Start the task in a new context. The stream lives longer than the request that created it,
+        # and must not use the request's ID and key.
         task = asyncio.create_task(stream.run(), context=Context())
         self._running[config.id] = stream, task
         self._pictures[config.id] = NewestPicture(stream, self._drawing)
@@ -277,7 +285,7 @@ class StreamTable:
             ) from None
 
     async def _end(self, name: str) -> CameraStream | None:
-        """Stop a stream, and return it; return None if it does not run."""
+        """Stop a stream and return it, or return None if it does not run."""
         self._failed.pop(name, None)
         if name not in self._running:
             return None
@@ -288,13 +296,15 @@ class StreamTable:
         self._forget(stream.tracked_as)
         if stream.feed is not None:
             await stream.feed.stop()
-        # Decoders leave gaps of tens of megabytes in the heaps, which later frames do not fill.
+        # Return free memory to the system. Decoders leave gaps of tens of megabytes in the heaps,
+        # which later frames do not use.
         if stream.config.enabled:
             self._budget.gave_much_back()
         return stream
 
     def _keep(self, name: str, config: StreamConfig | None) -> None:
-        # The settings of other streams stay as written, even if those streams could not start.
+        # Only this stream's settings change. The other entries of the file stay, even if their
+        # streams could not start.
         self._of_clients.pop(name, None)
         if config is not None:
             self._of_clients[name] = dict(config.given)
@@ -316,7 +326,8 @@ class StreamTable:
     async def _follow(self) -> None:
         """Read streams.toml if it has changed, and start streams that do not run yet.
 
-        A stream with invalid settings stays as it was. An unreadable file changes nothing.
+        If the new settings of a stream are invalid, the stream keeps its old settings. If the file
+        cannot be read, nothing changes.
         """
         stamp = None
         if self._toml is not None:
@@ -372,7 +383,7 @@ class StreamTable:
         self._failed[name] = reason
 
     def families(self) -> Iterator[Family]:
-        """Return metrics: streams by state, frames of each stream, and events of each receiver."""
+        """Return the numbers of streams by state, frames by stream, and events by receiver."""
         states = Family("fovea_streams", "gauge", "Streams by state")
         now = Counter(one.state[0] for one, _ in self._running.values())
         now["failed"] += len(self._failed.keys() - self._running.keys())
@@ -406,13 +417,13 @@ class StreamTable:
 
 
 def _sees(given: Mapping[str, Any]) -> bool:
-    """Return True if the key of the current request allows the model of a stream."""
+    """Return whether the API key of the current request allows the model of a stream."""
     call = CALL.get()
     return call is None or call.principal is None or call.principal.takes(model_in(given))
 
 
 def model_in(given: Mapping[str, Any]) -> str:
-    """Return the model in the settings of a stream; "" if it is missing or not a text."""
+    """Return the model in the settings of a stream, or "" if it is missing or not a text."""
     model = given.get("model")
     return model if isinstance(model, str) else ""
 

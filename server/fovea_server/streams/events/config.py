@@ -15,7 +15,7 @@ from fovea_server.streams.scene import ChangeKind
 from fovea_server.streams.zones import Shape, read_shapes, seconds
 
 ADDRESSES = ("webhook", "mqtt")
-"""Keys that make the server open connections. Only the operator may set them."""
+"""Settings that make the server open connections. Only the operator may set them."""
 KEYS = (
     *("lines", "zones", "events", "debounce", "lost_after", "event_images"),
     *(*ADDRESSES, "webhook_secret"),
@@ -29,8 +29,8 @@ class EventConfig:
     Attributes:
         shapes: lines and zones.
         kinds: kinds of events to report.
-        debounce_s: seconds that a change must last before it counts.
-        lost_s: seconds without a detection after which an object is lost.
+        debounce_s: time in seconds that a change must last before it counts.
+        lost_s: time in seconds without a detection after which an object is lost.
         images: largest number of stored event images.
         webhook: URL of a webhook; None for no webhook.
         webhook_secret: secret that signs webhook requests; None for no signature.
@@ -48,7 +48,7 @@ class EventConfig:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> EventConfig | None:
-        """Parse the settings in `KEYS`; return None if there are none.
+        """Parse the settings in `KEYS`. If `given` has none of them, return None.
 
         Raises:
             InvalidOption: a setting is invalid; the message names it.
@@ -84,7 +84,7 @@ class EventConfig:
 
 
 def hide_secrets(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without secrets; addresses show only scheme, host and port."""
+    """Return settings without secrets. Of each URL, only the scheme, host and port are returned."""
     safe = {key: value for key, value in given.items() if key != "webhook_secret"}
     for key in ADDRESSES:
         if isinstance(given.get(key), str):

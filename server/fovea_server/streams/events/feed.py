@@ -40,10 +40,10 @@ class EventLogs:
     """The events of all streams.
 
     Attributes:
-        of: returns the events of a stream; raises NotFound for an unknown stream or
-            one without events.
-        ending: returns True if a response about a stream must end, because the key
-            or the server ends.
+        of: function that returns the events of a stream. It raises NotFound if the stream is
+            unknown or has no events.
+        ending: function that returns whether a response about a stream must end, because the API
+            key is no longer valid or the server stops.
     """
 
     of: Callable[[str], EventFeed]
@@ -52,10 +52,11 @@ class EventLogs:
     async def follow(
         self, stream: str, after: int, kinds: frozenset[str]
     ) -> AsyncIterator[list[LoggedEvent]]:
-        """Yield new events after a number, at least once per second, possibly an empty list.
+        """Yield lists of the events with numbers above `after`.
 
-        A number above the newest event starts at the newest event. A slow reader holds only the
-        events that it was given last.
+        If there is no event for a second, yield an empty list. If `after` is above the number of
+        the newest event, begin after the newest event. A slow reader holds only the last list in
+        memory.
         """
         feed = self.of(stream)
         after = min(after, feed.log.last)
@@ -72,7 +73,7 @@ def kind_of(event: LoggedEvent) -> str:
 
 
 def kinds_of(given: str) -> frozenset[str]:
-    """Parse the kinds of events that a client requests; an empty set stands for all kinds.
+    """Parse the kinds of events that a client requests. An empty set means all kinds.
 
     Raises:
         InvalidOption: a kind is unknown.
@@ -88,9 +89,10 @@ def kinds_of(given: str) -> frozenset[str]:
 
 
 def after_of(given: str | None, feed: EventFeed) -> int:
-    """Return the number of the last event that a client has; the newest event if `given` is None.
+    """Return the number of the last event that a client has.
 
-    A negative number such as -50 requests the last 50 events.
+    If `given` is None, return the number of the newest event. A negative number such as -50
+    requests the last 50 events.
 
     Raises:
         InvalidOption: `given` is not a number.
@@ -111,13 +113,13 @@ class EventFeed:
     Args:
         stream: ID of the stream.
         config: settings of the events.
-        folder: directory for the log, the images and the progress of each receiver. It
-            outlives this object.
+        folder: directory for the log, the images and the progress of each receiver. It stays after
+            the end of this object.
 
     Attributes:
         log: log of the events.
-        images: directory of the event images, whose number is limited.
-        listeners: functions called with each event. They must not block.
+        images: directory of the event images. The number of images is limited.
+        listeners: functions that are called with each event. They must not block.
         live: True if the camera sends frames and the model answers; see `become`.
         senders: senders to receivers, by name.
     """
@@ -143,12 +145,12 @@ class EventFeed:
 
     @property
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return the counts of each line and zone, by name."""
+        """Return the counts of each line and zone by name."""
         return self._scene.counts
 
     @property
     def fault(self) -> str:
-        """Return why events or their images are not stored; "" without a problem."""
+        """Return the reason why events or images are not stored, or "" if there is no problem."""
         if self.log.fault:
             held = counted(self.log.held, "event")
             lost = f", {self.log.lost} are lost" if self.log.lost else ""
@@ -159,7 +161,7 @@ class EventFeed:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Return the counts and the states of receivers, as listings show them."""
+        """Return the counts and the states of the receivers, as lists of streams show them."""
         states = {name: sender.document for name, sender in self.senders.items()}
         return {"counts": self.counts, **({"sending": states} if states else {})}
 
@@ -170,12 +172,13 @@ class EventFeed:
         result: ImageResult,
         labels: Sequence[str] | None,
     ) -> None:
-        """Process the next frame; never blocks.
+        """Process the next frame. This method does not block.
 
         Args:
             head: fields that all events of this frame contain.
-            now_s: time of the frame in seconds: its time in the video, or a monotonic clock.
-            result: result of the model, with the pixels of the frame.
+            now_s: time of the frame in seconds: its time in the video, or the time of a monotonic
+                clock.
+            result: result of the model, including the pixels of the frame.
             labels: names of the classes.
         """
         if self.log.fault:
@@ -191,13 +194,16 @@ class EventFeed:
             self._sending[name] = asyncio.create_task(sender.run())
 
     def become(self, *, live: bool) -> None:
-        """Store whether frames are processed; receivers that keep a state get it at once."""
+        """Store whether the stream is live.
+
+        The senders are woken, so that MQTT publishes the state at once.
+        """
         if live != self.live:
             self.live = live
             self.log.wake()
 
     def over(self) -> None:
-        """Report all objects as lost, because no frame will come any more."""
+        """Report all objects as lost, because no further frame will arrive."""
         self.become(live=False)
         self._notify(self._scene.end(), {}, None)
 
@@ -211,7 +217,7 @@ class EventFeed:
         self.log.close()
 
     async def written(self) -> None:
-        """Wait until the images of the events in the log are written."""
+        """Wait until the images of the logged events are written."""
         if self._writing:
             await asyncio.wait(self._writing)
 
@@ -256,7 +262,7 @@ class EventFeed:
             self._picture_fault = fault
 
     def _read_counts(self) -> None:
-        """Restore the counts of lines whose settings are unchanged."""
+        """Restore the stored counts of lines whose settings have not changed."""
         counts: dict[str, dict[str, int]] = {}
         try:
             kept = orjson.loads(self._counted.read_bytes())
@@ -274,7 +280,7 @@ class EventFeed:
         counts = self.counts
         kept = {line.name: {"line": line.text, **counts[line.name]} for line in self._lines}
         part = self._counted.with_suffix(".part")
-        # If the disk is full, the counts are written with the next change or at the end.
+        # If the disk is full, the counts are written after the next change or at the end.
         with suppress(OSError):
             part.write_bytes(orjson.dumps(kept))
             part.replace(self._counted)

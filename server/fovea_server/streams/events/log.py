@@ -28,7 +28,7 @@ MAX_HELD = 4096
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvent:
-    """An event with its number; `text` is its JSON without a line end."""
+    """An event with its number. `text` is the event as JSON without a line end."""
 
     number: int
     text: bytes
@@ -37,19 +37,20 @@ class LoggedEvent:
 class EventLog:
     """Stores the newest events in two files of JSON lines. Use it on the event loop only.
 
-    A reader keeps only a number, so slow or stopped readers cost no memory. The first number of a
-    new log comes from the clock, so numbers never repeat after the directory was removed. If the
-    disk is full, the newest events stay in memory and are written later.
+    A reader stores only the number of its last event, so slow or stopped readers need no memory.
+    The first number of a new log comes from the clock, so numbers do not repeat after the directory
+    was removed. If the disk is full, the newest events stay in memory and are written later.
 
     Args:
         folder: directory of the files.
-        most_bytes: size of a file in bytes after which the next one begins. The file before the
-            last one is then removed.
+        most_bytes: size of a file in bytes. If a file reaches it, the next file begins, and all
+            files but the last two are removed.
 
     Attributes:
         closed: True after `close`.
-        fault: reason why events cannot be written; "" without a problem.
-        lost: number of events that did not fit into memory or were not written before the end.
+        fault: reason why events cannot be written; "" if there is no problem.
+        lost: number of events that were lost, because memory was full or they could not be written
+            before `close`.
     """
 
     def __init__(self, folder: Path, most_bytes: int = 4 << 20) -> None:
@@ -57,7 +58,7 @@ class EventLog:
         self._folder, self._most_bytes = folder, most_bytes
         self._files = [_EventFile(path) for path in sorted(folder.glob("events-[0-9]*.jsonl"))]
         self._held: deque[LoggedEvent] = deque()
-        """Events that are not written yet, in order. All events in the files are older."""
+        """Events that are not written yet, in order. Events in the files are older than these."""
         self._more = asyncio.Event()
         self.closed = False
         self.fault, self.lost = "", 0
@@ -80,7 +81,7 @@ class EventLog:
         return self._files[0].first
 
     def append(self, event: Mapping[str, Any]) -> LoggedEvent:
-        """Add an event under the next number, and return it."""
+        """Store an event with the next number, and return it."""
         number = self.last + 1
         one = LoggedEvent(number, orjson.dumps({"event": number, **event}))
         self._held.append(one)
@@ -92,7 +93,7 @@ class EventLog:
         return one
 
     def write(self) -> None:
-        """Write the events in memory, as many as the disk has room for."""
+        """Write the events in memory to the files, until all are written or the disk is full."""
         try:
             while self._held:
                 one, file = self._held[0], self._files[-1]
@@ -111,12 +112,12 @@ class EventLog:
         self.fault = ""
 
     def wake(self) -> None:
-        """Wake all waiting readers, even if there is no event."""
+        """Wake all readers that wait, even if there is no new event."""
         self._more.set()
         self._more = asyncio.Event()
 
     def read(self, after: int, most: int = 64) -> list[LoggedEvent]:
-        """Return the events after a number, at most `most` events."""
+        """Return up to `most` events with numbers above `after`."""
         for file in self._files:
             if file.count and after + 1 < file.end:
                 start = max(after + 1, file.first)
@@ -125,9 +126,10 @@ class EventLog:
         return list(islice((one for one in self._held if one.number > after), most))
 
     async def wait(self, after: int, limit_s: float) -> list[LoggedEvent]:
-        """Return events like `read`; an empty list after `limit_s` seconds or after `wake`.
+        """Wait for events, and return them like `read`.
 
-        This method always yields to the event loop, so a reader with many events does not block it.
+        After `limit_s` seconds or a call of `wake` without an event, return an empty list. This
+        method always yields to the event loop, so that a reader with many events does not block it.
         """
         await asyncio.sleep(0)
         events = [] if self.closed else self.read(after)
@@ -139,7 +141,7 @@ class EventLog:
         return [] if self.closed else self.read(after)
 
     def close(self) -> None:
-        """Close the files, and wake all waiting readers. A second call does nothing."""
+        """Close the files, and wake all readers that wait. A second call does nothing."""
         if self.closed:
             return
         self.write()
@@ -161,7 +163,7 @@ class EventLog:
 
 
 class _EventFile:
-    """A file of lines, with the offset of each line."""
+    """A file of lines. The offset of each line is in memory."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.first = path, int(path.stem.partition("-")[2])
@@ -170,7 +172,8 @@ class _EventFile:
         self._starts = array("Q", [0])
         for line in lines[:-1]:
             self._starts.append(self.size + len(line) + 1)
-        # The last line is incomplete if the machine stopped while the line was written.
+        # Remove an incomplete last line. It remains if the machine stopped while the line was
+        # written.
         os.ftruncate(self.handle, self.size)
 
     @property

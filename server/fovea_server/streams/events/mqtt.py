@@ -1,4 +1,4 @@
-"""Sends events to an MQTT broker, and publishes counts as retained state for Home Assistant."""
+"""Sends events to an MQTT broker, and publishes counts as retained messages for Home Assistant."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Counts = Mapping[str, Mapping[str, int]]
 class Mqtt:
     """Publishes each event to PREFIX/STREAM/events, and counts to PREFIX/STREAM/counts/NAME.
 
-    PREFIX/STREAM/status is "online" while the stream is live. It is "offline" otherwise, also after
-    the server has stopped or lost its connection.
+    PREFIX/STREAM/status is "online" while the stream is live. Otherwise it is "offline", even after
+    the server has stopped or has lost its connection.
 
     Args:
         stream: ID of the stream.
         address: mqtt://user:password@host:1883/prefix, or mqtts://; the default prefix is "fovea".
-        counts: returns the counts of each line and zone.
-        live: returns True if the stream is live.
+        counts: function that returns the counts of each line and zone by name.
+        live: function that returns whether the stream is live.
     """
 
     name = "mqtt"
@@ -50,7 +50,7 @@ class Mqtt:
 
     @staticmethod
     def check(address: str) -> None:
-        """Raise InvalidOption for an invalid MQTT URL, or if the package is not installed."""
+        """Raise InvalidOption if an MQTT URL is invalid, or the MQTT package is not installed."""
         try:
             parts = urlsplit(address)
             right = parts.scheme in ("mqtt", "mqtts") and parts.hostname and parts.port != 0
@@ -100,25 +100,30 @@ class Mqtt:
         with suppress(MqttError, OSError, TimeoutError, SinkFailed):
             async with asyncio.timeout(1):
                 try:
-                    # If the connection is lost, the broker publishes the last will instead.
+                    # If the connection is lost, the broker publishes the last will ("offline")
+                    # instead.
                     if SinkFailed not in error:
                         await self._publish(self._status, b"offline")
                 finally:
                     await self._client.__aexit__(None, None, None)
 
     async def send(self, event: LoggedEvent) -> None:
-        """Publish changed state and an event; return when the broker has acknowledged both."""
+        """Publish an event and changed counts. Return when the broker has acknowledged them."""
         await self._publish_counts()
         if self._published_live != self._live():
             await self._publish_status()
         try:
             await self._publish(f"{self._base}/events", event.text, retain=False)
         except SinkFailed as error:
-            # A broker may close the connection because of a message that it rejects.
+            # Limit the number of tries, because a broker may close the connection if it rejects a
+            # message.
             raise SinkFailed(str(error), _MAX_TRIES) from None
 
     async def beat(self) -> None:
-        """Publish whether the stream is live, which also detects a lost broker."""
+        """Publish whether the stream is live.
+
+        If the connection to the broker is lost, this raises SinkFailed.
+        """
         await self._publish_counts()
         await self._publish_status()
 
@@ -142,7 +147,7 @@ class Mqtt:
             raise SinkFailed(f"the broker is lost: {error}") from None
 
     def _sensors(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return the topics and messages by which Home Assistant discovers each count."""
+        """Return (topic, message) pairs from which Home Assistant discovers the counts."""
         device = {"identifiers": [f"fovea_{self._stream}"], "name": f"Fovea {self._stream}"}
         return [
             (
@@ -163,7 +168,7 @@ class Mqtt:
 
 
 def _reason(error: Exception) -> str:
-    """Return why the connection failed; aiomqtt stores the socket's error as the context."""
+    """Return why the connection failed. aiomqtt stores the socket's error as the context."""
     from aiomqtt.exceptions import MqttConnectError
 
     if isinstance(error, MqttConnectError):

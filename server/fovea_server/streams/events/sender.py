@@ -20,12 +20,12 @@ _STOP_S = 2.0
 
 
 class SinkFailed(Exception):
-    """A receiver did not accept an event; the message has the reason, but no address.
+    """Raised if a receiver did not accept an event. The message has the reason, but no address.
 
     Attributes:
-        most_tries: number of tries after which the event is dropped, so that it does not
-            block the events after it; None if the receiver is unreachable, which is not the
-            fault of the event.
+        most_tries: number of tries after which the event is dropped, so that it does not block the
+            events after it. None if the receiver is unreachable; the event is then tried without a
+            limit.
     """
 
     def __init__(self, reason: str, most_tries: int | None = None) -> None:
@@ -34,7 +34,10 @@ class SinkFailed(Exception):
 
 
 class Sink(Protocol):
-    """A connection to a receiver, entered before the first event. Methods may raise SinkFailed."""
+    """A connection to a receiver. Enter it before the first event.
+
+    Its methods may raise SinkFailed.
+    """
 
     name: str
 
@@ -43,26 +46,26 @@ class Sink(Protocol):
     async def __aexit__(self, *error: object) -> None: ...
 
     async def send(self, event: LoggedEvent) -> None:
-        """Send an event; return when the receiver has accepted it."""
+        """Send an event, and return after the receiver has accepted it."""
 
     async def beat(self) -> None:
-        """Check the connection while there are no events."""
+        """Check the connection. This method is called regularly if there are no events."""
 
 
 class Sender:
     """Sends the events of a log, and stores the number of the last accepted event in a file.
 
-    An event that the receiver rejects repeatedly is dropped. An event is sent twice only if
-    the receiver accepted it and the machine stopped before its number was stored; its number
-    is the same both times.
+    If the receiver rejects an event repeatedly, the event is dropped. An event can be sent twice,
+    if the machine stops after the receiver has accepted it and before its number is stored. The
+    number of the event is then the same both times.
 
     Attributes:
         last: number of the last accepted or dropped event.
         sent: number of events accepted since the start.
-        missed: number of events that left the log while the receiver was down.
-        refused: number of dropped events.
-        refusal: last dropped event and the reason; "" if there is none.
-        reason: reason why events wait; "" without a problem.
+        missed: number of events that were removed from the log before they could be sent.
+        refused: number of events that were dropped because the receiver rejected them.
+        refusal: text with the last dropped event and the reason; "" if no event was dropped.
+        reason: reason why events wait; "" if there is no problem.
     """
 
     def __init__(self, events: EventLog, sink: Sink, folder: Path, stream: str) -> None:
@@ -73,7 +76,7 @@ class Sender:
         self.sent, self.missed, self.refused, self.reason = 0, 0, 0, ""
         self.refusal = ""
         self._tries = 0
-        """Number of tries of the current event."""
+        """Number of tries to send the current event."""
         noted = self._file.read_text() if self._file.exists() else ""
         self.last = min(int(noted), events.last) if noted.isdecimal() else events.last
         self._note(self.last)
@@ -140,7 +143,7 @@ class Sender:
             self._done(event)
 
     def _done(self, event: LoggedEvent) -> None:
-        """Continue with the next event."""
+        """Store that an event was accepted or dropped, and continue with the next event."""
         missed = event.number - self.last - 1
         if missed:
             log.warning("stream %s: %s missed %d events", self._stream, self._sink.name, missed)
@@ -148,7 +151,7 @@ class Sender:
         self._note(event.number)
 
     async def stop(self, task: asyncio.Task[None]) -> None:
-        """Stop the task of `run`; an event in flight gets a moment to arrive."""
+        """Stop the task of `run`. An event in flight gets a short time to arrive."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S):
                 await self._busy.acquire()
@@ -158,19 +161,20 @@ class Sender:
     def _note(self, number: int) -> None:
         self.last = number
         part = self._file.with_suffix(".part")
-        # If the disk is full, the number is known only until the server ends.
+        # If the disk is full, the number is stored only in memory, and is lost when the server
+        # ends.
         with suppress(OSError):
             part.write_text(str(number))
             part.replace(self._file)
 
     @property
     def waiting(self) -> int:
-        """Return the number of events that the receiver has not accepted."""
+        """Return the number of events that the receiver has not accepted yet."""
         return self._events.last - self.last
 
     @property
     def lacks(self) -> str:
-        """Return a text about the events that the receiver lacks; "" if it lacks none."""
+        """Return a text about the events that the receiver has not got, or "" if it has got all."""
         lacks = self.waiting + self.missed + self.refused
         why = self.reason or self.refusal
         text = f"{counted(lacks, 'event')} to the {self._sink.name}"
@@ -178,7 +182,7 @@ class Sender:
 
     @property
     def document(self) -> dict[str, object]:
-        """Return the state of the receiver, as listings show it."""
+        """Return the state of the receiver, as lists of streams show it."""
         counts = {"sent": self.sent, "waiting": self.waiting, "missed": self.missed}
         refused = {"refused": self.refused, "refusal": self.refusal}
         return {**counts, **refused, "reason": self.reason}

@@ -1,4 +1,4 @@
-"""Sends events to an HTTP URL, signed as https://www.standardwebhooks.com specifies."""
+"""Sends events to an HTTP URL, signed as specified at https://www.standardwebhooks.com."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fovea_server.streams.events.sender import SinkFailed
 
 _TIMEOUT_S = 30.0
 _MAX_TRIES, _MAX_TRIES_OF_BUSY = 5, 60
-# Statuses of servers and proxies that are busy or briefly unavailable.
+# HTTP statuses of servers and proxies that are overloaded or unavailable for a short time.
 _BUSY = frozenset((408, 425, 429, 502, 503, 504))
 _MUCH = 1 << 16
 
@@ -29,9 +29,9 @@ class Webhook:
     All requests for an event have the same header `webhook-id`.
 
     Args:
-        stream: ID of the stream, and prefix of the IDs in `webhook-id`.
+        stream: ID of the stream. It is the prefix of the IDs in `webhook-id`.
         address: http or https URL, with user and password if the receiver requires them.
-        secret: secret of the signature: "whsec_" and base64; None for no signature.
+        secret: secret for the signature: "whsec_" and base64 text; None for no signature.
     """
 
     name = "webhook"
@@ -43,7 +43,8 @@ class Webhook:
     @staticmethod
     def check(address: str, secret: str | None) -> None:
         """Raise InvalidOption for an invalid URL or an invalid secret."""
-        # Import httpx here, because it takes a tenth of a second and most servers do not need it.
+        # Import httpx here, because the import takes a tenth of a second and most servers do not
+        # need it.
         import httpx
 
         try:
@@ -79,7 +80,7 @@ class Webhook:
             digest = hmac.digest(self._key, signed, hashlib.sha256)
             headers["webhook-signature"] = "v1," + base64.b64encode(digest).decode()
         try:
-            # httpx limits only each read; this timeout limits the whole request.
+            # The timeout of httpx limits each read; this timeout limits the whole request.
             async with (
                 asyncio.timeout(_TIMEOUT_S),
                 self._client.stream(
@@ -88,7 +89,7 @@ class Webhook:
             ):
                 status = answer.status_code
                 if int(answer.headers.get("content-length", _MUCH)) < _MUCH:
-                    await answer.aread()  # otherwise the next event needs a new connection
+                    await answer.aread()  # lets the next event use this connection
         except (httpx.HTTPError, TimeoutError) as error:
             away = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             raise SinkFailed(
@@ -100,7 +101,7 @@ class Webhook:
             raise SinkFailed(f"the receiver answers {status}", tries)
 
     async def beat(self) -> None:
-        """Do nothing: each event has its own request."""
+        """Do nothing, because each event uses its own request."""
 
 
 def _key(secret: str) -> bytes:

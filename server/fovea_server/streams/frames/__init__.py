@@ -1,1 +1,1 @@
-"""Frames of cameras and videos: addresses, decoding, reconnects."""
+"""Frames of cameras and videos: source addresses, decoding, reconnects."""

@@ -1,4 +1,4 @@
-"""Addresses of cameras and videos: their kinds, and their form without secrets."""
+"""Addresses of cameras and videos: their kinds, and their texts without secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ MAX_REDIRECTS = 3
 _SCHEMES: dict[str, Kind] = {"rtsp": "rtsp", "rtsps": "rtsp", "http": "http", "https": "http"}
 RTSP_PORTS = {"rtsp": 554, "rtsps": 322}
 _DEVICE = re.compile(r"/dev/video[0-9]+|[0-9]{1,3}")
-# Some cameras have the password in the path: /user=admin_password=SECRET_channel=1.sdp
+# Pattern of secrets in a path, where some cameras expect the password:
+# /user=admin_password=SECRET_channel=1.sdp
 _SECRETS = re.compile(
     r"((?:password|passwd|pwd|pass|token|key|secret|auth)=)[^&;/]*?(?=$|[&;/]|_[a-z]+=)",
     re.IGNORECASE,
@@ -33,8 +34,8 @@ class SourceAddress:
 
     Attributes:
         kind: kind of the source.
-        text: the address with user and password. It is opened and never shown.
-        name: host name, if `text` contains its checked IP address instead.
+        text: address with user and password. The server opens it, but never shows it.
+        name: host name, if `text` contains the host's checked IP address instead; otherwise "".
     """
 
     kind: Kind
@@ -53,7 +54,7 @@ class SourceAddress:
         scheme, apart, rest = text.partition("://")
         if not apart:
             return cls("file", text.removeprefix("file:"))
-        # Schemes are case-insensitive, but FFmpeg accepts only lower case.
+        # Schemes may be written in any case, but FFmpeg accepts only lower case.
         scheme = scheme.lower()
         if scheme == "file" and rest.startswith("/"):
             return cls("file", unquote(rest))
@@ -74,17 +75,20 @@ class SourceAddress:
 
     @property
     def live(self) -> bool:
-        """Return True for a camera, which does not wait for a slow reader and may come back."""
+        """Return whether the source is a camera.
+
+        Cameras do not wait for a slow reader, and can be reconnected.
+        """
         return self.kind != "file"
 
     @property
     def url(self) -> SplitResult:
-        """Return the parts of an address that has a host."""
+        """Return the parsed URL of an address that has a host."""
         return urlsplit(self.text)
 
     @property
     def shown(self) -> str:
-        """Return the address without user, password and query, for people, logs and listings."""
+        """Return the address without user, password and query, for people and for logs."""
         if self.kind in ("file", "device"):
             return self.text
         url = self.url
@@ -93,7 +97,7 @@ class SourceAddress:
         return f"{url.scheme}://{host}{path}{'?...' if url.query else ''}"
 
     def at(self, host: str) -> SourceAddress:
-        """Return the address with a checked IP address in place of its host."""
+        """Return the address with a checked IP address instead of its host name."""
         url = self.url
         user, apart, _ = url.netloc.rpartition("@")
         number = f"[{host}]" if ":" in host else host
@@ -105,16 +109,17 @@ class SourceAddress:
 def check_login(text: str) -> None:
     """Raise an error if a part of the password would be parsed as the host, port or path.
 
-    Spaces and control characters are rejected, too, because they would end a line
-    that FFmpeg sends.
+    Spaces and control characters are also rejected, because they would end a line of FFmpeg's
+    request.
 
     Raises:
-        InvalidOption: the message says how to escape the characters, and contains no password.
+        InvalidOption: the address is invalid. The message explains how to escape the characters,
+            and does not contain the password.
     """
     _check_characters(text)
     scheme, _, rest = text.partition("://")
     before, apart, _ = rest.rpartition("@")
-    # An "@" in a path ends a password only if a ":" or "@" comes before it.
+    # An "@" in a path is treated as the end of a password only if a ":" or "@" comes before it.
     if not apart or not re.search("[/?#]", before) or not re.search("[:@]", before):
         return
     escapes = [f"{each} as %{ord(each):02X}" for each in "#/?@" if each in before]
@@ -125,7 +130,7 @@ def check_login(text: str) -> None:
 
 
 def _check_characters(text: str) -> None:
-    """Raise InvalidOption for characters that would end a line that FFmpeg sends to a camera."""
+    """Raise InvalidOption if a character would end a line of FFmpeg's request to a camera."""
     decoded = unquote(text)
     if any(each.isspace() for each in text) or not decoded.replace(" ", "").isprintable():
         raise InvalidOption(
@@ -134,14 +139,14 @@ def _check_characters(text: str) -> None:
 
 
 def check_address(address: SourceAddress, reach: Reach) -> SourceAddress:
-    """Return the address to open, after all HTTP redirects. Blocks.
+    """Return the address to open, after all HTTP redirects. This function blocks.
 
-    The checked IP addresses are opened, and the reader rejects RTSP redirects. If all
-    private addresses are within reach, RTSP addresses are returned unchanged, because UDP
-    works only with them.
+    The returned address contains the checked IP address instead of the host name. The reader
+    rejects RTSP redirects. If `reach` allows private addresses, an RTSP address is returned
+    unchanged, because UDP does not work with the relay for checked addresses.
 
     Raises:
-        FetchRefused: the host is unknown or out of reach.
+        FetchRefused: the host is unknown, or `reach` does not allow it.
     """
     if address.kind in ("file", "device") or reach.everywhere:
         return address
@@ -152,9 +157,9 @@ def check_address(address: SourceAddress, reach: Reach) -> SourceAddress:
 
 
 def check_reach(address: SourceAddress, reach: Reach) -> None:
-    """Raise FetchRefused for a host that is out of reach. Blocks.
+    """Raise FetchRefused if `reach` does not allow a host. This function blocks.
 
-    An unknown host is accepted, because it may be known later.
+    A host name without an IP address is accepted, because it may get one later.
     """
     if address.kind in ("file", "device") or reach.everywhere:
         return
@@ -177,7 +182,8 @@ def _check_host(address: SourceAddress, reach: Reach) -> str:
 
 
 def _follow_redirects(address: SourceAddress, reach: Reach) -> SourceAddress:
-    # Import httpx here, because it takes a tenth of a second and most servers do not need it.
+    # Import httpx here, because the import takes a tenth of a second and most servers do not need
+    # it.
     import httpx
 
     for _ in range(MAX_REDIRECTS + 1):

@@ -1,4 +1,7 @@
-"""Reads a source for the event loop: new frames replace old ones, lost cameras reconnect."""
+"""Reads a source for the event loop.
+
+New frames replace older frames, and lost cameras reconnect.
+"""
 
 from __future__ import annotations
 
@@ -33,20 +36,20 @@ class SourceState(StrEnum):
     CONNECTING = "connecting"
     LIVE = "live"
     WAITING = "waiting"
-    """The source was lost. The next attempt follows after a pause."""
+    """The source was lost. The next attempt to connect follows after a pause."""
     ENDED = "ended"
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """A frame.
+    """A frame of a source.
 
     Attributes:
         image: upright pixels.
-        number: number of the frame, from 0, among the frames that were taken.
+        number: number of the frame, counted from 0. Frames that were dropped are not counted.
         pts_s: time of the frame in the stream in seconds; None if the source has no times.
-        came: time of arrival by `time.monotonic`.
+        came: time at which the frame arrived, from `time.monotonic`.
     """
 
     image: DecodedImage
@@ -59,21 +62,22 @@ class Camera:
     """The frames of a source. One coroutine iterates over `frames`.
 
     Args:
-        address: address of the source.
-        reading: settings of the source.
-        reach: hosts that may be opened.
-        changed: called when the state changes.
-        turn: makes a context manager, entered before a frame is taken and left when the next frame
-            is requested. If entering it takes long, the frame is one that arrived meanwhile.
+        address: address of the camera or file.
+        reading: settings for reading the source.
+        reach: hosts that the server may open.
+        changed: function that is called when the state changes.
+        turn: function that returns a context manager. It is entered before a frame is taken, and
+            left when the next frame is requested. If entering it takes long, a newer frame is
+            taken.
 
     Attributes:
         state: state of the source.
-        reason: reason why the source is not live.
+        reason: reason why the source is not live; "" if it is live.
         came: number of frames that arrived.
-        dropped: number of frames that a newer one replaced before they were taken.
-        broken: number of packets that could not be decoded and were skipped.
-        reconnects: number of times that the source was lost.
-        again: set to True by the consumer to get the same frame again after a pause.
+        dropped: number of frames that a newer frame replaced before they were taken.
+        broken: number of skipped packets, which could not be decoded.
+        reconnects: number of times that the camera was lost.
+        again: the consumer sets it to True to receive the same frame again after a pause.
     """
 
     def __init__(
@@ -93,7 +97,10 @@ class Camera:
         self._taken = 0
 
     async def frames(self) -> AsyncGenerator[Frame, None]:
-        """Yield frames until a file ends or cannot be read. A camera is reconnected forever."""
+        """Yield frames until a file ends or cannot be read.
+
+        A camera is reconnected without a limit.
+        """
         wait_s = _FIRST_WAIT_S
         while True:
             self._become(SourceState.CONNECTING, self.reason)
@@ -121,7 +128,8 @@ class Camera:
                     return
                 self.reconnects += 1
                 self._become(SourceState.WAITING, reason)
-            # Random pauses keep cameras that were lost together from reconnecting together.
+            # Random pauses, so that cameras that were lost at the same time do not reconnect at the
+            # same time.
             await asyncio.sleep(wait_s * random.uniform(0.5, 1))
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
@@ -141,11 +149,12 @@ class Camera:
                         return
                     self._become(SourceState.LIVE, "")
                     image = await asyncio.to_thread(_decode, raw)
-                    # A frame of a file waits for its turn and does not get older meanwhile.
+                    # The age of a file's frame begins now, because the time in which it waited for
+                    # its turn does not count.
                     came = raw.came if address.live else time.monotonic()
                     yield (frame := Frame(image, self._taken, raw.pts_s, came))
                 while self.again:
-                    # Wait outside the turn, so that other streams can use it.
+                    # Wait outside the turn, so that other streams can use the model.
                     self.again = False
                     await asyncio.sleep(_AGAIN_S)
                     async with self._turn():
@@ -169,7 +178,7 @@ class Camera:
 
 def _decode(raw: RawFrame) -> DecodedImage:
     pixels = np.asarray(raw.picture.to_ndarray(format="rgb24"), np.uint8)
-    # Phones and some cameras store how they are held.
+    # Videos of phones and some cameras contain the rotation of the device.
     turns = round(getattr(raw.picture, "rotation", 0) / 90) % 4
     upright = np.ascontiguousarray(np.rot90(pixels, turns) if turns else pixels)
     upright.flags.writeable = False
@@ -179,7 +188,8 @@ def _decode(raw: RawFrame) -> DecodedImage:
 class _Slot:
     """Passes one frame from the reading thread to the event loop.
 
-    If `waits` is True, the reader waits until the frame was taken; else a newer one replaces it.
+    If `waits` is True, the reading thread waits until a frame was taken. Otherwise a newer frame
+    replaces a frame that was not taken.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, waits: bool) -> None:
@@ -192,7 +202,7 @@ class _Slot:
         self._came = self._dropped = self._broken = 0
 
     def put(self, frame: RawFrame) -> None:
-        """Store a frame; called in the reading thread."""
+        """Store a frame. The reading thread calls this method."""
         with self._lock:
             while self._waits and self._frame is not None and not self._closed:
                 self._lock.wait()
@@ -202,26 +212,26 @@ class _Slot:
             self._wake()
 
     def skip(self) -> None:
-        """Count a packet that cannot be decoded; called in the reading thread."""
+        """Count a packet that cannot be decoded. The reading thread calls this method."""
         with self._lock:
             self._broken += 1
 
     def end(self, reason: SourceFailed | None) -> None:
-        """Report that no frame will follow; called in the reading thread."""
+        """Store that no further frame follows. The reading thread calls this method."""
         with self._lock:
             self._over, self._reason = True, reason
             self._wake()
 
     def _wake(self) -> None:
-        # The event loop is closed only after `close`.
+        # The event loop may be closed already if `close` was called.
         if not self._closed:
             self._loop.call_soon_threadsafe(self._there.set)
 
     async def wait_until_filled(self, limit_s: float | None) -> None:
-        """Wait for a frame or the end.
+        """Wait until a frame arrives or the source ends.
 
         Raises:
-            SourceFailed: neither comes within `limit_s` seconds.
+            SourceFailed: neither happens within `limit_s` seconds.
         """
         try:
             async with asyncio.timeout(limit_s):
@@ -236,10 +246,10 @@ class _Slot:
             return self._frame is not None or self._over
 
     def take(self) -> RawFrame | None:
-        """Return the frame; None after the last frame of a file.
+        """Return the stored frame, or None after the last frame of a file.
 
         Raises:
-            SourceFailed: the source failed, and no frame is left.
+            SourceFailed: the source failed, and no frame is stored.
         """
         with self._lock:
             frame, self._frame = self._frame, None
@@ -256,7 +266,7 @@ class _Slot:
         return counts
 
     def close(self) -> None:
-        """Release a waiting reader, so that it can end."""
+        """Release the reading thread if it waits, so that it can end."""
         with self._lock:
             self._closed = True
             self._lock.notify()

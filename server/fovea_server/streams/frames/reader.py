@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from av.container import InputContainer
 
 _CHUNK = 1 << 16
-# A status other than a plain 1xx, 2xx or 4xx to 6xx, in any text that FFmpeg may read as the first
-# line of a response. The camera decides where such a line begins.
+# Pattern of a status line with a redirect or an unusual status: any status other than 1xx, 2xx and
+# 4xx to 6xx. It is searched in all text that FFmpeg may read as the first line of a response,
+# because the camera decides where that line begins.
 _REDIRECT = re.compile(rb"RTSP/[^ \t\n]*[ \t\f\v]+(?![12456][0-9]{2}[ \t\n])[+-]?[0-9]")
 
 _WORDS = {
@@ -54,11 +55,13 @@ _CLASSES = {
 }
 
 
-# Formats of playlists, which may name any file or any unchecked address.
+# Formats of playlists. FFmpeg may not open them, because they can refer to any file or to an
+# unchecked address.
 _PLAYLISTS = frozenset(("concat", "dash", "hls", "imf", "rtp", "rtsp", "sap", "sdp", "smooth"))
 _FORMATS = "mpjpeg,mjpeg,jpeg_pipe,mov,mp4,matroska,webm,mpegts,avi,flv"
 _USUAL_RATE = 25.0
-# Largest number of consecutive broken packets; a camera sends fewer until its next key frame.
+# Largest number of consecutive broken packets. After a fault, a camera normally sends fewer until
+# its next key frame.
 _MAX_BROKEN = 250
 _PROTOCOLS = {
     "rtsp": "rtsp,rtp,srtp,udp,tcp,tls",
@@ -70,15 +73,15 @@ _PROTOCOLS = {
 class RtspRelay(threading.Thread):
     """Relays one connection between the decoder and the checked host.
 
-    FFmpeg follows redirects without a check while it opens a camera. The relay does not pass on a
-    response that redirects. It also does TLS with the camera.
+    While FFmpeg opens a camera, it follows redirects without a check. The relay does not pass on a
+    response with a redirect. If the camera requires TLS, the relay encrypts the connection.
 
     Args:
         address: address from `check_address`.
         wait_s: timeout for the connection to the camera in seconds.
 
     Attributes:
-        address: URL for the decoder, on this machine.
+        address: URL of the relay on this machine, which the decoder opens.
         redirected: True if the camera sent a redirect, which ends the connection.
 
     Raises:
@@ -93,7 +96,8 @@ class RtspRelay(threading.Thread):
         self._camera = socket.create_connection(place, wait_s)
         try:
             if scheme == "rtsps":
-                # Verify no certificate, like FFmpeg: cameras have self-signed certificates.
+                # Do not verify the certificate, like FFmpeg, because cameras have self-signed
+                # certificates.
                 host = urlsplit(f"//{address.name}").hostname
                 context = ssl._create_unverified_context()
                 self._camera = context.wrap_socket(self._camera, server_hostname=host)
@@ -116,11 +120,12 @@ class RtspRelay(threading.Thread):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # The thread ends when the decoder has closed its end or has never connected.
+        # Stop listening. The thread ends when the decoder has closed its end, or if it never
+        # connects.
         self._door.close()
 
     def run(self) -> None:
-        """Relay bytes until one end is closed."""
+        """Relay bytes until the camera or the decoder closes its end."""
         with self._camera, suppress(OSError):
             decoder, _ = self._door.accept()
             with decoder:
@@ -144,7 +149,7 @@ class RtspRelay(threading.Thread):
                     if not answered:
                         return
                     if not plays:
-                        # FFmpeg ignores "\r", and acts on a line when it is complete.
+                        # FFmpeg ignores carriage returns, and processes a line when it is complete.
                         lines, end_of_line, rest = (rest + answered.replace(b"\r", b"")).rpartition(
                             b"\n"
                         )
@@ -154,12 +159,16 @@ class RtspRelay(threading.Thread):
                     decoder.sendall(answered)
 
     def _receive(self) -> bytes | None:
-        """Return all received bytes; None if TLS has only internal data; b"" at the end."""
+        """Return all received bytes, or b"" at the end of the connection.
+
+        If only TLS's own messages have arrived, return None.
+        """
         wait_s = self._camera.gettimeout()
         self._camera.settimeout(0)
         try:
             data = self._camera.recv(_CHUNK)
-            # The selector does not see bytes that TLS has already buffered.
+            # Read the bytes that TLS has already buffered, because the selector does not report
+            # them.
             while isinstance(self._camera, ssl.SSLSocket) and self._camera.pending():
                 data += self._camera.recv(_CHUNK)
             return data
@@ -170,7 +179,10 @@ class RtspRelay(threading.Thread):
 
 
 class SourceFailed(Exception):
-    """A source cannot be read. The message has the reason without the source's address."""
+    """Raised if a source cannot be read.
+
+    The message has the reason, but not the source's address.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +190,10 @@ class SourceSettings:
     """The settings for reading a source.
 
     Attributes:
-        every_s: mean time between two frames in seconds; 0 takes all frames.
-        transport: transport of RTSP: "tcp" or "udp".
+        every_s: mean time in seconds between two frames that are taken; 0 to take all frames.
+        transport: transport for RTSP: "tcp" or "udp".
         open_s: timeout in seconds for opening the source.
-        stall_s: seconds without a frame after which the source counts as stalled.
+        stall_s: time in seconds without a frame after which the source is treated as lost.
         most_pixels: largest number of pixels of a frame.
     """
 
@@ -194,7 +206,7 @@ class SourceSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawFrame:
-    """A decoded frame: its image, its time in the stream, and its time of arrival (monotonic).
+    """A decoded frame: image, time in the stream, and time of arrival from `time.monotonic`.
 
     A frame of a file always has a time, and the times increase.
     """
@@ -205,18 +217,19 @@ class RawFrame:
 
 
 class FrameSampler:
-    """Chooses frames at a mean rate: the first frame of each time step."""
+    """Chooses frames at a mean rate: in each time step it takes the first frame."""
 
     def __init__(self, every_s: float) -> None:
         self._every_s = every_s
         self._next_s = -math.inf
 
     def takes(self, now_s: float) -> bool:
-        """Return True if a frame is to be taken; `now_s` must not decrease."""
-        # A frame that is slightly early counts as on time.
+        """Return whether to take a frame. `now_s` must not decrease from call to call."""
+        # A frame that arrives slightly early belongs to the next step.
         if now_s < self._next_s - 0.05 * self._every_s:
             return False
-        # After a gap the steps restart, because otherwise many frames would be due at once.
+        # After a gap, start the steps at the current time. Otherwise many frames would be taken at
+        # once.
         behind = now_s - self._next_s > self._every_s
         self._next_s = (now_s if behind else self._next_s) + self._every_s
         return True
@@ -225,9 +238,9 @@ class FrameSampler:
 class Position:
     """Increasing times for the frames of a file.
 
-    Raw H.264 has no times. Files can have decreasing times after frames were copied in the wrong
-    order or recordings were joined. Such a frame gets a time after the frame before it, by the
-    rate of the stream.
+    Raw H.264 has no times. In other files the times can decrease, if frames were copied in the
+    wrong order or recordings were joined. The time of such a frame is computed from the previous
+    frame and the frame rate.
     """
 
     def __init__(self, stream: VideoStream) -> None:
@@ -236,7 +249,7 @@ class Position:
         self._next_s, self._last_s = 0.0, -math.inf
 
     def of(self, picture: VideoFrame) -> float:
-        """Return the time of the next frame in seconds."""
+        """Return the time of the next frame in the video, in seconds."""
         given_s = picture.time
         time_s = self._next_s if given_s is None or given_s <= self._last_s else given_s
         length_s = float((picture.duration or 0) * (picture.time_base or 0))
@@ -260,10 +273,12 @@ class FrameReader(threading.Thread):
 
     Args:
         address: address from `check_address`.
-        reading: settings of the source.
-        put: receives each frame; for a file it may block until there is room.
-        skipped: called for each packet that cannot be decoded.
-        ended: called at the end with None for a file, or with the reason.
+        reading: settings for reading the source.
+        put: function that receives each frame. For a file it may block until the previous frame was
+            taken.
+        skipped: function that is called for each packet that cannot be decoded.
+        ended: function that is called at the end: with None after a file, otherwise with the
+            reason.
     """
 
     def __init__(
@@ -280,7 +295,7 @@ class FrameReader(threading.Thread):
         self.stopped = threading.Event()
 
     def run(self) -> None:
-        """Read and decode; the thread runs this method."""
+        """Read and decode the source. `threading` calls this method."""
         import av
 
         reason: SourceFailed | None = None
@@ -289,7 +304,7 @@ class FrameReader(threading.Thread):
         except SourceFailed as error:
             reason = error
         except (av.FFmpegError, OSError) as error:
-            # The text of the error contains the address with the password.
+            # Do not use the text of the error, because it contains the address with the password.
             words = _CLASSES.get(type(error).__name__) or _WORDS.get(error.errno or 0)
             reason = SourceFailed(words or (error.strerror or type(error).__name__).lower())
         except Exception as error:  # noqa: BLE001  (the stream reports any error)
@@ -319,7 +334,7 @@ class FrameReader(threading.Thread):
             if not container.streams.video:
                 raise SourceFailed("it has no video")
             video = container.streams.video[0]
-            # Frame threads would delay some frames.
+            # Do not decode several frames in parallel ("FRAME"), because that would delay frames.
             video.thread_type = "SLICE"
             sampler, position = FrameSampler(reading.every_s), Position(video)
             for picture in self._pictures(container, video):
@@ -331,8 +346,7 @@ class FrameReader(threading.Thread):
                         f"{reading.most_pixels / 1e6:g} megapixels (--max-megapixels)"
                     )
                 came = time.monotonic()
-                # Some cameras have no times of their own, such as MJPEG cameras; the
-                # decoder invents them.
+                # If a camera sends no times, such as an MJPEG camera, the decoder makes up times.
                 time_s = picture.time if address.live else position.of(picture)
                 if sampler.takes(came if address.live or time_s is None else time_s):
                     self._put(RawFrame(picture, time_s, came))
@@ -340,7 +354,7 @@ class FrameReader(threading.Thread):
             raise SourceFailed("it ended")
 
     def _pictures(self, container: InputContainer, video: VideoStream) -> Iterator[VideoFrame]:
-        """Yield the frames, and skip packets that cannot be decoded, as players do.
+        """Yield the decoded frames. Skip packets that cannot be decoded, as video players do.
 
         Raises:
             FFmpegError: no packet of a file can be decoded, or a camera sends too
@@ -367,15 +381,15 @@ class FrameReader(threading.Thread):
 
 
 def _options(address: SourceAddress, reading: SourceSettings) -> dict[str, str]:
-    """Return options that let FFmpeg open only this source."""
+    """Return options that allow FFmpeg to open only this source."""
     import av
 
     if address.kind == "device":
         return {}
     options = {"protocol_whitelist": _PROTOCOLS[address.kind]}
     if address.kind == "rtsp":
-        # Detecting the size takes only the first frames; by default the analysis takes five
-        # seconds. The relay supports no UDP.
+        # Detect the image size from the first second of the video, because FFmpeg's default
+        # analysis takes five seconds. The relay does not support UDP.
         transport = "tcp" if address.name else reading.transport
         return options | {"rtsp_transport": transport, "analyzeduration": "1000000"}
     if address.kind == "file":
@@ -384,7 +398,8 @@ def _options(address: SourceAddress, reading: SourceSettings) -> dict[str, str]:
     options["format_whitelist"] = _FORMATS
     headers = dict(OURS)
     if address.name:
-        # All redirects have been followed and checked; the final address is opened.
+        # `check_address` has already followed and checked all redirects, so FFmpeg opens the last
+        # URL.
         options["max_redirects"], headers["Host"] = "0", address.name
     options["headers"] = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return options

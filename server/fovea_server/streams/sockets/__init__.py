@@ -1,1 +1,1 @@
-"""WebSockets: run a model on a client's frames, and send the events of a stream."""
+"""WebSockets that run a model on a client's frames, or send the events of a stream."""

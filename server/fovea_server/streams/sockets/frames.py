@@ -33,14 +33,16 @@ from fovea_server.traffic.call import CLIENT_LEFT, Call
 log = logging.getLogger(__name__)
 
 IN_FLIGHT = 8
-"""Largest number of frames of a client in flight. Further frames are not read."""
+"""Largest number of a client's frames in flight. If it is reached, further frames are not
+processed.
+"""
 IDLE_S = 300.0
 
 _OPERATION = "WS /v1/models/{model}/stream"
 
 
 class Events:
-    """Sends the events of a stream to one client, after the last event that it has.
+    """Sends the events of a stream to one client, beginning after the client's last event.
 
     Args:
         service: the service.
@@ -64,14 +66,18 @@ class Events:
         self._kinds = kinds_of(values.get("kinds", ""))
 
     def admit(self) -> None:
-        """Check the key, the stream and the number of the last event."""
+        """Check the API key, the stream, and the number of the client's last event."""
         for api in ("metadata", "model-repository", "cameras"):
             self._service.authenticator.admit(self.call, api)
         after_of(self._given, self._logs.of(self._stream))
 
     async def run(self, socket: Socket) -> str:
-        """Send events until the stream, the server or the key ends, or the client disconnects."""
-        # Read and ignore the client's messages, which notices a disconnect.
+        """Send events until the stream ends, the server stops or the client disconnects.
+
+        If the API key becomes invalid, its error is raised.
+        """
+        # Read and ignore the client's messages, because only reading reveals that the client has
+        # disconnected.
         listening = asyncio.create_task(_listen(socket))
         try:
             after = after_of(self._given, self._logs.of(self._stream))
@@ -83,7 +89,7 @@ class Events:
         finally:
             listening.cancel()
         if self.call.again is not None:
-            # This call raises an error if the key has ended.
+            # This call raises an error if the API key is no longer valid.
             self.call.again()
         return "the stream has ended"
 
@@ -95,13 +101,13 @@ async def _listen(socket: Socket) -> None:
 
 
 class Frames:
-    """Runs a model on the frames of one client, concurrently, and answers in order.
+    """Runs a model on the frames of one client concurrently, and sends the results in order.
 
     Args:
-        service: the service.
-        tracks: tracked streams.
+        service: service with the data plane and the access checks.
+        tracks: trackers of the tracked streams.
         call: request that opened the WebSocket, with the model in its path.
-        version: version in the path; None if absent.
+        version: version in the path; None if the path has no version.
         query: query of the URL: options of all frames, and the timeout of each frame.
 
     Raises:
@@ -121,7 +127,8 @@ class Frames:
         if "frame" in values:
             raise InvalidOption("the frames of a connection are numbered by it: leave frame out")
         self._options = query_options(urlencode(values))
-        # Nobody else knows this ID, so its track IDs end with the connection.
+        # This stream ID is random, so no other client can use it. Its track IDs are removed with
+        # the connection.
         self._made = secrets.token_urlsafe(9)
         if self._options.track is not None and self._options.stream_id is None:
             self._options = replace(self._options, stream_id=self._made)
@@ -129,12 +136,12 @@ class Frames:
         self._begun: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[bytes]] = set()
         self._held = 0
-        """Bytes of frames that were received but not answered."""
+        """Number of bytes of frames that were received but not answered."""
         self._ended: FoveaError | None = None
-        """Error of a key that became invalid; it ends the connection."""
+        """Error of an API key that became invalid. The error ends the connection."""
 
     def admit(self) -> None:
-        """Check the key, the model and the options; raises the errors of a predict request."""
+        """Check the API key, the model and the options. Raise the errors of a predict request."""
         call, options = self.call, self._options
         self._service.authenticator.admit(call, "inference")
         model = self._service.models.get(call.model, self._version)
@@ -147,11 +154,11 @@ class Frames:
             self._tracks.turn_of(call.model, options, 1)
 
     async def run(self, socket: Socket) -> str:
-        """Answer frames until the server stops or no frame arrives; return the reason of the end.
+        """Answer frames until the server stops or no frame arrives. Return the reason for the end.
 
         Raises:
             WebSocketDisconnect: the client has disconnected.
-            Unauthenticated, Forbidden: the key is no longer valid.
+            Unauthenticated, Forbidden: the API key is no longer valid.
         """
         hello = {
             "model": self.call.model,
@@ -171,7 +178,8 @@ class Frames:
         finally:
             for running in (reader, writer, *self._tasks):
                 running.cancel()
-            # A task cancelled before its first step does not release its bytes itself.
+            # Release the bytes here, because a task that is cancelled before its first step does
+            # not.
             self._give_back(self._held)
             self._tracks.forget(self._made)
 
@@ -179,11 +187,13 @@ class Frames:
         number, reason, budget = 0, "", self._service.budget
         try:
             while True:
-                # Read also while no more frames may be in flight, to notice a disconnect at once.
+                # Receive even if the largest number of frames is in flight, because only receiving
+                # reveals that the client has disconnected.
                 async with asyncio.timeout(IDLE_S):
                     frame: Content | FoveaError
                     frame = received = await socket.receive()
-                # Pages send their key to every server, also to one that needs none.
+                # Ignore an API key, because web pages send their key even to servers that require
+                # none.
                 if key_in(received) is not None:
                     continue
                 size = len(received)
@@ -193,13 +203,15 @@ class Frames:
                 except QueueFull as full:
                     frame, size = full, 0
                 await self._credits.acquire()
-                # Tasks start in their order, so frames reach the tracker in order.
+                # Tasks start in the order of their creation, so the tracker receives the frames in
+                # order.
                 task = asyncio.create_task(self._answer(number, frame, size))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
                 self._begun.put_nowait(task)
                 number += 1
-                # Release the frame after its response, not after the next frame.
+                # Remove the references now. Otherwise the frame would stay in memory until the next
+                # frame arrives.
                 del frame, received, task
         except TimeoutError:
             reason = f"no frame came for {IDLE_S:g} s"
@@ -249,7 +261,7 @@ class Frames:
             raise InvalidRequest("this is text: send each image as a binary message")
         if not content:
             raise empty()
-        # Look the model up for each frame, because it may have been loaded again.
+        # Look up the model for each frame, because it may have been loaded again.
         model = self._service.plane.models.get(self.call.model, self._version)
         given = [content], self._options, self._timeout_s, ""
         return await boxes_json(self._service.plane, model, self._version, *given)

@@ -24,23 +24,25 @@ if TYPE_CHECKING:
 PING_S = 20.0
 
 _LOOK_S = 1.0
-# Timeouts in seconds for the client to close: after a rejected message, after a conversation, and
-# when the server stops.
+# Timeouts in seconds after which the server closes the connection, if the client does not: after a
+# rejected message, after a conversation, and when the server stops.
 _LINGER_S, _CLOSE_S, _LAST_S = 3.0, 5.0, 2.0
-# Bytes parsed at once beyond the current payload, and frames parsed per turn. A client that sends
-# thousands of pings or one-byte pieces then does not block the event loop.
+# Number of bytes that are parsed at once beyond the current payload, and number of frames that are
+# parsed per turn. Both are small, so that a client cannot block the event loop with thousands of
+# pings or one-byte pieces.
 _SLICE = 512
 _FRAMES, _REST_S = 64, 0.01
 _MAX_REASON = 120
-# Largest number of unsent bytes in the kernel. By default it would buffer megabytes that no budget
-# counts, and a client that does not read would be noticed only after megabytes of responses.
+# Largest number of unsent bytes in the kernel. By default, the kernel would buffer megabytes that
+# no memory budget counts. The server would notice a client that does not read only after megabytes
+# of responses.
 _MOST_UNSENT = 65_536
 
 _INVALID_TEXT, _TOO_SLOW, _TRY_LATER = 1007, 1008, 1013
 
 
 class _Reader(StreamReader):
-    """Stores how many bytes the current part of a frame needs; 0 between frames."""
+    """Stores the number of bytes that the current part of a frame needs; 0 between frames."""
 
     wanted = 0
 
@@ -54,10 +56,11 @@ class _Reader(StreamReader):
 class SocketProtocol(WebSocketsSansIOProtocol):
     """A WebSocket that is read only as fast as the application takes its messages.
 
-    uvicorn limits only the size of a message. Here the bytes of arriving messages also count in the
-    budget, until the application takes them. Close code 1013 means that the budget is full, and
-    1008 that a message arrives too slowly. A client that does not read is disconnected. When the
-    server stops, the application receives code 1012, and answers its messages before it closes.
+    uvicorn limits only the size of a message. This class also counts the bytes of arriving messages
+    in the memory budget, until the application takes the messages. Close code 1013 means that the
+    budget is full. Code 1008 means that a message arrives too slowly. A client that does not read
+    is disconnected. When the server stops, the application receives code 1012. It then answers its
+    messages before it closes the WebSocket.
     """
 
     def __init__(
@@ -78,20 +81,24 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         next(self.conn.parser)
         self._unparsed = bytearray()
         self._waiting = 0
-        """Bytes of messages that the application has not taken."""
+        """Number of bytes of messages that the application has not taken."""
         self._held = self._unread = 0
-        """Bytes in the budget: of messages, and of responses."""
+        """Numbers of bytes in the memory budget: of messages, and of responses that the client has
+        not read.
+        """
         self._last_unread = 0
         self._resting = self._stopping = self._failed = False
         now = self.loop.time()
         self._read_at = now
-        """Time at which the client was last seen to read."""
+        """Time at which the client has read bytes for the last time."""
         self._window = now, 0
-        """Time of the last speed check of the arriving message, and its bytes at that time."""
+        """Time of the last check of the arriving message's speed, and the number of its bytes at
+        that time.
+        """
         self._timer = self.loop.call_later(_LOOK_S, self._look)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Limit the bytes that the kernel buffers."""
+        """Limit the number of bytes that the kernel buffers."""
         super().connection_made(transport)
         line = transport.get_extra_info("socket")
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _MOST_UNSENT)
@@ -99,13 +106,16 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     # Receiving
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes if messages are wanted."""
+        """Store received bytes, and parse them if the application accepts messages."""
         if not self._failed:
             self._unparsed += data
             self._advance()
 
     async def receive(self) -> ASGIReceiveEvent:
-        """Return the next message. From now on the application counts its bytes."""
+        """Return the next message.
+
+        After this call, the application counts the bytes of the message.
+        """
         event = await super().receive()
         if self.queue.empty():
             self._waiting = 0
@@ -114,7 +124,8 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     @property
     def _takes_more(self) -> bool:
-        # After the head of the request, wait for the response, then for the application.
+        # After the request's head, read no further bytes until the response was sent. Later, read
+        # only while the application takes messages.
         ready = self.handshake_complete or not self.handshake_initiated
         waits = not self.close_sent and (self.read_paused or self._stopping)
         return (
@@ -138,13 +149,17 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             if frames >= _FRAMES and self._unparsed:
                 self._rest()
         self._count()
-        # Override uvicorn's decision, which considers fewer reasons not to read.
+        # Override uvicorn's decision to read, because uvicorn does not consider all of these
+        # conditions.
         wanted = self._takes_more and not self._unparsed
         if wanted != self.transport.is_reading() and not self.transport.is_closing():
             (self.transport.resume_reading if wanted else self.transport.pause_reading)()
 
     def _rest(self) -> None:
-        """Let the event loop run other tasks, longer if more clients send many frames."""
+        """Let the event loop run other tasks.
+
+        The pause is longer if more clients send many frames.
+        """
         self._resting = True
         self._limits.resting += 1
         self.loop.call_later(_REST_S * self._limits.resting, self._go_on)
@@ -155,7 +170,10 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self._advance()
 
     def _count(self) -> None:
-        """Update the bytes of messages in the budget; close the WebSocket if they exceed it."""
+        """Update the bytes of messages in the memory budget.
+
+        If they exceed it, close the WebSocket.
+        """
         pieces = self._unparsed, self._reader.buffer, *self.frames
         counts = self.handshake_complete and not self.disconnected
         now = sum(map(len, pieces)) + self._waiting if counts else 0
@@ -170,7 +188,10 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self._fail(_TRY_LATER, str(full))
 
     def handle_cont(self, event: Frame) -> None:
-        """Append a piece at once: a list of one-byte pieces takes sixty times their size."""
+        """Append a piece of a message at once.
+
+        A list of one-byte pieces would take 60 times their size.
+        """
         whole = cast("bytes | bytearray", self.frames[0])
         whole = whole if isinstance(whole, bytearray) else bytearray(whole)
         whole += event.data
@@ -185,7 +206,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             try:
                 self.frames[0].decode()
             except UnicodeDecodeError:
-                # uvicorn would log this error with a traceback.
+                # Check the text here, because uvicorn would log the error with a traceback.
                 self._fail(_INVALID_TEXT, "the text is not UTF-8")
                 return
         super().send_receive_event_to_app()
@@ -195,13 +216,15 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     # Sending
 
     async def send(self, message: ASGISendEvent) -> None:
-        """Send a message, and wait while the client does not read."""
-        # uvicorn accepts no message in this state, and would treat the first one as an error.
+        """Send a message. If the client does not read, wait."""
+        # Raise the error here, because uvicorn rejects every message in this state, and reports the
+        # first one as an error of the application.
         if self._failed or self.transport.is_closing():
             raise ClientDisconnected
         await super().send(message)
         if self.close_sent:
-            # uvicorn would log a rejection as an error of the application.
+            # Without this line, uvicorn would log a rejected request as an error of the
+            # application.
             self.handshake_complete = True
         if message["type"] == "websocket.close":
             self.loop.call_later(self.close_timeout, self.transport.abort)
@@ -209,17 +232,21 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self._advance()
 
     def pause_writing(self) -> None:
-        """Stop reading, because the client does not read: otherwise pongs would pile up."""
+        """Stop reading, because the client does not read.
+
+        Otherwise answers to its pings would fill memory.
+        """
         super().pause_writing()
         self._count_unread(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """Continue after nearly all bytes are sent."""
+        """Continue to read after nearly all bytes are sent."""
         super().resume_writing()
         self._count_unread(0)
-        # The next responses may fill the buffer again before the next check.
+        # The client has read. Store this now, because new responses may fill the buffer before the
+        # next check.
         self._read_at = self.loop.time()
-        # Do not call it now, because `_advance` itself may have caused this call.
+        # Call `_advance` later, because `_advance` itself may have caused this call.
         self.loop.call_soon(self._advance)
 
     def _count_unread(self, size: int) -> None:
@@ -229,7 +256,7 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     # Timeouts
 
     def _look(self) -> None:
-        """Check the client every second."""
+        """Check the speed of the client every second."""
         self._timer = self.loop.call_later(_LOOK_S, self._look)
         now, unread = self.loop.time(), self.transport.get_write_buffer_size()
         if not unread or unread < self._last_unread:
@@ -249,11 +276,17 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     @property
     def _arriving(self) -> bool:
-        """Return True while a message is incomplete, whatever frames come in between."""
+        """Return whether a message is incomplete.
+
+        Control frames between its pieces do not matter.
+        """
         return bool(self.frames) or self._reader.wanted > 0
 
     def keepalive_timeout(self) -> None:
-        """Close the connection if a pong is missing, unless it may wait behind unread bytes."""
+        """Close the connection because a pong is missing.
+
+        If the pong may be behind bytes that the server has not read, wait again.
+        """
         if self._arriving or not self.transport.is_reading():
             self.pong_timer = self.loop.call_later(PING_S, self.keepalive_timeout)
         else:
@@ -263,7 +296,10 @@ class SocketProtocol(WebSocketsSansIOProtocol):
     # Closing
 
     def shutdown(self) -> None:
-        """Accept no more messages; the application answers its messages and closes."""
+        """Accept no further messages.
+
+        The application answers its messages and closes the WebSocket.
+        """
         if self.close_sent:
             super().shutdown()
             self.loop.call_later(_LAST_S, self.transport.abort)
@@ -276,12 +312,16 @@ class SocketProtocol(WebSocketsSansIOProtocol):
 
     def _fail(self, code: int, reason: str) -> None:
         if not self._failed:
-            # A close frame has no room for more bytes.
+            # A close frame has no room for a longer reason.
             self.conn.fail(code, reason.encode()[:_MAX_REASON].decode(errors="ignore"))
             self.handle_parser_exception()
 
     def handle_parser_exception(self) -> None:
-        """Close, and drop the client's further bytes: it reads the reason after sending them."""
+        """Close the WebSocket, and drop further bytes from the client.
+
+        The client may read the reason only after it has sent these bytes, so the connection stays
+        open for some seconds.
+        """
         sent = self.conn.close_sent
         assert sent is not None, "it was open"
         self._failed = self.close_sent = True
@@ -297,14 +337,14 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         self.close_timer = self.loop.call_later(_LINGER_S, self.transport.abort)
 
     def _refuse_head(self) -> None:
-        """Reject a head that is longer than `websockets` accepts; uvicorn would wait forever."""
+        """Reject a request head that is too long for `websockets`. uvicorn would wait forever."""
         self._failed = True
         self._drop()
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release all bytes."""
+        """Release all bytes in the memory budget."""
         super().connection_lost(exc)
         self._timer.cancel()
         self._waiting = 0

@@ -1,4 +1,4 @@
-"""WebSockets over ASGI: access, limits of their number, and how each one ends."""
+"""WebSockets over ASGI: access checks, limits for their number, and the end of each WebSocket."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+# A client may open another WebSocket only if it has fewer WebSockets than are free. One client
+# alone can thus take at most half of all WebSockets, and other clients always find a free one.
 MAX_SOCKETS = 500
-# A client may have as many WebSockets as are still free. One client alone can thus take half of
-# all, and other clients always find a place.
 MAX_KEYLESS = 50
-"""Largest number of WebSockets of clients that have not sent a key yet.
+"""Largest number of WebSockets whose clients have not sent an API key yet.
 
-Without this limit they could take the places of other clients.
+Without this limit, such clients could take all WebSockets of other clients.
 """
 KEY_WAIT_S = 5.0
 RESTART = 1012
@@ -64,9 +64,10 @@ class SocketLimits:
     """The limits that all WebSockets of a server share.
 
     Attributes:
-        budget: counts the bytes of messages and responses.
-        patience_s: longest time in seconds without progress of a message or of a reading client.
-        resting: number of WebSockets that wait for their next turn.
+        budget: memory budget that counts the bytes of messages and responses.
+        patience_s: time in seconds. A WebSocket is closed if a message arrives too slowly, or the
+            client reads nothing, for this time.
+        resting: number of WebSockets that pause because their clients sent many frames.
     """
 
     budget: ByteBudget
@@ -80,7 +81,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Socket:
-    """An accepted WebSocket; `sent` is the number of bytes of its sent messages."""
+    """An accepted WebSocket. `sent` is the number of bytes of the messages that were sent."""
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket, self.sent = websocket, 0
@@ -98,7 +99,7 @@ class Socket:
         return message["text"] if content is None else content
 
     async def send(self, text: bytes) -> None:
-        """Send a JSON message, and wait while the client does not read.
+        """Send a JSON message. If the client does not read, wait.
 
         Raises:
             WebSocketDisconnect: the client has disconnected.
@@ -130,7 +131,7 @@ class Sockets:
                 code, reason = await self._hold(conversation, socket, admitted)
                 await websocket.close(code, reason)
         except (OSError, WebSocketDisconnect):
-            pass  # The client has disconnected.
+            pass  # the client has disconnected
         except Exception as failed:  # noqa: BLE001  (a bug is not a client error)
             error = failed if isinstance(failed, FoveaError) else _fault(failed, call)
             status, body = http_status(error), error_json(error)
@@ -143,15 +144,19 @@ class Sockets:
             call.end(status, socket.sent, error)
 
     def refuse(self, call: Call, headers: Headers, make: MakeConversation) -> NoReturn:
-        """Reject a plain request with the error of its admission or of `no_socket`."""
+        """Reject a plain HTTP request, with the error of the access check or of `no_socket`."""
         self._admit(call, headers, make)
         raise no_socket()
 
     def _admit(
         self, call: Call, headers: Headers, make: MakeConversation
     ) -> tuple[Conversation, bool]:
-        """Check a request; return False for a page that sends its key as a message."""
-        # Browsers let every page open a WebSocket and read from it.
+        """Check the access of a request.
+
+        Return its conversation, and whether access was granted.
+        """
+        # Check the Origin header, because browsers let every page open a WebSocket and read from
+        # it.
         found = fields(headers)
         self._guard.check("POST", found)
         conversation = make(call)
@@ -163,10 +168,11 @@ class Sockets:
 
     @contextmanager
     def _place(self, kind: str, call: Call, admitted: bool) -> Iterator[None]:
-        """Reserve a place while the block runs.
+        """Reserve one of the WebSockets while the block runs.
 
         Raises:
-            QueueFull: the client, or all clients without a key, have used their share.
+            QueueFull: the client has as many WebSockets as are free, or too many clients have sent
+                no API key yet.
         """
         client = (call.client or "") if call.principal is None else call.principal.called
         mine = self._of_clients[client]
@@ -186,12 +192,12 @@ class Sockets:
         finally:
             for counter, name in places:
                 counter[name] -= 1
-            self._of_clients += Counter()  # remove zeros
+            self._of_clients += Counter()  # remove the entries that are 0
 
     async def _hold(
         self, conversation: Conversation, socket: Socket, admitted: bool
     ) -> tuple[int, str]:
-        """Run a conversation to its end; return the close code and the reason."""
+        """Run a conversation to its end. Return the close code and the reason."""
         try:
             if not admitted:
                 await self._receive_key(conversation, socket)
@@ -203,7 +209,7 @@ class Sockets:
             if left.code != RESTART:
                 raise
         except asyncio.CancelledError:
-            pass  # uvicorn cancels tasks that exceed the exit timeout.
+            pass  # uvicorn cancels tasks that exceed the exit timeout
         except Exception as error:  # noqa: BLE001  (every client gets an error)
             return _FAULT, str(_fault(error, conversation.call))
         else:
@@ -235,7 +241,7 @@ class Sockets:
 
 
 def no_socket() -> FoveaError:
-    """Make the error for a plain request, or for a WebSocket without the package."""
+    """Return the error for a plain HTTP request, or for a missing WebSocket package."""
     if find_spec("websockets") is None:
         return Unsupported(
             "WebSockets need a package that this server does not have (pip install "
@@ -247,7 +253,7 @@ def no_socket() -> FoveaError:
 
 
 def key_in(content: Content) -> str | None:
-    """Return the key in a message; None for any other message."""
+    """Return the API key in a message, or None if the message contains no key."""
     if not isinstance(content, str) or len(content) > _LONGEST_KEY:
         return None
     try:
@@ -259,7 +265,7 @@ def key_in(content: Content) -> str | None:
 
 
 def error_text(error: FoveaError, **head: int) -> bytes:
-    """Return an error as JSON like /v1, with the values that HTTP sends as headers."""
+    """Return an error as JSON in the form of /v1, with the values that HTTP sends as headers."""
     document: dict[str, float] = {**head, "status": http_status(error)}
     if (retry_after_s := getattr(error, "retry_after_s", None)) is not None:
         document["retry_after_s"] = round(retry_after_s, 3)
