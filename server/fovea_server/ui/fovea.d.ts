@@ -197,7 +197,7 @@ export interface SearchAnswer {
   timing_ms: TimingMs;
 }
 
-/** One model of the list. Fields that are unknown until the model is ready are null. */
+/** One model of the list. */
 export interface ModelSummary {
   name: string;
   /** the version that this is about: the current one, or the newest if none can answer */
@@ -341,7 +341,7 @@ export interface StreamSettings {
   id: string;
 }
 
-/** Settings to change; null removes a setting. */
+/** Settings to change. A value of null removes a setting. */
 export interface StreamChange {
   /** lowest score of an object; no effect on classifiers */
   conf?: number;
@@ -641,7 +641,7 @@ export interface VersionStatistics {
   batch_stats: BatchStatistics[];
 }
 
-/** Frames of a stream by what happened to them. */
+/** Numbers of frames of a stream, by the outcome of the frames. */
 export interface FrameCounts {
   came: number;
   /** a newer one replaced them before the model had time */
