@@ -1,1 +1,1 @@
-"""Measures a running server: load from a separate process, figures, charts."""
+"""Measures a running server: puts load on it from a separate process, and draws charts."""

@@ -21,8 +21,9 @@ class Axis:
 
     Attributes:
         label: name of the axis, with the unit.
-        ticks: values with a grid line, ascending; the first and the last are the ends of the axis.
-        texts: texts of the ticks; by default their values.
+        ticks: values with a grid line, ascending. The axis begins at the first tick and ends at the
+            last tick.
+        texts: labels of the ticks; by default the values.
     """
 
     label: str
@@ -31,17 +32,17 @@ class Axis:
 
     @property
     def labelled(self) -> Iterator[tuple[float, str]]:
-        """Pairs of a tick and its text."""
+        """Pairs of a tick's value and its label."""
         return zip(self.ticks, self.texts or map("{:g}".format, self.ticks), strict=True)
 
     def share(self, value: float) -> float:
-        """Return the position of a value on the axis; 0 and 1 are the ends."""
+        """Return the position of a value on the axis: 0 at the first tick, 1 at the last tick."""
         return (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one kind, joined by a line or separate."""
+    """Points of one kind, which are joined by a line or drawn separately."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -51,14 +52,14 @@ class Series:
 def chart(
     title: str, x: Axis, y: Axis, series: Sequence[Series], limit: float | None = None
 ) -> str:
-    """Draw a chart as SVG; `limit` is a value of x that gets a vertical line.
+    """Draw a chart as SVG.
 
     Args:
         title: title of the chart.
         x: horizontal axis.
         y: vertical axis.
-        series: series in the order of the legend.
-        limit: value of x; None for no line.
+        series: the series of points, in the order of the legend.
+        limit: value of x at which a vertical line is drawn; None for no line.
 
     Returns:
         An SVG document.

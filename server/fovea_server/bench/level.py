@@ -1,4 +1,4 @@
-"""The figures of one level of load, during the measurement and after it."""
+"""The measurements under one level of load, while they are made and afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from fovea_server.offline.accuracy import answered_accuracy
 
 PERCENTILES = (50, 95, 99)
 
-# Key of the total time of an image, which is left out, because all other keys are stages.
+# Key of the total time of an image in the server's durations. It is left out, because all other
+# keys are stages.
 _TOTAL = "total"
 _OUTSIDE = "outside"
 
@@ -36,7 +37,8 @@ class Generator(Closing):
 
     Args:
         address: address of the server.
-        requests: complete requests, heads with bodies, that are sent in turn.
+        requests: complete requests, with headers and body; they are sent one after another, again
+            and again.
     """
 
     def __init__(self, address: Endpoint, requests: Sequence[bytes]) -> None:
@@ -45,8 +47,8 @@ class Generator(Closing):
         self._process = context.Process(
             target=_generate, args=(theirs, address, requests), daemon=True
         )
-        # The child inherits a mask that blocks Ctrl-C: the parent handles it, and still needs
-        # samples.
+        # The child process inherits a signal mask that blocks Ctrl-C. This process handles Ctrl-C,
+        # and still needs the samples of the child.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self._process.start()
@@ -57,8 +59,7 @@ class Generator(Closing):
     def apply(self, burst: Burst) -> Iterator[LoadSample]:
         """Put a load on the server; yield a sample a few times per second.
 
-        Read all samples of a burst. After a burst that was not read to its end, close the
-        generator.
+        Read all samples of a burst. If you do not read a burst to its end, close the generator.
         """
         try:
             self._pipe.send(burst)
@@ -78,9 +79,10 @@ class Generator(Closing):
 
 
 def _generate(pipe: Connection, address: Endpoint, requests: Sequence[bytes]) -> None:
-    # uvloop resets the signal mask.
+    # uvloop resets the signal mask, so Ctrl-C is ignored here too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # An open loop has a connection for each request that waits.
+    # The limit on open files is raised, because an open loop needs a connection for each request in
+    # flight.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     while True:
@@ -93,16 +95,18 @@ def _generate(pipe: Connection, address: Endpoint, requests: Sequence[bytes]) ->
 
 @dataclass(slots=True)
 class Level:
-    """The figures of a burst so far.
+    """The measurements under one load; they grow while the load runs.
 
     Attributes:
-        load: load of the burst.
-        sample: sum of all samples.
-        batch: mean batch size of the executions; None if the statistics cannot be read.
-        stages: mean milliseconds in each stage of the server. "outside" is the rest: the network,
-            reading and writing, and the generator. Empty if the server reports no stages.
+        load: the load.
+        sample: sum of all samples of the load generator.
+        batch: mean batch size of the server's executions; None if the server's statistics cannot be
+            read.
+        stages: mean time in milliseconds in each stage of the server. The time outside of the
+            stages is "outside": the network, reading and writing, and the generator. Empty if the
+            server reports no stages.
         server_cpu: number of cores that the server used; None if it runs on another machine.
-        accuracy: accuracy of the responses under this load; None without labels.
+        accuracy: accuracy of the responses under this load; None if there are no labels.
         accuracy_missing: number of labelled images without a response.
         complete: False if the measurement was interrupted.
     """
@@ -118,7 +122,7 @@ class Level:
 
     @property
     def title(self) -> str:
-        """Name of the load: "4 clients", "50/s"."""
+        """Name of the load, for example "4 clients" or "50/s"."""
         if isinstance(self.load, ClosedLoop):
             return f"{self.load.clients} client{'s' * (self.load.clients > 1)}"
         return f"{self.load.rate:g}/s"
@@ -130,38 +134,40 @@ class Level:
 
     @property
     def generator_cpu(self) -> float:
-        """Number of cores that the generator used; at most 1."""
+        """Number of cores that the load generator used; at most 1."""
         return self.sample.cpu_s / self.sample.seconds if self.sample.seconds else 0.0
 
     @property
     def failed(self) -> int:
-        """Number of requests that got no response or an error."""
+        """Number of requests that got an error or no response."""
         return sum(count for count, _ in self.sample.errors.values())
 
     def latency_ms(self, percentile: float) -> float | None:
-        """Return the latency that a percentage of the responses did not exceed.
+        """Return a percentile of the latencies, in milliseconds.
 
-        None without responses.
+        Return None if there are no responses.
         """
         latencies = self.sample.latencies
-        # "higher" returns an observed value, and does not interpolate.
+        # The method "higher" returns a measured value, and does not interpolate.
         found = np.percentile(latencies, percentile, method="higher") if latencies else None
         return None if found is None else 1e3 * float(found)
 
     def telling_ms(self, percentile: float) -> float | None:
-        """Return the latency like `latency_ms`, or None if there are too few responses.
+        """Return the result of `latency_ms`, or None if there are too few responses.
 
-        With too few responses the percentile would be the slowest response: for p99, fewer than
-        100.
+        With too few responses, the percentile would be the slowest response. For the p99, fewer
+        than 100
+        responses are too few.
         """
         few = len(self.sample.latencies) * (100 - percentile) < 100
         return None if few else self.latency_ms(percentile)
 
     @property
     def late_p99_ms(self) -> float | None:
-        """99th percentile of the delay from due to sent, in ms.
+        """The 99th percentile of the delays of requests, in milliseconds.
 
-        None with fewer than 100 requests.
+        A delay is the time from when a request was due until it was sent. None if there are fewer
+        than 100 requests.
         """
         late = self.sample.late
         return 1e3 * float(np.percentile(late, 99)) if len(late) >= 100 else None
@@ -197,10 +203,10 @@ class Level:
 def measure_levels(
     bursts: Iterable[Burst], payload: Payload, target: Target, server: ServerProcess | None = None
 ) -> Iterator[list[Level]]:
-    """Put one load after another on a server.
+    """Put one load after another on a server, and measure it.
 
-    Yields the list of levels a few times per second; it is always the same list. The last level has
-    its figures so far. Its stages and its accuracy follow when it is `complete`.
+    Yields the list of levels a few times per second. It is always the same list object. The last
+    level has the measurements so far; its stages and accuracy are set when its load has ended.
     """
     levels: list[Level] = []
     with ExitStack() as stack:
@@ -234,7 +240,8 @@ def _apply_timed(
             before = target.counters()
             cpu_s = 0.0 if server is None else server.cpu_s
         if server is not None and sample.seconds and not (sample.ended and level.server_cpu):
-            # The time after the burst does not count: then only the last responses arrive.
+            # The time after the end of the load is left out, because then only the last responses
+            # arrive.
             level.server_cpu = (server.cpu_s - cpu_s) / sample.seconds
         level.sample.add(sample)
         yield
@@ -245,7 +252,11 @@ def _apply_timed(
 
 
 def _stages(level: Level, before: Counters | None, after: Counters | None) -> dict[str, float]:
-    """Return the mean time of each stage, from the responses or else from the statistics."""
+    """Return the mean time of each stage in milliseconds.
+
+    The times are read from the responses, or from the server's statistics if the responses have
+    none.
+    """
     if not (count := len(level.sample.latencies)):
         return {}
     stages = {stage: ms / count for stage, ms in level.sample.stages.items() if stage != _TOTAL}

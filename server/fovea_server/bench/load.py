@@ -1,4 +1,4 @@
-"""Loads on a server, and the outcome of their requests."""
+"""Loads on a server, and the outcomes of their requests."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop:
-    """Clients that send one request after another, and wait if the response has Retry-After."""
+    """Clients that send one request after another.
+
+    If a response has Retry-After, the client waits for that time before its next request.
+    """
 
     clients: int
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Requests at random times with a mean rate per second (Poisson), regardless of responses."""
+    """Requests at random times (a Poisson process), which do not wait for earlier responses.
+
+    Attributes:
+        rate: mean number of requests per second.
+    """
 
     rate: float
 
@@ -25,13 +32,15 @@ Load = ClosedLoop | OpenLoop
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """A load for some time.
+    """A load, and the time for which it lasts.
 
     Attributes:
         load: the load.
-        seconds: measured time in seconds. None sends each request once and keeps the responses.
-        warmup_s: seconds under the same load before the measurement.
-        timeout_s: seconds until a request without a response fails, checked every 0.25 s.
+        seconds: measured time in seconds. If it is None, each request is sent once, and the
+            responses are kept.
+        warmup_s: time in seconds under the same load before the measurement.
+        timeout_s: time in seconds after which a request without a response fails; it is checked
+            every 0.25 s.
     """
 
     load: Load
@@ -51,17 +60,19 @@ class Endpoint:
 
 @dataclass(slots=True)
 class LoadSample:
-    """The requests that ended since the last sample; the samples of one burst add up.
+    """The requests that ended since the last sample; `add` adds up the samples of one burst.
 
     Attributes:
         seconds: length of the burst so far, without its warm-up.
         in_time: number of responses that arrived in the measured time; the rate is based on it.
-        latencies: seconds from when a request was due (in a closed loop: sent) to its response.
-        late: seconds from when a request was due until it was sent.
-        errors: (status, code) -> (count, first message); the status is 0 without a response.
+        latencies: for each response, the seconds from when its request was due until it arrived. In
+            a closed loop, a request is due when it is sent.
+        late: for each request, the seconds from when it was due until it was sent.
+        errors: (status, code) -> (count, first message). The status is 0 if there was no response.
         stages: milliseconds in each stage of the server, summed over all responses.
-        answers: response body by number of the request, if the burst keeps them.
-        cpu_s: CPU time of this process, in seconds.
+        answers: body of each response, by the number of its request; empty unless the burst keeps
+            the responses.
+        cpu_s: CPU time that the load generator used, in seconds.
         began: True if the warm-up is over.
         ended: True for the last sample.
     """
@@ -78,7 +89,7 @@ class LoadSample:
     ended: bool = False
 
     def add(self, more: LoadSample) -> None:
-        """Add a later sample."""
+        """Add a later sample to this sample."""
         self.seconds, self.cpu_s = more.seconds, self.cpu_s + more.cpu_s
         self.in_time += more.in_time
         self.latencies.extend(more.latencies)

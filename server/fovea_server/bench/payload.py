@@ -1,4 +1,4 @@
-"""The requests of a measurement, tried on the server before any load."""
+"""The requests of a measurement, which are tried on the server before any load."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from fovea_server.offline.accuracy import check_answer, read_labels, request_opt
 
 MAX_IMAGES = 256
 
-# Statuses of /v1 for a single damaged or too large image: the next image may succeed.
+# Status codes of /v1 that mean that a single image is damaged or too large. The next image may
+# succeed.
 _OF_ONE_IMAGE = (400, 413)
 
 
@@ -26,11 +27,12 @@ class Payload:
     """The requests of a measurement.
 
     Attributes:
-        kind: what the responses are counted as.
-        timed: requests that are sent in turn under load.
+        kind: unit in which responses are counted, "images" or "requests".
+        timed: requests that are sent one after another under load.
         version: version of the model that responds.
-        judged: a request for each labelled image; empty without labels.
-        labelled: the labels; None without labels.
+        judged: a request for each labelled image, to measure accuracy; empty if there are no
+            labels.
+        labelled: the labels; None if no accuracy is measured.
     """
 
     kind: Literal["images", "requests"]
@@ -41,17 +43,17 @@ class Payload:
 
     @property
     def split(self) -> str | None:
-        """The split of the labelled images, for example "val"; None without labels."""
+        """The split of the labelled images, for example "val"; None if there are no labels."""
         return None if self.labelled is None else split_of(self.labelled)
 
     @property
     def judged_on(self) -> str:
-        """The labelled images, as the end of a title; empty without labels."""
+        """Description of the labelled images, for the end of a title; empty without labels."""
         return "" if self.labelled is None else f", accuracy on {images_text(self.labelled)}"
 
 
 def image_payload(target: Target, images: Path | None, data: Path | None = None) -> Payload:
-    """Read images and labels, and send images until the server has predicted one.
+    """Read images and labels, and send images until the server has predicted one of them.
 
     Args:
         target: the model.
@@ -62,7 +64,7 @@ def image_payload(target: Target, images: Path | None, data: Path | None = None)
         InvalidOption: there are no images, or the labels cannot be read.
         NotFound: the server has no such model.
         InvalidImage: the server rejects all images.
-        UnsupportedModel: the model has another task than the labels.
+        UnsupportedModel: the labels are for another task than the model's.
         Unavailable: the server does not respond, or rejects the requests.
     """
     if data is None:
@@ -82,14 +84,18 @@ def image_payload(target: Target, images: Path | None, data: Path | None = None)
 
 
 def tensor_payload(target: Target, shapes: Mapping[str, tuple[int, ...]]) -> Payload:
-    """Make a request with random tensors; raise as `tensor_request` and `Target.metadata`."""
+    """Make a request with random tensors.
+
+    Raises:
+        FoveaError: one of the errors of `tensor_request` and `Target.metadata`.
+    """
     metadata = target.metadata()
     version = target.version or max(map(int, metadata["versions"]))
     return Payload("requests", [tensor_request(target, metadata, shapes)], version)
 
 
 def _send_until_answered(target: Target, bodies: Sequence[bytes]) -> Prediction:
-    """Send images until one is predicted, so that mistakes are found before the measurement."""
+    """Send images until one of them is predicted, to find errors before the measurement."""
     failure = ""
     with Client(target.url) as client:
         for body in bodies:

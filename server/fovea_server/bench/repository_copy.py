@@ -1,4 +1,4 @@
-"""Copies of a model with another configuration; the model's own directory does not change."""
+"""Copies a model to try other configurations; the model's own directory does not change."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from fovea_preprocess.errors import NotFound
 
 @contextmanager
 def copy_model(folder: Path) -> Iterator[Path]:
-    """Yield the directory of a copy, alone in a repository, with links to the versions."""
+    """Yield the directory of a copy of a model; the copy is the only model in its repository.
+
+    The copy has links to the versions, so that no engine is copied.
+    """
     with temporary_folder("copy") as root:
         copy = root / folder.name
         copy.mkdir()
         for path in folder.iterdir():
             if path.name == "history.jsonl":
-                continue  # the history may have promoted another version
+                continue  # the promotion history may select another version
             if path.is_file():
                 shutil.copyfile(path, copy / path.name)
             else:
@@ -35,7 +38,10 @@ def copy_model(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def serve_version(repository: ModelRepository, name: str, version: int) -> Iterator[Path]:
-    """Yield a repository that serves a version of a model: the given repository, or a copy."""
+    """Yield a repository that serves a version of a model.
+
+    This is the given repository if it serves the version already, otherwise a copy.
+    """
     served = repository.served(name)
     if version in served:
         yield repository.root

@@ -1,4 +1,4 @@
-"""Requests with images or tensors, as bytes for the connection."""
+"""Makes requests with images or tensors, as bytes to send on a connection."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _SHAPE = re.compile(r"(?P<name>.+):(?P<dims>\d+(,\d+)*)")
 def image_requests(
     target: Target, images: Sequence[bytes], options: Mapping[str, float | str] | None = None
 ) -> list[bytes]:
-    """Build a predict request of /v1 for each encoded image.
+    """Make a predict request of /v1 for each encoded image.
 
-    `options` are query parameters; the server has defaults for missing ones.
+    `options` are query parameters; the server has defaults for options that are missing.
     """
     path = f"/v1{target.path}/predict" + (f"?{urlencode(options)}" if options else "")
     kind = "Content-Type: application/octet-stream"
@@ -34,13 +34,13 @@ def image_requests(
 def tensor_request(
     target: Target, metadata: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> bytes:
-    """Build an infer request of the v2 protocol with random tensors, binary in both directions.
+    """Make an infer request of the v2 protocol with random tensors, as binary data.
 
     Args:
         target: the model.
         metadata: metadata of the model from v2.
-        shapes: shapes of inputs by name. Other inputs have the shape of the metadata, with 1 for a
-            variable batch dimension.
+        shapes: shapes of inputs, by name. An input that is missing has its shape in the metadata,
+            and a batch size of 1 if the batch dimension is variable.
 
     Raises:
         InvalidOption: a shape is missing, or does not fit the model.
@@ -66,7 +66,7 @@ def tensor_request(
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Parse shapes such as "images:1,3,640,640"; raise InvalidOption for other forms."""
+    """Parse shapes such as "images:1,3,640,640"; raise InvalidOption if a text has another form."""
     shapes = {}
     for text in texts:
         match = _SHAPE.fullmatch(text)

@@ -17,14 +17,14 @@ import orjson
 from fovea_server.bench.load import Burst, ClosedLoop, Endpoint, LoadSample, OpenLoop
 
 _TICK_S = 0.25
-# Pause in seconds after a failed request, so that a server that refuses connections is not flooded.
+# Pause in seconds after a failed request, so that a server that rejects connections is not flooded.
 _PAUSE_S = 0.05
 _SEED = 1
 _TIMING = b'"timing_ms":'
 
 
 class Reply(NamedTuple):
-    """The status and body of a response, and the seconds in its Retry-After."""
+    """A response: its status, its body, and the seconds in its header Retry-After."""
 
     status: int
     body: bytes
@@ -43,7 +43,7 @@ class Connection(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, host: str, port: int, tls: ssl.SSLContext | None = None) -> Self:
-        """Connect to a server; raise OSError if it refuses."""
+        """Connect to a server; raise OSError if that fails."""
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(cls, host, port, ssl=tls)
         return connection
@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Store the transport."""
-        # uvloop's transports do not derive from asyncio's classes.
+        # uvloop's transports are not instances of asyncio's classes.
         self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol):
             self._waiting.set_result(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Raise an error in a waiting `ask`."""
+        """Raise an error in the waiting `ask`, if there is one."""
         self.open = False
         self._end(error or ConnectionResetError("closed by the server"))
 
@@ -118,9 +118,10 @@ async def apply(
 
     Args:
         address: address of the server.
-        requests: complete requests, heads with bodies, that are sent in turn.
+        requests: complete requests, with headers and body; they are sent one after another, again
+            and again.
         burst: the load.
-        report: receives the samples; the last sample has `ended`.
+        report: function that gets the samples; `ended` is True in the last sample.
     """
     await _Sender(address, requests, burst, report).run()
 
@@ -179,7 +180,7 @@ class _Sender:
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
             due += gaps.expovariate(load.rate)
-            # The new task must start and increase `_sent`, which `_more` reads.
+            # `sleep` lets the new task start and increase `_sent`, which `_more` reads.
             await asyncio.sleep(0)
 
     def _more(self, due: float) -> bool:
@@ -197,8 +198,8 @@ class _Sender:
             connection = self._idle.pop() if self._idle else None
             if connection is None or not connection.open:
                 connection = await self._connect()
-            # `_tick` checks the timeouts of all requests: a timer would cost as much as the
-            # request.
+            # `_tick` checks the timeouts of all requests, because a timer for each request would
+            # take as much CPU time as the request.
             self._busy[connection] = sent
             try:
                 answer = await connection.ask(self._requests[number])
@@ -211,8 +212,8 @@ class _Sender:
                 self._idle.append(connection)
         answered = time.perf_counter()
         if answer is not None and answer.status == 200:
-            # Requests of the warm-up count too: they balance the requests still in flight at the
-            # end.
+            # Responses to requests of the warm-up also count. They balance the requests that are
+            # still in flight at the end.
             self._sample.in_time += self._begin <= answered < self._end
         if due >= self._begin:
             self._count(number, answered - due, sent - due, answer, failure)
@@ -268,7 +269,7 @@ class _Sender:
 
 
 def error_of(body: bytes) -> tuple[str, str]:
-    """Return the code and message in the body of an error of /v1 or /v2."""
+    """Return the code and the message from the body of an error response of /v1 or /v2."""
     with suppress(orjson.JSONDecodeError, TypeError, KeyError):
         match orjson.loads(body)["error"]:
             case {"code": code, "message": message}:
@@ -279,7 +280,7 @@ def error_of(body: bytes) -> tuple[str, str]:
 
 
 def _timing(body: bytes) -> dict[str, float]:
-    """Return the stage times at the end of a response of /v1; empty for other responses."""
+    """Return the stage times at the end of a response of /v1; empty if the response has none."""
     if (at := body.rfind(_TIMING)) < 0:
         return {}
     with suppress(orjson.JSONDecodeError):

@@ -19,21 +19,21 @@ from fovea_preprocess.errors import InvalidOption, Unavailable
 
 _PROGRAM = "from fovea_server.cli.main import main_of_child; main_of_child()"
 _LINES_SHOWN = 12
-# Prefix of the last line of a command that failed, and exit code of a command with wrong options.
+# Prefix of the last line that a failed command prints, and exit code for wrong options.
 _ERROR, _WRONG = "error: ", 2
 
 
 class ServerProcess(Closing):
-    """A model of a repository, served by a separate process; it is ready after construction.
+    """A server process with one model of a repository; it is ready after construction.
 
     Args:
         repository: directory of models.
         model: name of the model to load.
-        flags: additional flags of `fovea serve`, which override the others.
+        flags: additional flags of `fovea serve`, which override the flags that this class sets.
 
     Raises:
         InvalidOption: `fovea serve` rejects the flags.
-        Unavailable: the server stopped; the message has its error or the end of its log.
+        Unavailable: the server stopped; the message has the server's error or the end of its log.
     """
 
     def __init__(self, repository: Path, model: str, flags: Sequence[str] = ()) -> None:
@@ -46,8 +46,8 @@ class ServerProcess(Closing):
             *(f"--http-port={port}", "--allow-metrics=false", "--allow-grpc=false"),
             *("--log-access=false", "--exit-timeout-secs=5", *flags),
         ]
-        # A separate process group, because Ctrl-C must not stop the server before the figures are
-        # read.
+        # The server is in a separate process group, because Ctrl-C must not stop it before its
+        # statistics are read.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, process_group=0
         )
@@ -76,7 +76,7 @@ class ServerProcess(Closing):
 
     @property
     def cpu_s(self) -> float:
-        """CPU time that the server has used, in seconds; 0 after it has ended."""
+        """CPU time that the server has used, in seconds; 0 after the server has ended."""
         try:
             times = self._used.cpu_times()
         except psutil.NoSuchProcess:
@@ -97,7 +97,7 @@ class ServerProcess(Closing):
 
 
 def free_port() -> int:
-    """Return a port of this machine that is free now."""
+    """Return a TCP port of this machine that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
     return port

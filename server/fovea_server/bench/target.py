@@ -1,4 +1,4 @@
-"""The server and model to measure: the address, and what the server reports of the model."""
+"""The server and the model to measure: their address, and the server's data about the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fovea_engines.session import Closing
 from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
 from fovea_server.bench.load import Endpoint
 
-# Name of a stage -> its key in the statistics of v2.
+# Name of each stage -> its key in the statistics of v2.
 _STAGES = {
     "queue": "queue",
     "input": "compute_input",
@@ -25,9 +25,9 @@ _STAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The server's counts for a model.
+    """The server's counters for a model, from its statistics.
 
-    `ns` has the nanoseconds by stage, summed over all requests.
+    `ns` has the total nanoseconds of all requests in each stage.
     """
 
     requests: int
@@ -44,10 +44,10 @@ class Target(Closing):
 
     Attributes:
         model: name of the model.
-        version: number of the version; None for the newest.
+        version: number of the version; None for the current version.
         address: address of the server.
         url: URL of the server, without a slash at the end.
-        path: path of the model, below /v1 and /v2.
+        path: path of the model in URLs, without the prefix /v1 or /v2.
     """
 
     def __init__(self, url: str, model: str, version: int | None) -> None:
@@ -84,7 +84,7 @@ class Target(Closing):
         raise kind(f"{self.url} answers {answer.status_code}: {answer.text[:200]}")
 
     def engine(self) -> str | None:
-        """Return backend and precision of the version; None if /v1 does not report them."""
+        """Return the backend and precision of the version; None if /v1 does not report them."""
         document = self._get_json(f"/v1{self.path}")
         if document is None or not document.get("backend"):
             return None
@@ -96,7 +96,7 @@ class Target(Closing):
         return document.get("labels") or None
 
     def counters(self) -> Counters | None:
-        """Return the statistics of the model; None if the server does not allow it."""
+        """Return the statistics of the model; None if they cannot be read."""
         document = self._get_json(f"/v2{self.path}/stats")
         if document is None:
             return None

@@ -135,10 +135,7 @@ class ServedModel:
 
     @property
     def unserved(self) -> str:
-        """The reason why the version is not served although it should be served.
-
-        Otherwise empty.
-        """
+        """The reason why the version should be served but is not; empty if there is none."""
         if self._retired or self.state is State.READY:
             return ""
         return self.reason

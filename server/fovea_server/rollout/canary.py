@@ -190,10 +190,7 @@ class RunningCanary:
         return found
 
     def _choose(self, model: ServedModel) -> ServedModel:
-        """Return the canary for the planned fraction of requests, if it is ready.
-
-        Otherwise `model`.
-        """
+        """Return the canary, if it is ready and its turn has come; otherwise return `model`."""
         self._due += self._plan.share
         if self._due < 1 or model.version == self.version:
             return model

@@ -58,7 +58,7 @@ class Principal:
     def check_whole(self) -> None:
         """Raise Forbidden if the holder may use only some models.
 
-        For changes that affect all models.
+        Call this function for changes that affect all models.
         """
         if self.models:
             raise Forbidden(

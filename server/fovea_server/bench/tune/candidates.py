@@ -22,36 +22,37 @@ class BuiltVersion:
 
     @property
     def title(self) -> str:
-        """Backend, precision and shape of the build: "openvino int8"."""
+        """Backend, precision and shape of the build, for example "openvino int8"."""
         return " ".join(filter(None, _kind(self.card)[:3]))
 
     @property
     def agreement(self) -> float | None:
-        """Agreement with the source model, 0 to 1; None if it was not measured."""
+        """Agreement with the source model, from 0 to 1; None if it was not measured."""
         return None if self.card.agreement is None else self.card.agreement.quality
 
     @property
     def accuracy(self) -> AnyAccuracy | None:
-        """Accuracy on the labelled images of the build; None without labels."""
+        """Accuracy on the labelled images of the build; None if the build had no labels."""
         return self.card.accuracy.get(self.card.precision)
 
     @property
     def on_gpu(self) -> bool:
-        """True if the engine runs on a GPU: batch sizes matter there, and CPU cores do not."""
+        """True if the engine runs on a GPU, where batch sizes matter and CPU cores do not."""
         return get_backend(self.card.backend).on_gpu
 
     @property
     def max_batch(self) -> int:
-        """Largest batch size of a call."""
+        """Largest batch size of a call of the engine."""
         return max(1, self.card.max_batch)
 
 
 def find_candidates(repository: ModelRepository, name: str) -> tuple[list[BuiltVersion], list[str]]:
     """Find the versions that may replace the served version.
 
-    A candidate was built from the same file, with the same labels and preprocessing (except
-    `--rect`). It agrees with its source model according to its card, and runs on this machine. If
-    two versions are of the same kind, the newer one counts.
+    A candidate was built from the same file as the served version, with the same labels and
+    preprocessing (except `--rect`). It agrees with its source model according to its card, and runs
+    on this machine. If several versions have the same backend, precision, `--rect` and batch size,
+    only the served version or the newest version is a candidate.
 
     Returns:
         The candidates, with the served version first; and the reasons why other versions are not

@@ -12,17 +12,19 @@ from fovea_server.bench.tune.setting import Setting
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measurement, or the median of several with the same setting and load.
+    """One measurement, or the median of several measurements with the same setting and load.
 
     Attributes:
         setting: the setting.
         clients: number of clients.
         rate: responses per second.
-        p99_ms: 99th percentile of the latency; infinite without responses.
-        failure: the reason why the run does not count: errors, or a model that does not load.
+        p99_ms: 99th percentile of the latency in milliseconds; infinite if there are no responses.
+        failure: the reason why the run does not count: errors in responses, or a model that does
+            not load; None if the run counts.
         long: True for a longer run that decides which setting is best.
-        taken_cores: number of cores that other programs used in the meantime.
-        repeats: the measurements of a median; empty for a single measurement.
+        taken_cores: mean number of cores that other programs used during the run.
+        repeats: the measurements from which the median was computed; empty for a single
+            measurement.
     """
 
     setting: Setting
@@ -36,32 +38,38 @@ class Run:
 
     @property
     def rates(self) -> tuple[float, float]:
-        """The lowest and the highest rate."""
+        """The lowest and the highest rate of the measurements."""
         rates = [run.rate for run in self.repeats or (self,)]
         return min(rates), max(rates)
 
     @property
     def p99s_ms(self) -> tuple[float, float]:
-        """The lowest and the highest 99th percentile."""
+        """The lowest and the highest 99th percentile of the measurements."""
         latencies = [run.p99_ms for run in self.repeats or (self,)]
         return min(latencies), max(latencies)
 
     def beats(self, other: Run) -> bool:
-        """Return True if this run is as good in rate and latency, and better in one of them."""
+        """Return whether this run beats another run.
+
+        A run beats another run if it is at least as good in rate and latency, and better in one of
+        them.
+        """
         own, its = (self.rate, -self.p99_ms), (other.rate, -other.p99_ms)
         return own != its and own[0] >= its[0] and own[1] >= its[1]
 
     def better(self, other: Run, limit_ms: float) -> bool:
-        """Return True if this run is better.
+        """Return whether this run is better than another run.
 
-        If both miss the limit, the lower latency is better.
+        A run within the limit is better than a run that exceeds it. If both are within the limit,
+        the
+        higher rate is better; if both exceed it, the lower latency is better.
         """
         if (own := self.within(limit_ms)) != other.within(limit_ms):
             return own
         return self.rate > other.rate if own else self.p99_ms < other.p99_ms
 
     def within(self, limit_ms: float) -> bool:
-        """Return True if the run succeeded and its latency is within a limit."""
+        """Return whether the run succeeded with a latency of at most `limit_ms`."""
         return self.failure is None and self.p99_ms <= limit_ms
 
     def to_json(self) -> dict[str, Any]:
@@ -80,11 +88,14 @@ class Run:
 
 
 Measure = Callable[[Setting, int, bool], Run]
-"""Measures a setting with a number of clients; True for a longer run."""
+"""Measures a setting with a number of clients.
+
+The third argument is True for a longer run.
+"""
 
 
 def fold(runs: Sequence[Run]) -> Run:
-    """Return the median of runs with one setting and load."""
+    """Return the median of runs that have the same setting and load."""
     failure = next((run.failure for run in runs if run.failure is not None), None)
     rate, p99_ms = (median(getattr(run, name) for run in runs) for name in ("rate", "p99_ms"))
     taken = fmean(run.taken_cores for run in runs)
@@ -93,7 +104,10 @@ def fold(runs: Sequence[Run]) -> Run:
 
 
 def fold_all(runs: Sequence[Run]) -> list[Run]:
-    """Return the median for each setting and load; if there are long runs, only they count."""
+    """Return the median of the runs for each setting and load.
+
+    If a setting and load has long runs, its short runs are left out.
+    """
     groups: dict[tuple[Setting, int], list[Run]] = {}
     for run in runs:
         groups.setdefault((run.setting, run.clients), []).append(run)
@@ -101,7 +115,12 @@ def fold_all(runs: Sequence[Run]) -> list[Run]:
 
 
 def fold_compared(runs: Sequence[Run], best: Run, limit_ms: float) -> list[Run]:
-    """Return one run per setting: under the best run's load, or else the setting's best run."""
+    """Return one run for each setting.
+
+    This is the run under the same load as the best run. If there is none, it is the setting's own
+    best
+    run.
+    """
     good = [run for run in fold_all(runs) if run.failure is None]
     same = {run.setting: run for run in good if run.clients == best.clients}
     others: dict[Setting, Run] = {}
@@ -113,7 +132,7 @@ def fold_compared(runs: Sequence[Run], best: Run, limit_ms: float) -> list[Run]:
 
 
 def frontier(runs: Sequence[Run]) -> Iterator[Run]:
-    """Yield the runs that no other run beats in both rate and latency, by ascending latency."""
+    """Yield the runs that no other run beats, by ascending latency; see `Run.beats`."""
     good = [run for run in runs if run.failure is None]
     for run in sorted(good, key=lambda run: (run.p99_ms, -run.rate)):
         if not any(other.beats(run) for other in good):

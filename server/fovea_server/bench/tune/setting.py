@@ -17,9 +17,10 @@ from fovea_engines.repository.model_config import (
 from fovea_engines.repository.model_config_scheduling import ModelDynamicBatching
 from fovea_server.bench.tune.candidates import BuiltVersion
 
-# Values, in microseconds, of the time that a batch may wait for more rows.
+# Values to try for the time, in microseconds, that a batch may wait for more rows (entries of the
+# batch).
 _DELAYS_US = (0, 1000, 2000, 5000)
-# Numbers of parallel batches on a GPU; 0 is the default.
+# Values to try for the number of parallel batches on a GPU; 0 is the default of the server.
 _GPU_STREAMS = (0, 1, 3, 4)
 
 
@@ -29,12 +30,12 @@ class Setting:
 
     Attributes:
         version: version of the model, which determines backend and precision.
-        threads: number of cores for all calls together; 0 on a GPU.
-        streams: number of parallel calls, on a CPU at most one per core; 0 for the default on a
+        threads: number of CPU cores for all parallel calls together; 0 for a GPU.
+        streams: number of parallel calls; on a CPU, at most one per core. 0 is the default for a
             GPU.
-        max_batch: largest batch size; 0 on a CPU, where each image is a separate call and the value
-            in config.pbtxt stays.
-        delay_us: microseconds that a batch may wait for more rows; 0 on a CPU.
+        max_batch: largest batch size. 0 for a CPU, where each image is a separate call; then the
+            value in config.pbtxt does not change.
+        delay_us: time in microseconds that a batch may wait for more rows; 0 for a CPU.
     """
 
     version: int
@@ -47,8 +48,9 @@ class Setting:
 def grid(candidates: Sequence[BuiltVersion], cores: int) -> list[Setting]:
     """Return all valid combinations of settings.
 
-    On a CPU, threads and streams are powers of two, and the number of cores. On a GPU, batch sizes
-    are powers of two, and the engine's largest size; only batches of several rows have a delay.
+    On a CPU, the values of threads and streams are the powers of two below the number of cores, and
+    the number of cores. On a GPU, the batch sizes are the powers of two below the engine's largest
+    size, and this size. Only batch sizes above 1 are combined with delays.
     """
     return [setting for one in candidates for setting in _settings(one, cores)]
 
@@ -69,7 +71,7 @@ def _powers(most: int) -> list[int]:
 
 
 def present_setting(config: ModelConfig, candidate: BuiltVersion, cores: int) -> Setting:
-    """Return the setting of a version under a configuration."""
+    """Return the setting with which a configuration serves a version."""
     if not candidate.on_gpu:
         threads = min(config.threads or cores, cores)
         streams = min(config.streams or threads, threads)
@@ -89,15 +91,16 @@ def configure(
     *,
     pin: bool,
 ) -> ModelConfig:
-    """Return a configuration with a setting; other fields stay.
+    """Return a configuration that serves a version with a setting.
 
     Args:
-        config: the configuration as it was read.
-        setting: setting of the candidate; default values are left out.
+        config: the configuration as it was read; fields that the setting does not determine do not
+            change.
+        setting: setting for the candidate; values that are the server's defaults are not written.
         served: the version that the configuration serves now.
         candidate: the version to serve.
         cores: number of cores of this machine.
-        pin: serve only this version; False keeps the version policy.
+        pin: True to serve only the candidate; False to keep the version policy.
     """
     parameters = {k: v for k, v in config.parameters.items() if k not in (NUM_THREADS, NUM_STREAMS)}
     if setting.threads not in (0, cores):

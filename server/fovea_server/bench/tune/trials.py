@@ -1,4 +1,4 @@
-"""Serves a model with one setting after another, and measures each."""
+"""Serves a model with one setting after another, and measures each setting."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ from fovea_server.bench.tune.run import Run
 from fovea_server.bench.tune.setting import Setting, configure
 
 _WARMUP_S = 0.7
-# Number of responses for which a run is extended, because a p99 of fewer is unreliable, and the
-# longest extension, as a multiple of the usual length.
+# Length of a run. A run is extended until this number of responses is expected, because the p99 of
+# fewer responses is unreliable. `_LONGEST` limits the extended length, as a multiple of the usual
+# length.
 _ANSWERS = 100
 _LONGEST = 4.0
-# Length of a run that decides between settings, as a multiple of the usual length.
+# Length of a long run, which decides between settings, as a multiple of the usual length.
 _LONG = 3.0
-# Usual seconds until a model is loaded with another setting.
+# Usual time in seconds for loading a model with another setting.
 _START_S = 0.7
 _LOAD_S = 600.0
 
 
 class ForeignCpu:
-    """CPU time of other programs since construction, without this process and its children.
+    """Measures the CPU time of other programs, from the construction of the object on.
 
     Args:
-        cores: number of cores that this process may use. Other programs may use the remaining cores
-            of the machine.
+        cores: number of cores that this process and its children need. If the process may run on
+            more cores, other programs may use the remaining cores.
     """
 
     def __init__(self, cores: int) -> None:
@@ -54,13 +55,16 @@ class ForeignCpu:
         self._busy_s, self._own_s = self._all(), _own_cpu_s()
 
     def mean_cores(self) -> float:
-        """Return the mean number of cores that other programs took from this process."""
+        """Return the mean number of cores that other programs took away from this process."""
         seconds = time.monotonic() - self._began
         foreign_s = (self._all() - self._busy_s) - (_own_cpu_s() - self._own_s)
         return max(0.0, foreign_s / seconds - self._spare)
 
     def _all(self) -> float:
-        """Return the busy seconds of these cores, for all programs, plus time stolen by a host."""
+        """Return the busy time of these cores in seconds, for all programs.
+
+        Time that the host of a virtual machine took away ("steal") is included.
+        """
         every = psutil.cpu_times(percpu=True)
         mine = [every[place] for place in self._places if place < len(every)]
         busy = (one.user + one.nice + one.system + getattr(one, "steal", 0.0) for one in mine)
@@ -85,12 +89,12 @@ class Trials(Closing):
         candidates: versions that may be served; the first one is served now.
         images: directory of the images to send.
         cores: number of cores of this machine.
-        seconds: length of a run.
+        seconds: usual length of a run, in seconds.
         flags: additional flags of `fovea serve`.
 
     Attributes:
         config: present configuration of the model.
-        before: text of its config.pbtxt; empty if the file is missing.
+        before: text of the model's config.pbtxt; empty if the file is missing.
     """
 
     def __init__(
@@ -124,7 +128,10 @@ class Trials(Closing):
             self._open = stack.pop_all()
 
     def lasts(self, long: bool) -> float:
-        """Estimate the seconds of a run, from the slowest setting and the longest pauses so far."""
+        """Estimate the duration of a run in seconds.
+
+        The estimate uses the slowest setting and the longest pause so far.
+        """
         return self._length(min(self._rates.values(), default=0.0), long) + self._beside_s
 
     def _length(self, rate: float, long: bool) -> float:
@@ -151,7 +158,7 @@ class Trials(Closing):
         return Run(setting, clients, level.rate, infinite, failure, taken_cores=taken)
 
     def _load(self, setting: Setting) -> str | None:
-        """Serve the model with another setting; return the error if that failed."""
+        """Serve the model with another setting; return the error if that failed, otherwise None."""
         (self._folder / CONFIG_FILE).write_text(self._text_with(setting, pin=True), "utf-8")
         answer = self._http.post(self._load_path)
         if answer.status_code != httpx.codes.OK:
@@ -161,10 +168,11 @@ class Trials(Closing):
         return None
 
     def text(self, setting: Setting) -> str:
-        """Return the model's config.pbtxt with a setting.
+        """Return the text of the model's config.pbtxt with a setting.
 
-        A version is pinned only if another version would be served otherwise. So later builds are
-        served.
+        The version is pinned only if the configuration would serve another version without it.
+        Otherwise
+        the version policy stays, so that versions of later builds are served.
         """
         return self._text_with(setting, pin=setting.version != self._present.version)
 
