@@ -1,1 +1,1 @@
-"""The commands of `fovea` that need the server package."""
+"""The commands of the program `fovea` that need the server package."""

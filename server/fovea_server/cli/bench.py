@@ -215,7 +215,7 @@ def _locate(
 ) -> tuple[str, Path, int | None]:
     """Return the model's name, a repository that serves the version, and the version.
 
-    A version of None means that the repository's served version is measured.
+    If the returned version is None, the version that the repository serves is measured.
     """
     [path] = find_models(context, repository, model)
     folder = version_folder(path, version)
@@ -230,7 +230,7 @@ def _locate(
 
 
 def _check(context: typer.Context) -> None:
-    """Reject options that contradict each other, or need another option."""
+    """Raise InvalidOption for options that contradict each other or need another option."""
     check_options(
         context,
         needs={"shape": {"tensors": ()}},

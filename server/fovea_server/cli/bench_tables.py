@@ -1,4 +1,4 @@
-"""Shows levels of load, during the measurement and at the end."""
+"""Shows the measurements under each level of load, while they are made and at the end."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# Share of a core above which the load generator may send requests late.
+# Fraction of a core above which the load generator is so busy that it may send requests late.
 _BUSY = 0.8
 _LATE_MS = 5.0
-# Width in columns of a table in a file or pipe.
+# Width in columns of a table that is written to a file or pipe.
 _WIDE = 200
-# Ticks of the plot, in percent.
+# Ticks of the percentile axis of the plot, in percent.
 _PERCENTS = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
 _POINTS = 200
 
 
 class LiveLevels:
-    """Shows measurements on stderr: a table on a terminal, otherwise a line per level.
+    """Shows measurements on stderr: as a table on a terminal, otherwise as a line for each level.
 
     Args:
-        kind: what the responses are counted as, "images" or "requests".
+        kind: unit in which responses are counted, "images" or "requests".
     """
 
     def __init__(self, kind: str) -> None:
@@ -50,14 +50,14 @@ class LiveLevels:
         self._live.stop()
 
     def show_message(self, text: str) -> None:
-        """Show the current activity, before there are figures."""
+        """Show a message about the current step, before there are measurements."""
         if self._console.is_terminal:
             self._live.update(text)
         else:
             self._console.print(text, markup=False, soft_wrap=True)
 
     def show(self, levels: Sequence[Level]) -> None:
-        """Show the levels; the last one may be incomplete."""
+        """Show the levels; the measurement of the last level may be incomplete."""
         if self._console.is_terminal:
             self._live.update(_figures(self._kind, levels))
         elif levels[-1].complete and len(levels) > self._written:
@@ -83,7 +83,7 @@ def show(title: str, kind: str, levels: Sequence[Level]) -> None:
 
 
 def uncut_console() -> Console:
-    """Return a console for stdout that does not cut tables if stdout is not a terminal."""
+    """Return a console for stdout; tables are cut only if stdout is a terminal."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -174,15 +174,15 @@ def _table(*columns: str) -> Table:
 def draw(title: str, levels: Sequence[Level]) -> str | None:
     """Draw a curve of latency percentiles for each level, as SVG; None if there are no responses.
 
-    The axis of percentiles is stretched towards 100, where the slow responses are, as in Gil Tene's
-    HdrHistogram. A curve ends at its last response.
+    The axis of percentiles is logarithmic towards 100 %, to show the slow responses, as in Gil
+    Tene's HdrHistogram. A curve ends at its slowest response.
     """
     answered = [level for level in levels if level.sample.latencies]
     if not answered:
         return None
     series = [Series(level.title, _curve(level)) for level in answered]
     end = max(nines for one in series for nines, _ in one.points)
-    # The axis ends at the first tick that no curve passes, and at 99 % or later.
+    # The axis ends at the first tick beyond all curves, but not before 99 %.
     percents = [*_PERCENTS[:4], *(p for p in _PERCENTS[4:] if _nines(p) < end + 1)]
     most_ms = max(ms for one in series for _, ms in one.points)
     nines = [_nines(percent) for percent in percents]
@@ -195,7 +195,8 @@ def draw(title: str, levels: Sequence[Level]) -> str | None:
 
 
 def _curve(level: Level) -> list[tuple[float, float]]:
-    # The percentile of the last response is 100 %, which the axis never reaches.
+    # The slowest response is the percentile 100 %, which is infinitely far away on this axis. So a
+    # curve of n responses ends at the percentile 100 (1 - 1/n).
     end = min(_nines(_PERCENTS[-1]), math.log10(len(level.sample.latencies)))
     nines = np.linspace(0, end, _POINTS)
     found = np.percentile(level.sample.latencies, 100 * (1 - 10**-nines), method="higher")
@@ -203,5 +204,8 @@ def _curve(level: Level) -> list[tuple[float, float]]:
 
 
 def _nines(percent: float) -> float:
-    """Return the number of nines in a percentile: 1 for 90, 2 for 99."""
+    """Return the position of a percentile on the axis.
+
+    It is the number of nines of the percentile: 1 for 90, 2 for 99.
+    """
     return -math.log10(1 - percent / 100)

@@ -366,7 +366,7 @@ def _show(
 def _refer(
     repository: Path, name: str, images: Path | None, where: str, *, check: bool, as_json: bool
 ) -> None:
-    """Make or check the reference of a pipeline; `where` is the repository option for advice."""
+    """Make or check the reference of a pipeline."""
     from rich.console import Console
 
     from fovea_server.offline.refer import compare_reference, keep_reference
@@ -386,7 +386,7 @@ def _refer(
     except FoveaError as error:
         if not check:
             raise
-        # Exit code 1 means that results differ, so an error of the check must have another code.
+        # Exit code 1 means that results differ, so an error of the check needs another exit code.
         raise InvalidOption(str(error)) from error
     same = all(each.same for each in stages)
     if as_json:
@@ -415,7 +415,11 @@ def _refer(
 
 
 def _name_of(model: Path) -> str:
-    """Return the model's name from the name of a file; raise InvalidOption if it is invalid."""
+    """Return the name of a model from the name of its file.
+
+    Raises:
+        InvalidOption: a model cannot have this name.
+    """
     try:
         return check_name(model.stem)
     except InvalidOption as error:
@@ -441,7 +445,7 @@ def _builder_options(
     capability: str | None,
     plugin: Sequence[Path] | None,
 ) -> BuilderOptions | None:
-    """Return the TensorRT options that were typed; None if there are none."""
+    """Return the TensorRT options that were typed; None if none was typed."""
     if not profile and not plugin and (workspace, level, capability) == (None, 3, None):
         return None
     return BuilderOptions(

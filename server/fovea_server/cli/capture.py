@@ -139,7 +139,8 @@ def export_(
         typer.echo(f"skipped {counted(damaged, 'image')} with damaged files", err=True)
     if not found:
         raise NotFound(f"no capture in {folder} matches, so there is nothing to export")
-    # Imported here, because its imports take seconds and `ls` does not need them.
+    # Imported here, because the import takes seconds, and other commands such as `ls` do not need
+    # it.
     from fovea_server.offline.capture_export import export
 
     export(found, form, out, images_at)
@@ -208,14 +209,14 @@ def purge(
 def _choose(
     folder: Path, model: str | None, rule: str | None, since: datetime | None
 ) -> Iterator[tuple[StoredCapture, dict[str, Any]]]:
-    """Yield the selected captures, oldest first, each with its metadata."""
+    """Yield the selected captures with their metadata, the oldest capture first."""
     found, rules = False, set()
     for one in sorted(captures(folder, model), key=lambda each: each.folder.name):
         if since is not None and one.taken < since.replace(tzinfo=UTC):
             continue
         try:
             about = one.about()
-        except FileNotFoundError:  # a server has deleted the capture
+        except FileNotFoundError:  # a server has deleted the capture meanwhile
             continue
         rules.add(about["rule"])
         if rule is None or about["rule"].startswith(rule):

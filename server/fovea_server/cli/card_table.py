@@ -25,7 +25,10 @@ _LABELS_SHOWN = 8
 
 
 def card_table(card: EngineCard, version: int, standing: Standing) -> Table:
-    """Return a table of an engine card, one property per row; version 0 means no version."""
+    """Return a table of an engine card, with one property per row.
+
+    If `version` is 0, the card does not belong to a version, and the title names no version.
+    """
     of = f" version {version}, {standing}" if version else ""
     title = f"{card.name}{of}"
     rows: list[tuple[str, str | Table]] = [
@@ -45,7 +48,7 @@ def card_table(card: EngineCard, version: int, standing: Standing) -> Table:
 
 
 def agreement_table(stages: Iterable[StageAgreement]) -> Table:
-    """Return a table of the agreement of stages with the reference, one stage per row."""
+    """Return a table of the agreement of stages with their reference, one stage per row."""
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -63,7 +66,7 @@ def agreement_table(stages: Iterable[StageAgreement]) -> Table:
 
 def property_table(title: str, rows: Iterable[tuple[str, str | Table]]) -> Table:
     """Return a table with one property per row."""
-    # Text, not markup, because names and labels come from files and may contain "[/x]".
+    # Cells are `Text`, not markup, because names and labels come from files and may contain "[/x]".
     table = Table(title=Text(title), show_header=False, title_justify="left")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -87,7 +90,7 @@ def _head_rows(card: EngineCard) -> list[tuple[str, str]]:
 def label_rows(
     labels: tuple[str, ...] | None, family: str | None, count: int | None
 ) -> list[tuple[str, str]]:
-    """Return a row with the first class names, or with advice if there are none."""
+    """Return a row with the first class names; if they are unknown, return a row with advice."""
     return [] if is_nameless(family) else [("labels", _labels(labels, family, count))]
 
 
@@ -108,7 +111,7 @@ def tensors_text(specs: tuple[TensorSpec, ...]) -> str:
 
 
 def shape_text(spec: TensorSpec) -> str:
-    """Format a shape, with "?" for a dynamic dimension; empty for a scalar."""
+    """Format a shape, with "?" for a dynamic dimension; return an empty text for a scalar."""
     return "x".join("?" if length == -1 else str(length) for length in spec.shape)
 
 

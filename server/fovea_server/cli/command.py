@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
 
 _TYPE = re.compile(r" <(.*)>$")
-# Names of types in Python -> in the help of `fovea serve`.
+# Names of types in typer's help -> names of these types in Fovea's help.
 _TYPES = {"str": "TEXT", "int": "INTEGER", "float": "NUMBER", "path": "PATH", "dir": "DIR"}
-# typer puts a default that is given as text into parentheses.
+# typer puts the text of a default into parentheses; this pattern finds it, to remove them.
 _DEFAULT = re.compile(r"default: \((.*?)\)(?=[;\]])")
 
 
@@ -23,7 +23,7 @@ class Command(TyperCommand):
     """A command that shows its options in groups, as plain text in terminals and pipes."""
 
     def collect_usage_pieces(self, ctx: Context) -> list[str]:
-        """Return the arguments for the usage line, with brackets around optional ones."""
+        """Return the arguments for the usage line; optional arguments are in brackets."""
         return [re.sub(r"[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
@@ -33,9 +33,9 @@ class Command(TyperCommand):
                 formatter.write_dl(rows)
 
     def list_sections(self, ctx: Context) -> dict[str, list[tuple[str, str]]]:
-        """Return name and help of the options, by the title of their panel.
+        """Return the name and the help of each option, by the title of its panel.
 
-        Panels have the order of their declaration; options without a panel come last.
+        The panels are in the order of their declaration; options without a panel come last.
         """
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
@@ -48,14 +48,14 @@ class Command(TyperCommand):
 
 
 def program_of(name: str, function: Callable[..., None], kind: type[Command] = Command) -> Typer:
-    """Make a Typer program with a single command of class `kind`."""
+    """Make a Typer program that has a single command of the class `kind`."""
     program = Typer(add_completion=False, rich_markup_mode=None)
     program.command(name, cls=kind)(function)
     return program
 
 
 def _format_option(record: tuple[str, str], kind: str) -> tuple[str, str]:
-    """Format an option: its type as a metavar, and its default without parentheses."""
+    """Format an option for the help: with its type, and its default without parentheses."""
     name, text = record
     if kind == "Arguments":
         name = _TYPE.sub("", name).strip("{}")

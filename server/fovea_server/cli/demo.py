@@ -33,7 +33,7 @@ Task = Literal["detect", "segment", "pose", "obb", "classify", "embed", "read"]
 
 _MODELS = {"detect": "digits", "read": "plates-read"}
 _IMAGES = {"classify": "digit.jpg", "embed": "seven.jpg", "read": "plate.jpg"}
-# The training images contain no red seven.
+# Texts for the demo of matching images and texts. The training images contain no red seven.
 _TEXTS = ("a red seven", "a blue seven", "a red four", "a green two")
 
 
@@ -109,7 +109,7 @@ def demo(
 
 
 def _url(listener: socket.socket) -> str:
-    """Return the URL at which this machine reaches a listener."""
+    """Return the URL at which programs on this machine reach a listener."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

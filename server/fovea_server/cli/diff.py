@@ -126,7 +126,7 @@ def _header(found: Diff) -> str:
 
 
 def _table(found: Diff, *, everything: bool, values: bool) -> Table:
-    """Return a table of the outputs, and of the layers near the first divergence or lowest SNR."""
+    """Return a table of the outputs and of the layers near the divergence or the lowest SNR."""
     table = Table(box=SIMPLE_HEAD)
     table.add_column("#", justify="right")
     table.add_column("tensor of A\n~ of B, if other", overflow="fold")

@@ -31,7 +31,7 @@ from fovea_engines.device import (
 from fovea_preprocess.entry_points import broken_entries, removed_tables
 from fovea_server.cli.options import AsJson
 
-# Displayed name -> the flag in /proc/cpuinfo.
+# Name of a CPU feature in the output -> its flag in /proc/cpuinfo.
 _CPU_FEATURES = {
     "AVX2": "avx2",
     "AVX512": "avx512f",
@@ -52,12 +52,13 @@ _MODULES = {
     "cuda-bindings": "cuda",
     "onnxruntime-gpu": "onnxruntime",
 }
-"""Name of a distribution -> the module that it installs."""
-# CUDA version -> the oldest driver branch that NVIDIA supports (prerequisites of TensorRT 11.4).
+"""Name of a distribution (installed package) -> name of the module that it installs."""
+# Major version of CUDA -> the oldest branch of the NVIDIA driver that supports it (source: the
+# prerequisites of TensorRT 11.4).
 _MIN_DRIVER = {12: 535, 13: 580}
 _OF_CUDA_12 = {"tensorrt-cu12", "tensorrt-rtx-cu12-bindings"}
-# Packages without a use if there is no GPU. cuda-bindings and TensorRT for RTX are not among them:
-# they compile for GPUs of other machines.
+# Packages that have no use if there is no GPU. cuda-bindings and TensorRT for RTX are not in this
+# list, because they can compile engines for GPUs of other machines.
 _IDLE = {"pycuda", "tensorrt", "tensorrt-cu12", "tensorrt-cu13"}
 _HEADERS = Path("usr/local/cuda/include/cuda.h")
 _MIN_MEMORY = 512 * 2**20
@@ -71,8 +72,9 @@ class Cpu:
     Attributes:
         name: name of the processor.
         cores: number of cores.
-        usable: number of cores that affinity and cgroup quota allow.
-        features: keys of `_CPU_FEATURES`; None if they cannot be read.
+        usable: number of cores that this process may use, by its CPU affinity and its cgroup's
+            quota.
+        features: CPU features (keys of `_CPU_FEATURES`); None if they cannot be read.
     """
 
     name: str
@@ -97,11 +99,12 @@ class Machine:
         cpu: the processor.
         memory: main and shared memory.
         backends: all backends, installed or not.
-        driver: version of the NVIDIA driver; None without a driver.
+        driver: version of the NVIDIA driver; None if no driver is loaded.
         gpus: GPUs that this process may use.
-        gpu_packages: version by name of the installed distributions that are relevant for GPUs.
-        cuda_toolkit: path of CUDA's compiler or headers; None without them.
-        unread: faults of entry points in other installed packages.
+        gpu_packages: version of each installed package that is relevant for GPUs, by the package's
+            name.
+        cuda_toolkit: path of CUDA's compiler or headers; None if they are not installed.
+        unread: faults that prevented entry points of other installed packages from being read.
     """
 
     cpu: Cpu
@@ -116,7 +119,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """A problem and its remedy; `fatal` if no model can be served."""
+    """A problem and its remedy; `fatal` is True if the problem prevents serving any model."""
 
     fatal: bool
     text: str
@@ -143,7 +146,7 @@ def doctor(
 
 
 def look() -> Machine:
-    """Read hardware and packages of this machine."""
+    """Read the hardware and the installed packages of this machine."""
     root = Path("/")
     return Machine(
         cpu=Cpu(processor_name(), os.cpu_count() or 1, usable_cores(), cpu_features(root)),
@@ -158,7 +161,10 @@ def look() -> Machine:
 
 
 def cpu_features(root: Path) -> tuple[str, ...] | None:
-    """Return the instruction sets in proc/cpuinfo; None if it lists no flags (not x86)."""
+    """Return the CPU features that proc/cpuinfo lists.
+
+    Return None if the file lists no flags, as on CPUs that are not x86.
+    """
     flags = cpu_flags(root)
     if flags is None:
         return None
@@ -166,19 +172,20 @@ def cpu_features(root: Path) -> tuple[str, ...] | None:
 
 
 def driver_version(root: Path) -> str | None:
-    """Return the version of the loaded NVIDIA kernel driver from proc/driver/nvidia/version."""
+    """Return the version of the loaded NVIDIA driver, from proc/driver/nvidia/version."""
     try:
         text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:
         return None
-    # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.10  Fri ..."; the open module has
-    # another text in the middle, so the version is the first word that looks like one.
+    # Example: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.10  Fri ...". For the open
+    # kernel module, the text before the version differs, so the first word that looks like a
+    # version is returned.
     words = text.partition("\n")[0].split()
     return next((w for w in words if w[0].isdigit() and "." in w), "unknown")
 
 
 def installed_packages() -> dict[str, str]:
-    """Return the version of each installed distribution that is relevant for GPUs."""
+    """Return the version of each installed package that is relevant for GPUs, by package name."""
     found: dict[str, str] = {}
     for distribution, module in _MODULES.items():
         with suppress(metadata.PackageNotFoundError):
@@ -189,13 +196,13 @@ def installed_packages() -> dict[str, str]:
 
 
 def cuda_toolkit(root: Path) -> str | None:
-    """Return the path of CUDA's compiler or headers, which compiling pycuda requires."""
+    """Return the path of CUDA's compiler or headers, which pip needs to compile pycuda."""
     headers = root / _HEADERS
     return shutil.which("nvcc") or (str(headers) if headers.is_file() else None)
 
 
 def diagnose(machine: Machine) -> tuple[Advice, ...]:
-    """Return all problems, fatal ones first; empty on a healthy machine."""
+    """Return all problems, the fatal ones first; the result is empty if there are no problems."""
     backends = [each for each in machine.backends if not BACKENDS[each.name].on_gpu]
     problems = [
         f"Engines built for {backend.name} cannot be served: {backend.problem}."
@@ -257,10 +264,10 @@ def gpu_findings(
     packages: Mapping[str, str],
     toolkit: str | None,
 ) -> Iterator[str]:
-    """Yield the problems that keep a GPU from being used, with remedies.
+    """Yield the problems that prevent the use of a GPU, with remedies.
 
     Args:
-        driver: version of the NVIDIA driver; None without a driver.
+        driver: version of the NVIDIA driver; None if no driver is loaded.
         gpus: names of the GPUs that this process may use.
         backends: GPU backends whose runtime is installed.
         packages: result of `installed_packages`.
@@ -298,14 +305,14 @@ def _driver(
     driver: str | None, gpus: tuple[str, ...], packages: Mapping[str, str]
 ) -> Iterator[str]:
     if gpus and driver is None:
-        return  # for example in WSL, where Windows has the driver
+        return  # for example in WSL, where the driver is installed in Windows
     if driver is not None and not gpus:
         yield (
             f"NVIDIA driver {driver} is loaded but no GPU answers: check nvidia-smi, and "
             "in a container start it with --gpus all."
         )
     branch = (driver or "").partition(".")[0]
-    # Fovea's extras install packages for CUDA 13.
+    # Fovea's extras install packages for CUDA 13, so this is the default.
     cuda = 12 if _OF_CUDA_12 & packages.keys() else 13
     if branch.isdecimal() and int(branch) < (least := _MIN_DRIVER[cuda]):
         yield (

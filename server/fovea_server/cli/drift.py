@@ -16,7 +16,8 @@ from fovea_server.cli.server_client import SERVER, NameArgument, ServedModelClie
 from fovea_server.monitoring.drift import DriftBin, DriftQuantity, DriftReport
 from fovea_server.monitoring.drift_chart import draw
 
-# Common thresholds of the population stability index: moderate change, significant change.
+# Thresholds of the population stability index that are commonly used: from the first on, the change
+# is moderate; from the second on, it is significant.
 _CHANGED, _DRIFTED = 0.1, 0.25
 _FAR = 1
 
@@ -83,7 +84,7 @@ def _verdict(of: DriftQuantity) -> str:
 
 def _describe_largest_change(of: DriftQuantity) -> str:
     def part(one: DriftBin) -> float:
-        """Return the approximate contribution of a bin to the index."""
+        """Return the approximate contribution of a bin to the population stability index."""
         least = 0.5 / max(1, of.images)
         return (one.live - one.expected) * log((one.live + least) / (one.expected + least))
 

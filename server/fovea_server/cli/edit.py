@@ -44,14 +44,17 @@ _cut_option = partial(typer.Option, rich_help_panel="Cut")
 _input_option = partial(typer.Option, rich_help_panel="Input")
 _names_option = partial(typer.Option, rich_help_panel="Names and operators")
 _ANY = "dynamic"
-_SEVERAL = 2  # batch size at which a dynamic batch is checked
+_SEVERAL = 2  # batch size for checking a model whose batch size is dynamic
 # Width in columns of the table if stdout is not a terminal.
 _WIDE = 140
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Properties of a model that users see; `head` is None if it serves tensors only."""
+    """Properties of a model that users see.
+
+    `head` is None if no head fits, so that the model would serve tensors only.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -73,9 +76,10 @@ class Step:
 
     Attributes:
         what: description of the edit.
-        difference: largest difference of an output; None if the model before the edit cannot take
-            the same input.
-        expected: True if the edit is meant to change the outputs, so any difference is accepted.
+        difference: largest difference between outputs before and after the edit; None if the model
+            before the edit cannot take the same input.
+        expected: True if the edit is intended to change the outputs, so that any difference is
+            accepted.
     """
 
     what: str
@@ -85,7 +89,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class EditReport:
-    """The properties of a file before and after its edits."""
+    """The properties of a model before and after its edits, and the edits."""
 
     source: Path
     out: Path
@@ -94,7 +98,10 @@ class EditReport:
     steps: tuple[Step, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as plain JSON types; an infinite difference (other shapes) is null."""
+        """Return the report as plain JSON types.
+
+        If outputs have different shapes, their difference is infinite, and null in the report.
+        """
         steps = [
             asdict(step) | {"difference": None if step.difference == inf else step.difference}
             for step in self.steps
@@ -103,21 +110,21 @@ class EditReport:
 
 
 def edit_model(source: Path, out: Path, edits: Sequence[Edit], batch: int | None) -> EditReport:
-    """Apply edits to a file one after another, check each, and write the result.
+    """Apply edits to a model one after another, check each edit, and write the result.
 
     Args:
-        source: file of the model, which does not change.
-        out: file for the result, written after all checks have passed.
+        source: file of the model; the file does not change.
+        out: file for the result; it is written after all checks have passed.
         edits: the edits, in order.
-        batch: batch size at which the edited model is checked; None for the model's own.
+        batch: batch size for checking the edited model; None for the model's own batch size.
 
     Returns:
         The properties before and after, and the edits.
 
     Raises:
-        InvalidOption: `out` is the source, an edit does not suit the model, or the class names that
-            it writes do not fit the model.
-        BuildError: the source is not a model, an edit fails, or `out` cannot be written.
+        InvalidOption: `out` is the same file as `source`, an edit does not suit the model, or the
+            class names that an edit writes do not fit the model.
+        BuildError: `source` is not a model, an edit fails, or `out` cannot be written.
     """
     if out.resolve() == source.resolve():
         raise InvalidOption(f"--out {out} is the model itself: give another file")
@@ -143,7 +150,7 @@ def edit_model(source: Path, out: Path, edits: Sequence[Edit], batch: int | None
 
 
 def _check_names(model: onnx.ModelProto) -> None:
-    """Raise InvalidOption if class names cannot be read, or their number does not fit the model."""
+    """Raise InvalidOption if the class names cannot be read, or if their number does not fit."""
     metadata = metadata_of(model)
     names = labels_from_metadata(metadata, None)
     if names is None:
@@ -162,7 +169,7 @@ def _check_names(model: onnx.ModelProto) -> None:
 
 
 def report_tables(report: EditReport) -> Group:
-    """Return tables of the model before and after, and of every edit with its difference."""
+    """Return a table of the model before and after, and a table of edits with differences."""
     facts = Table("", box=SIMPLE_HEAD)
     for file in (report.source, report.out):
         facts.add_column(Text(file.name), overflow="fold")
@@ -357,7 +364,7 @@ def _name_edits(
 
 
 def _parse_batch(text: str) -> int | None:
-    """Return the batch size; None for "dynamic"."""
+    """Return the batch size in a text; None for the text "dynamic"."""
     if text == _ANY:
         return None
     if not re.fullmatch(r"[1-9]\d{0,3}", text):

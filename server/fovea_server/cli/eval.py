@@ -141,7 +141,7 @@ def evaluate(
     """
     check_options(context, clashes=[("repository", "url"), ("allow_code", "url")])
     check_plot(plot)
-    # Find the model first, because reading labels may take long.
+    # The model is looked up before the labels are read, because reading labels may take long.
     if url is None:
         [path] = find_models(context, repository, model)
         measure = partial(_evaluate_locally, version_folder(path, version), allow_code)
@@ -164,7 +164,7 @@ def evaluate(
 
 
 def _labels(context: typer.Context, data: Path, images: Path | None) -> Labels:
-    """Read labels; raise InvalidOption if an option has no effect on them."""
+    """Read labels; raise InvalidOption for a typed option that has no effect on these labels."""
     labelled = read_labels(data, images)
     if is_typed(context, "conf") and not isinstance(labelled, Dataset):
         raise InvalidOption(f"--conf needs labels of objects, and {labelled.path} has none")
@@ -213,7 +213,7 @@ def _evaluate_server(
 ) -> EvalReport:
     progress = ConsoleProgress()
     given = request_options(labelled, options) | {"version": version}
-    # A server with other clients may be full for a moment.
+    # A server with other clients may have a full queue for a moment, so requests are retried.
     with RemotePredictor(url, model, given, retries=3) as remote:
         answered = ""
         known = remote.model(version)

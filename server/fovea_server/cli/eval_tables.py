@@ -1,4 +1,4 @@
-"""Shows the results of `fovea eval`: totals, classes, and confusions."""
+"""Shows the results of `fovea eval`: totals, figures of each class, and confusions."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fovea_server.offline.chosen import LabelSelection
 from fovea_server.offline.confusion import Confusion
 
 _CLASSES_SHOWN = 20
-# Largest number of classes whose matrix fits a terminal; with more, the largest confusions are
-# listed.
+# Largest number of classes for which the confusion matrix is printed, because a terminal has no
+# room for more. If there are more classes, the most frequent confusions are listed.
 _MATRIX_CLASSES = 8
 _CONFUSIONS_SHOWN = 10
 
@@ -31,10 +31,11 @@ class EvalReport:
         version: version of the model.
         backend: backend of the engine; None if the server does not report it.
         precision: precision of the engine; None if the server does not report it.
-        accuracy: the measured figures.
-        chosen: the measured labels.
-        confusion: the confusion matrix; None for class maps.
-        best: True if the confidence of the matrix was chosen for the highest mean F1.
+        accuracy: the measured accuracy.
+        chosen: the labels that were measured.
+        confusion: the confusion matrix; None if the task has none.
+        best: True if the confidence for the matrix is the one with the highest mean F1; False if
+            the user set it.
     """
 
     model: str
@@ -48,7 +49,7 @@ class EvalReport:
 
     @property
     def split(self) -> str | None:
-        """The split of the images, for example "val"."""
+        """The split of the data set from which the images are, for example "val"."""
         return split_of(self.chosen.labelled)
 
     @property
@@ -152,7 +153,7 @@ def _show_classes(console: Console, accuracy: AnyAccuracy, found: Confusion | No
 
 
 def _show_confusions(console: Console, found: Confusion) -> None:
-    """Print the whole matrix if it has few classes, otherwise the largest confusions."""
+    """Print the whole confusion matrix for few classes, or the most frequent confusions."""
     if len(names := found.names) <= _MATRIX_CLASSES:
         console.print("confusions: a row is a label, a column what was found")
         table = Table("")

@@ -1,4 +1,4 @@
-"""The flags of the server's settings, under the names that Triton gives them."""
+"""The flags of the server's settings; the names of flags that Triton also has are Triton's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Title of each group in the help -> its first setting, in the order of `Settings`.
+# Title of each group of flags in the help -> the first setting of the group, in the order of
+# `Settings`.
 GROUPS = {
     "Repository and models": "model_repository",
     "HTTP": "allow_http",
@@ -51,10 +52,10 @@ def with_flags(
     *,
     listed: bool = True,
 ) -> Callable[..., None]:
-    """Declare an option for each setting to typer, which passes them as `**given`.
+    """Declare a flag for each setting to typer, which passes the values as `**given`.
 
-    The options collect text, or None if a flag is missing; `Settings.from_flags` validates it. The
-    help omits the `hidden` flags, and shows flags of settings only if they are `listed`.
+    The value of a flag is text, or None if the flag is missing; `Settings.from_flags` validates it.
+    The help omits flags in `hidden`. It shows the flags of settings only if `listed` is True.
     """
     titles = {first: title for title, first in GROUPS.items()}
     options: dict[str, list[inspect.Parameter]] = {title: [] for title in GROUPS}
@@ -88,9 +89,9 @@ def _setting(name: str, field: FieldInfo, title: str, *, hidden: bool) -> inspec
 def with_parameters(
     command: Callable[..., None], parameters: Iterable[inspect.Parameter]
 ) -> Callable[..., None]:
-    """Declare parameters to typer, which passes them as `**given`.
+    """Declare parameters to typer, which passes their values as `**given`.
 
-    The help shows them before the keyword-only parameters of the command.
+    In the help, these parameters come before the keyword-only parameters of the command.
     """
     own = inspect.signature(command, eval_str=True).parameters.values()
     ordered = sorted((*parameters, *own), key=lambda each: each.kind)
@@ -105,11 +106,16 @@ def make_option(
 ) -> inspect.Parameter:
     """Make the parameter of an option; typer passes a value of type `collects`, or None.
 
-    The help shows `kind`, the type of the value. `others` are more names of the option, and `shown`
-    are more arguments of `typer.Option`.
+    Args:
+        name: name of the parameter.
+        kind: type of the value, for the help.
+        description: help text of the option.
+        others: other names of the option.
+        collects: type of the value that typer passes.
+        shown: further arguments of `typer.Option`.
     """
     values = _metavar(kind)
-    # Capitalise the first word, unless it is a name or a value.
+    # The first letter becomes a capital, unless the first word is a name or a value.
     begins = description[0].upper() if re.match(r"[a-z]+,? ", description) else description[0]
     shown = {"metavar": values, "help": f"{begins}{description[1:]}."} | shown
     if "|" in values:
@@ -135,7 +141,7 @@ def _metavar(kind: object) -> str:
 
 
 def _default(field: FieldInfo) -> str | bool:
-    """Return the default as the help shows it; False to show none."""
+    """Return the default of a setting for the help; return False if the help shows no default."""
     if field.default_factory is not None:
         return False
     default = field.get_default()
@@ -147,18 +153,18 @@ def _default(field: FieldInfo) -> str | bool:
 
 
 class SwitchCommand(Command):
-    """Accepts a switch alone, or with a value after "=" or a space, as Triton does.
+    """Accepts a switch without a value, or with a value after "=" or a space, as Triton does.
 
-    The prefix "--no-" makes a switch false.
+    The prefix "--no-" sets a switch to false.
     """
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Parse the arguments of the command."""
+        """Parse the arguments of the command; see `_with_values`."""
         return super().parse_args(ctx, list(_with_values(args)))
 
 
 def _with_values(args: list[str]) -> Iterator[str]:
-    """Rewrite switches as --switch=value, and leave all other arguments unchanged."""
+    """Rewrite each switch as --switch=value; all other arguments stay as they are."""
     remaining = [*args, ""]
     while len(remaining) > 1:
         arg = remaining.pop(0)
@@ -176,7 +182,7 @@ def _with_values(args: list[str]) -> Iterator[str]:
 def warn_of_ignored_variables() -> None:
     """Log each environment variable that looks like a setting but is unknown, with advice.
 
-    Such variables are not errors, because a platform may set variables of its own.
+    Such a variable is not an error, because a platform (such as Kubernetes) may have set it.
     """
     meant = {name: name for name in Settings.model_fields}
     for name, others in OTHER_NAMES.items():

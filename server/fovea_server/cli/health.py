@@ -1,7 +1,7 @@
 """`fovea health`: checks whether a server is live or ready, by default on this machine.
 
-It uses http.client, because httpx takes 0.12 s longer to import and the command runs every few
-seconds. gRPC is imported only if the server has no HTTP.
+The module uses http.client, because httpx takes 0.12 s longer to import, and the command runs every
+few seconds. It imports gRPC only if the server has no HTTP.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SETTINGS = (
     *("allow_grpc", "grpc_address", "grpc_port", "grpc_restricted_protocol"),
     *("grpc_use_ssl", "grpc_use_ssl_mutual", "grpc_server_cert", "grpc_server_key"),
 )
-# The only server setting that may be combined with --url.
+# The only setting of the server that also has an effect together with --url.
 _SECRET = "http_restricted_api"
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _PATHS = {"live": "/v2/health/live", "ready": "/v2/health/ready"}
@@ -45,13 +45,18 @@ _METHODS = {
     "live": "/inference.GRPCInferenceService/ServerLive",
     "ready": "/grpc.health.v1.Health/Check",
 }
-# Both methods respond with one field, the first one: true, or SERVING.
+# Expected response of both gRPC methods. Its single field, number 1, is `true` or `SERVING`, which
+# both have the value 1.
 _HEALTHY = bytes([1 << 3, 1])
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The result of a check, "live" or "ready"; `reason` is set if the server is not healthy."""
+    """The result of a health check.
+
+    `check` is "live" or "ready". `reason` is the reason why the server is not healthy, otherwise
+    None.
+    """
 
     check: str
     url: str
@@ -60,10 +65,13 @@ class Health:
 
 
 class HealthCommand(SwitchCommand):
-    """Exits with 1 where other commands exit with 2, which Docker reserves in a HEALTHCHECK."""
+    """Exits with 1 for a wrong command line, because Docker reserves exit code 2 of a HEALTHCHECK.
+
+    The other commands exit with 2.
+    """
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
-        """Parse the arguments, and change the exit code of an error to 1."""
+        """Parse the arguments; change the exit code of an error to 1."""
         try:
             return super().parse_args(ctx, args)
         except typer.TyperException as error:
@@ -72,7 +80,7 @@ class HealthCommand(SwitchCommand):
 
 
 def _drop_url_if_described(context: typer.Context, url: str | None) -> str | None:
-    """Ignore FOVEA_URL if typed flags describe the server; typed flags have priority."""
+    """Ignore the variable FOVEA_URL if typed flags describe the server."""
     source = context.get_parameter_source("url")
     described = (name for name in _SETTINGS if name != _SECRET and context.params.get(name))
     return None if source is not None and source.name != "COMMANDLINE" and any(described) else url
@@ -151,7 +159,11 @@ def _health_at(url: str, settings: Listening, check: str, timeout_s: float) -> H
 
 
 def _health(settings: Listening, check: str, timeout_s: float) -> Health:
-    """Check the server that these settings start; raise InvalidOption if they give no address."""
+    """Check the server that runs with these settings.
+
+    Raises:
+        InvalidOption: the settings give no address to check.
+    """
     if not (settings.allow_http or settings.allow_grpc):
         raise InvalidOption("HTTP and gRPC are both off, so health cannot be checked")
     name = "http" if settings.allow_http else "grpc"
@@ -191,7 +203,10 @@ def _over_http(
     check: str,
     timeout_s: float,
 ) -> str | None:
-    """Check over HTTP; return the reason why the server is not healthy, or None."""
+    """Check over HTTP.
+
+    Return the reason why the server is not healthy, or None if it is healthy.
+    """
     secret = Restrictions.parse(settings.http_restricted_api).secret("health")
     connection = (
         http.client.HTTPConnection(host, port, timeout=timeout_s)
@@ -215,8 +230,9 @@ def _over_http(
 def _make_unverified_context() -> ssl.SSLContext:
     """Make a TLS context that accepts any certificate.
 
-    The certificate is for the server's public name, and not for the loopback address. And the check
-    must not fail because the certificate file was renewed while the server runs.
+    The certificate is for the public name of the server, not for the loopback address that this
+    check uses. Also, the check must not fail if the certificate file was renewed while the server
+    runs.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -236,9 +252,9 @@ def _failure(error: Exception) -> str:
 def _over_grpc(
     settings: Listening, host: str, port: int, check: str, timeout_s: float
 ) -> str | None:
-    """Check over gRPC; return the reason why the server is not healthy, or None.
+    """Check over gRPC; return the reason why the server is not healthy, or None if it is healthy.
 
-    The timeout covers all connections together.
+    The timeout covers all connections of the check together.
     """
     silence_grpc()
     import grpc
@@ -247,7 +263,7 @@ def _over_grpc(
     secret = Restrictions.parse(settings.grpc_restricted_protocol).secret("health")
     metadata = [] if secret is None else [(f"triton-grpc-protocol-{secret[0]}".lower(), secret[1])]
     target = _join_host_port(host, port)
-    # The proxy of the environment does not apply to this machine.
+    # A proxy from environment variables is for other machines, not for this machine.
     options: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
     try:
         if settings.grpc_use_ssl or settings.grpc_use_ssl_mutual:
@@ -266,9 +282,10 @@ def _over_grpc(
 def _make_credentials(
     settings: Listening, address: tuple[str, int], deadline: float
 ) -> tuple[grpc.ChannelCredentials, str]:
-    """Make credentials that trust the server's own certificate, and return a name in it.
+    """Make credentials that trust the server's present certificate, and return a name in it.
 
-    gRPC always verifies certificates; for the reason to trust any, see `_make_unverified_context`.
+    gRPC always verifies certificates, so the certificate is first read without verification. See
+    `_make_unverified_context` for the reason why any certificate is accepted.
     """
     import grpc
 
@@ -277,12 +294,13 @@ def _make_credentials(
     files: list[bytes] = []
     key, certificate = settings.grpc_server_key, settings.grpc_server_cert
     if settings.grpc_use_ssl_mutual and key is not None and certificate is not None:
-        # The server requires a client certificate, and its own is the only one available here.
+        # The server requires a client certificate. The server's own certificate is the only one
+        # available here.
         context.load_cert_chain(certificate, key, password="")
         files = [key.read_bytes(), certificate.read_bytes()]
     with _connect(context, address, deadline) as connection:
         shown = ssl.DER_cert_to_PEM_cert(connection.getpeercert(binary_form=True) or b"")
-    # `ssl` returns the names in a certificate only after verifying it.
+    # `ssl` returns the names in a certificate only if it has verified the certificate.
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_verify_locations(cadata=shown)

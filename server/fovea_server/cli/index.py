@@ -72,7 +72,8 @@ def index(
     """
     check_name(name)
     found = find_sources(sources, every=every, drawn=None)
-    # An index without this file could replace an index that has it.
+    # A new index without this image could replace an index that contains it, so no index is
+    # written.
     if missing := [source.file for source in found.files if not source.path.exists()]:
         raise NotFound(f"{missing[0]}: there is no such file, and nothing was written")
     [path] = find_models(context, repository, model)

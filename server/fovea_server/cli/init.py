@@ -17,7 +17,7 @@ from fovea_engines.repository.files import write_file, writing
 from fovea_preprocess.errors import InvalidOption, Unavailable
 from fovea_server.cli.options import AsJson, check_options
 
-# File of the project -> its package and path there.
+# Path of each file in the project -> its package, and its path in the package.
 _FILES = {
     "README.md": ("fovea_server", "cli/starter/README.md"),
     "compose.yaml": ("fovea_server", "cli/starter/compose.yaml"),
@@ -148,7 +148,10 @@ def _start_from(repository: Path, folder: Path, as_json: bool) -> None:
 
 
 def _write_project(folder: Path, content: Mapping[str, bytes | Path]) -> None:
-    """Write or copy all files of a project; raise InvalidOption if one exists already."""
+    """Write or copy all files of a project.
+
+    Raise InvalidOption if one of the files exists already.
+    """
     _check_free(folder, content, "the name of a new folder, as in `fovea init my-project`")
     _write(folder, content, "models")
 
@@ -162,7 +165,7 @@ def _check_free(folder: Path, names: Iterable[str], instead: str) -> None:
 
 
 def _write(folder: Path, content: Mapping[str, bytes | Path], within: str = "") -> None:
-    """Write or copy files; also create the directory `within` the project."""
+    """Write or copy files into a directory; also create its subdirectory `within`."""
     try:
         (folder / within).mkdir(parents=True, exist_ok=True)
         for name, source in content.items():

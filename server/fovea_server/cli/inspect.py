@@ -106,7 +106,7 @@ def inspect(
 
 
 def layers_summary(layers: PlanLayers) -> str:
-    """Count the layers by type and precision, in one line."""
+    """Return one line with the numbers of layers of each type and precision."""
     counted = Counter((layer.type, layer.precision) for layer in layers.layers)
     kinds = [
         f"{count} {kind} {precision}".rstrip()

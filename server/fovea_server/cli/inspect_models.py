@@ -28,15 +28,17 @@ from fovea_server.pipelines.recipe import Pipeline, StageRow, is_pipeline
 
 @dataclass(frozen=True, slots=True)
 class InspectedModel:
-    """A version in a repository.
+    """A version of a model in a repository.
 
     Attributes:
         name: name of the model.
         version: number of the version; 0 if the directory's name is not a number.
-        engine: the card, the ensemble, the stages of a pipeline, or the error of reading it.
-        standing: whether the version is served or current, from config.pbtxt and the history.
-        faults: faults of other files in the model's directory.
-        reference: description of a pipeline's reference; "" for none.
+        engine: the card of the engine, the ensemble, or the stages of the pipeline; the error if
+            they cannot be read.
+        standing: whether the version is served, and whether it is current, by config.pbtxt and the
+            history.
+        faults: faults in the other files of the model's directory.
+        reference: description of a pipeline's reference; "" if it has none.
     """
 
     name: str
@@ -47,7 +49,7 @@ class InspectedModel:
     reference: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON types, with a "card", an "ensemble", "stages" or an "error"."""
+        """Return plain JSON types, with the key "card", "ensemble", "stages" or "error"."""
         entry: dict[str, Any] = {
             "name": self.name,
             "version": self.version,
@@ -65,7 +67,7 @@ class InspectedModel:
 
 
 def read_folder(path: Path) -> list[InspectedModel]:
-    """Read all versions in the directory of a version, a model or a repository."""
+    """Read all versions in the directory of a version, of a model or of a repository."""
     path = path.resolve()
     if _is_version(path):
         version = int(path.name) if path.name.isdecimal() else 0
@@ -94,7 +96,7 @@ def read_folder(path: Path) -> list[InspectedModel]:
 
 
 def _describe_unreadable(folder: Path) -> InspectedModel:
-    """Describe a model whose directory may not be read, so that its versions are unknown."""
+    """Describe a model whose directory this user may not read, so that its versions are unknown."""
     error = InvalidModel(f"{folder} may not be read: mend its permissions")
     return InspectedModel(folder.name, 1, error, "not served", ())
 
@@ -120,12 +122,13 @@ def _pipeline(folder: Path) -> InspectedModel:
 
 
 def _card(root: Path, name: str, above: tuple[str, ...]) -> EngineCard:
-    """Read the card of a model, or of a pipeline's first model, as the server finds it."""
+    """Read the card of a model; for a pipeline, return the card of its first model."""
     repository = ModelRepository(root)
     if name in above:
         raise InvalidModel(f"{' -> '.join((*above, name))} is a circle: use another model")
     if name in repository.folders() and is_pipeline(root / name):
-        # Read the cards of all models, because any of them may lead to a circle.
+        # The cards of all models are read, because any of the models may be a pipeline that leads
+        # back here.
         models = Pipeline.read(root / name).models
         first, *_ = [_card(root, each, (*above, name)) for each in models]
         return first

@@ -23,9 +23,10 @@ from fovea_server.cli.card_table import (
 from fovea_server.cli.inspect_models import InspectedModel
 from fovea_server.pipelines.recipe import StageRow
 
-# Largest width of the name column. Users copy names, so other columns are broken first.
+# Largest width of the column with names. Users copy the names, so other columns are wrapped first.
 _NAME_WIDTH = 40
-# Two lines per row, so that usual words are not broken in 80 columns.
+# Titles of the columns. Each title has two lines, so that common words fit 80 columns without being
+# broken.
 _COLUMNS = ("head\ninput", "precision\nbackend", "agreement\naccuracy")
 
 
@@ -52,7 +53,10 @@ def model_table(model: ModelFile, title: str) -> Table:
 
 
 def repository_table(entries: Iterable[InspectedModel]) -> Table:
-    """Return a table of versions, one per row, with the errors of unreadable ones below."""
+    """Return a table of versions, one per row.
+
+    The errors of versions that cannot be read are below the table.
+    """
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), caption_justify="left")
     table.add_column("model\nversion", no_wrap=True)
     for column in _COLUMNS:
@@ -90,7 +94,7 @@ def ensemble_table(ensemble: Ensemble, version: int) -> Table:
 
 
 def stage_table(stages: Iterable[StageRow], name: str, reference: str) -> Table:
-    """Return a table of a pipeline's stages, one per row, with its reference below."""
+    """Return a table of a pipeline's stages, one per row; the reference is below the table."""
     title = Text(f"{name} is made of")
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     for column in ("stage", "model", "sees", "gives"):
@@ -119,7 +123,7 @@ def _cells(card: EngineCard) -> tuple[str, ...]:
 
 
 def _agreement(card: EngineCard) -> str:
-    """Return the agreement in a few characters."""
+    """Return the agreement of an engine with its source model, in a few characters."""
     found = card.agreement
     if found is None:
         return "not checked"

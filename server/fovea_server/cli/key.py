@@ -224,7 +224,7 @@ def ls(file: _File = _FILE, as_json: _Json = False) -> None:
             ends += f"; the old key {max(graces):%Y-%m-%d %H:%M}"
         limits = each.rate or "", _shown_quota(file, each)
         table.add_row(each.name, scopes, models, *limits, f"{each.created:%Y-%m-%d}", ends)
-    # A key takes one line, even if the terminal is narrower.
+    # Each key takes one line of the table, even if the terminal is narrower.
     Console(width=1000).print(table)
 
 
@@ -249,7 +249,10 @@ def _given_fields(
     quota: str | None,
     expires: str | None,
 ) -> dict[str, object]:
-    """Return the fields of a key that the options set; an empty value removes a field."""
+    """Return the fields of a key that the typed options set.
+
+    An option with an empty value removes its field.
+    """
     given: dict[str, object] = {}
     if scope is not None:
         given["scopes"] = tuple(dict.fromkeys(_parts(scope)))
@@ -288,7 +291,10 @@ def _check_there(file: Path) -> None:
 
 
 def _replace_key(file: Path, name: str, make: Callable[[Key], Key | None]) -> Key | None:
-    """Replace a key by the result of `make`, and return that; None removes the key."""
+    """Replace a key by the result of `make`, and return this result.
+
+    If `make` returns None, the key is removed.
+    """
     _check_there(file)
     made: list[Key] = []
 

@@ -70,18 +70,18 @@ COMMANDS: dict[str, dict[str, str]] = {
         "sensitivity": "fovea_server.cli.sensitivity:sensitivity",
     },
 }
-"""Panel of `fovea --help` -> name of a command -> its function, or the Typer program of it.
+"""Panel of `fovea --help` -> name of a command -> its function, or its Typer program.
 
-Commands are imported only when they are used: a health check that runs every ten seconds must not
-wait for the imports of all commands.
+A command is imported only when it is used. A health check that runs every ten seconds must not wait
+for the imports of all commands.
 """
 
 _TARGETS = {name: target for panel in COMMANDS.values() for name, target in panel.items()}
-# Commands of version 0.1 that the help does not list.
+# Commands of version 0.1 that still work, but that the help does not list.
 _FORMER = {"history": "fovea_server.cli.promote:history"}
 _OTHER_GPU = re.compile(r"'--backend': '(cuda|gpu|trt)' is not one of")
 _ABSENT = re.compile(r"'([^']*)' does not exist$")
-# Options of Ultralytics and trtexec -> the corresponding option of Fovea.
+# Options of Ultralytics and trtexec -> the corresponding options of Fovea, for error messages.
 _ELSEWHERE = {
     "--imgsz": "the input size is `fovea build --size HxW`",
     "--half": "FP16 is `fovea build --precision fp16`",
@@ -95,7 +95,7 @@ _ELSEWHERE = {
     "--iou-thres": "the overlap is --iou",
     "--batch": "the largest batch is `fovea build --max-batch N`",
 }
-# \b keeps the line breaks.
+# The mark \b keeps the line breaks of the help.
 _HELP = """Turn an ONNX vision model into a tested engine, and serve it.
 
 \b
@@ -107,19 +107,19 @@ _HELP = """Turn an ONNX vision model into a tested engine, and serve it.
 
 
 class Program(TyperGroup):
-    """Imports a command when it is used, and reports an error in one line on stderr.
+    """Imports a command when it is used; reports an error as one line on stderr.
 
     The exit code is 2 if the command line is wrong or names a missing file, and 1 if the command
     fails.
     """
 
     def list_commands(self, ctx: Context) -> list[str]:
-        """Return the names of all commands, which typer also uses for suggestions."""
+        """Return the names of all commands; typer also uses them to suggest similar names."""
         self.commands: Any = dict.fromkeys(_TARGETS)
         return list(_TARGETS)
 
     def get_command(self, ctx: Context, cmd_name: str) -> ClickCommand | None:
-        """Import a command; return None for an unknown name."""
+        """Import a command and return it; return None for an unknown name."""
         self.list_commands(ctx)
         if (target := (_TARGETS | _FORMER).get(cmd_name)) is None:
             return None
@@ -129,7 +129,7 @@ class Program(TyperGroup):
         return typer.main.get_command(single)
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write the commands with the first lines of their docstrings, without importing them."""
+        """Write the commands with the first lines of their docstrings; import no command."""
         width = max(map(len, self.list_commands(ctx)))
         for panel, commands in COMMANDS.items():
             rows = [(name.ljust(width), _first_line(name, at)) for name, at in commands.items()]
@@ -137,7 +137,7 @@ class Program(TyperGroup):
                 formatter.write_dl(rows)
 
     def shell_complete(self, ctx: Context, incomplete: str) -> list[CompletionItem]:
-        """Complete the name of a command, without importing commands, or an option."""
+        """Complete the name of a command or an option; import no command."""
         from typer._click.shell_completion import CompletionItem
 
         if incomplete.startswith("-"):
@@ -157,11 +157,11 @@ class Program(TyperGroup):
             sys.stdout.flush()
             sys.exit(code)
         except FoveaError as error:
-            # Triton's messages end with these characters.
+            # Messages with Triton's wording may end with these characters, which are removed.
             _end(str(error).rstrip(";\n"), 2 if isinstance(error, InvalidOption | NotFound) else 1)
         except typer.TyperException as error:
             message = " ".join(_message(error).split()).rstrip(".")
-            # pydantic, which typer uses to parse values, writes these phrases.
+            # typer parses values with pydantic, whose messages contain these phrases.
             message = re.sub(r"Value error, |, unable to parse .*", "", message)
             message = message.replace("Input should", "it must") + _advice(message)
             context = getattr(error, "ctx", None)
@@ -179,9 +179,9 @@ class Program(TyperGroup):
 
 
 def _first_line(command: str, target: str) -> str:
-    """Return the first line of a command's docstring.
+    """Return the first line of a command's docstring, without importing the command's module.
 
-    The source is parsed, not imported. The function may have the name of the command.
+    The function has the name after the colon in `target`, or the name of the command.
     """
     module, _, attribute = target.partition(":")
     spec = find_spec(module)
@@ -194,7 +194,7 @@ def _first_line(command: str, target: str) -> str:
 
 
 def _message(error: typer.TyperException) -> str:
-    """Return the error message, with at most one similar option."""
+    """Return the message of an error, with at most one suggestion of an option."""
     if meant := _ELSEWHERE.get(getattr(error, "option_name", "")):
         return f"{error.message}: {meant}"
     if close := getattr(error, "possibilities", None):
@@ -203,7 +203,7 @@ def _message(error: typer.TyperException) -> str:
 
 
 def _advice(message: str) -> str:
-    """Return advice on GPU backends, or on a path that does not exist."""
+    """Return advice for a wrong GPU backend or for a path that does not exist; otherwise ""."""
     if _OTHER_GPU.search(message):
         return ": a GPU is used by tensorrt and tensorrt-rtx, and by no CUDA of ONNX Runtime"
     found = _ABSENT.search(message)
@@ -211,7 +211,7 @@ def _advice(message: str) -> str:
         return ""
     if "://" in found[1]:
         return "; it is an address: download the file first"
-    # Imported here, so that a health check need not import it.
+    # Imported here, because a health check does not need it.
     from fovea_preprocess.mistakes import similar_path
 
     return similar_path(Path(found[1])) or ": check the path"
@@ -221,7 +221,8 @@ def _end(message: str, code: int) -> Never:
     try:
         sys.stdout.flush()
     except OSError:
-        # Otherwise the interpreter flushes again at exit, and exits with 120 instead of the code.
+        # Close stdout, because the interpreter would try to flush it again at exit, and exit with
+        # 120 instead of `code`.
         with suppress(OSError):
             sys.stdout.close()
     typer.echo(f"error: {message}", err=True)
@@ -260,7 +261,7 @@ def fovea(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise InvalidOption("give one of these commands")
-    if context.invoked_subcommand != "serve":  # `serve` logs them itself
+    if context.invoked_subcommand != "serve":  # `serve` logs these variables itself
         from fovea_server.cli.flags import warn_of_ignored_variables
 
         warn_of_ignored_variables()
@@ -268,12 +269,13 @@ def fovea(
 
 def main() -> None:
     """Run the program."""
-    # Class names may have characters that the terminal's encoding lacks.
+    # Class names may contain characters that the encoding of the terminal cannot represent.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    # Clean up after these signals as after Ctrl-C; `serve` replaces these handlers.
+    # These signals end the program like Ctrl-C, so that temporary files are removed. `serve`
+    # replaces the handlers.
     for sent in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(sent) is not signal.SIG_IGN:  # nohup has set it
+        if signal.getsignal(sent) is not signal.SIG_IGN:  # nohup sets SIG_IGN
             signal.signal(sent, lambda number, frame: sys.exit(128 + number))
     app(prog_name="fovea")
 
@@ -281,7 +283,7 @@ def main() -> None:
 def main_of_child() -> None:
     """Run the program until the process at the other end of stdin ends.
 
-    The program then ends too, even if that process was killed and could not stop it.
+    The program ends too when stdin is closed, even if the other process was killed.
     """
 
     def follow() -> None:

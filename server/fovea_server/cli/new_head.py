@@ -14,10 +14,10 @@ from pathlib import Path
 from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
-# Length in place of a dimension that varies.
+# Length that stands for a dynamic dimension.
 _ROWS = 5
 _SIZE = (640, 640)
-# Possible strides of a feature map: pixels of the input per cell.
+# Possible strides of a feature map: the number of input pixels per cell, in each direction.
 _STRIDES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -27,10 +27,11 @@ class HeadOutput:
 
     Attributes:
         name: name of the output.
-        shape: shape for one image, with the batch dimension if it is `batched`.
+        shape: shape for one image; it includes the batch dimension if `batched` is True.
         batched: True if the first dimension is the batch.
-        floats: True for floating-point numbers.
-        axes: axes of the boxes, without the batch dimension: one axis, or two for a grid of cells.
+        floats: True if the values are floating-point numbers.
+        axes: axes along which the boxes are, not counting the batch dimension: one axis, or two
+            axes for a grid of cells.
     """
 
     name: str
@@ -46,7 +47,7 @@ class HeadOutput:
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """Height and width of the grid of cells; empty if boxes have one axis."""
+        """Height and width of the grid of cells; empty if the boxes are along one axis."""
         return tuple(self.one[axis] for axis in self.axes) if len(self.axes) == 2 else ()
 
     @property
@@ -61,7 +62,7 @@ class HeadOutput:
 
     @property
     def table(self) -> str:
-        """A Python expression for the output as [boxes, values]."""
+        """A Python expression that reshapes the output to [boxes, values]."""
         image = f'outputs["{self.name}"]{"[0]" * self.batched}'
         if self._columns_first:
             return f"{image}.T" if len(self.one) == 2 else f"{image}.reshape({self.columns}, -1).T"
@@ -69,7 +70,7 @@ class HeadOutput:
         return image if len(self.one) == 2 else f"{moved}.reshape({self.rows}, -1)"
 
     def place(self, row: int, column: int | str) -> str:
-        """Return a Python expression for values of a box; "" if there is no simple one."""
+        """Return a Python expression for one value of a box, or "" if none is simple."""
         first, second = (column, row) if self._columns_first else (row, column)
         if len(self.one) == 2:
             return f'outputs["{self.name}"][{"0, " * self.batched}{first}, {second}]'
@@ -89,13 +90,14 @@ _USUAL = HeadOutput("boxes", (1, 8400, 4)), HeadOutput("scores", (1, 8400, 80))
 
 @dataclass(frozen=True, slots=True)
 class NewHead:
-    """The data of a template.
+    """The data from which the template of a head is written.
 
     Attributes:
         module: name of the module to write.
-        model: file name of the model, for the text.
-        boxes: the output with the boxes.
-        scores: the output with the class scores; `boxes` itself if one output has both.
+        model: file name of the model, for comments in the template.
+        boxes: the output that contains the boxes.
+        scores: the output that contains the class scores; the same as `boxes` if one output
+            contains both.
         size: (height, width) of the model's input, in pixels.
     """
 
@@ -107,14 +109,14 @@ class NewHead:
 
     @classmethod
     def of(cls, file: Path, model: Path | None) -> NewHead:
-        """Choose outputs of a model; without a model, use common names and shapes.
+        """Choose the outputs that the head reads, from the outputs of a model.
 
         Args:
             file: file to write.
-            model: file of the model; None for a general template.
+            model: file of the model; None for a template with common names and shapes.
 
         Raises:
-            InvalidOption: Python cannot import a file of that name.
+            InvalidOption: Python cannot import a file with the name of `file`.
         """
         name = file.stem
         if file.suffix != ".py" or not name.isidentifier() or iskeyword(name) or find_spec(name):
@@ -136,7 +138,7 @@ class NewHead:
 
     @property
     def name(self) -> str:
-        """Name of the class: MyHead for my_head."""
+        """Name of the class, for example MyHead for my_head."""
         return "".join(part[:1].upper() + part[1:] for part in self.module.split("_"))
 
     @property
@@ -146,7 +148,7 @@ class NewHead:
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """Content of the head and of its test, by file name."""
+        """Content of the head file and of its test file, by file name."""
         texts = {f"{self.module}.py": self._head, f"test_{self.module}.py": self._test}
         return {name: text.encode() for name, text in texts.items()}
 
@@ -259,7 +261,7 @@ def test_an_object_is_found():
 
 
 def _run_samples(model: Path) -> tuple[Sequence[HeadOutput], tuple[int, int]]:
-    """Return the outputs of a model for sample images, and the size of its input."""
+    """Run a model on sample images; return its outputs, and the height and width of its input."""
     from fovea_engines.evaluation.observe import Observer
     from fovea_engines.heads.signature import image_layout, image_sides
     from fovea_engines.onnx_graph.load import load
@@ -297,7 +299,7 @@ def _output(spec: TensorSpec, seen: Sequence[tuple[int, ...]], size: tuple[int, 
         height, width = (one[axis] for axis in axes)
         if height > 1 and width > 1 and size[0] / height == size[1] / width in _STRIDES:
             return HeadOutput(spec.name, shape, batched, spec.dtype.startswith("float"), axes)
-    # The dimension of the boxes is dynamic, or is the largest.
+    # The boxes are along a dynamic dimension; if there is none, along the largest dimension.
     sides = [sys.maxsize if side == -1 else side for side in spec.shape[batched:]]
     axis = sides.index(max(sides)) if sides else 0
     return HeadOutput(spec.name, shape, batched, spec.dtype.startswith("float"), (axis,))

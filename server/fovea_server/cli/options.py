@@ -1,4 +1,4 @@
-"""Options that several commands share, and checks for options without effect."""
+"""Options that several commands share, and checks for options that have no effect."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ folder_option = partial(typer.Option, metavar="DIR", exists=True, file_okay=Fals
 
 
 def parse_numbers(name: str, text: str, form: str) -> list[str]:
-    """Split comma-separated positive numbers; raise InvalidOption that names the option."""
+    """Split a text into comma-separated positive numbers.
+
+    Raises:
+        InvalidOption: the text has another form; the message names the option `name`.
+    """
     numbers = [each.strip() for each in text.split(",")]
     if not all(re.fullmatch(form, each) and float(each) for each in numbers):
         raise InvalidOption(f"--{name} {text!r}; write numbers over 0, e.g. 1,4,16")
@@ -44,19 +48,20 @@ def parse_numbers(name: str, text: str, form: str) -> list[str]:
 
 
 def parse_clients(text: str) -> list[int]:
-    """Parse numbers of clients; see `parse_numbers`."""
+    """Parse the numbers of clients in an option; see `parse_numbers`."""
     return [int(each) for each in parse_numbers("clients", text, r"[1-9]\d{0,4}")]
 
 
 def parse_rates(text: str) -> list[float]:
-    """Parse rates; see `parse_numbers`."""
+    """Parse the request rates in an option; see `parse_numbers`."""
     return [float(each) for each in parse_numbers("rate", text, r"\d{1,6}(\.\d+)?")]
 
 
 def _local(context: typer.Context, folder: Path) -> Path:
-    """Reject the URL of a remote store; `Path` has merged its double slash into one.
+    """Reject the URL of a remote store, and return all other paths unchanged.
 
-    With --url no repository is read, so its value does not matter.
+    With --url no repository is read, so the value is not checked. `Path` has changed the "//" of a
+    URL to "/".
     """
     variables = (
         each.resolve_envvar_value(context) for each in context.command.params if each.name == "url"
@@ -74,17 +79,20 @@ def _local(context: typer.Context, folder: Path) -> Path:
 
 
 def _drop_url_if_local(context: typer.Context, url: str | None) -> str | None:
-    """Ignore FOVEA_URL if options were typed that work only without a server."""
+    """Ignore the variable FOVEA_URL if typed options have an effect only without a server."""
     typed = (is_typed(context, name) for name in ("repository", "serve_flags", "over"))
     return None if not is_typed(context, "url") and any(typed) else url
 
 
 Needs: TypeAlias = Mapping[str, tuple[str, ...]]
-"""Another option, and its values with which this option has an effect; () for any value."""
+"""Name of another option -> its values with which this option has an effect.
+
+() means any value.
+"""
 
 
 def model_names(context: typer.Context) -> list[str]:
-    """Complete the name of a model in the repository of the command line or environment."""
+    """Complete the name of a model in the repository, which an option or the environment names."""
     with suppress(NotFound, OSError):
         repository = Path(context.params.get("repository") or DEFAULT_REPOSITORY)
         return list(ModelRepository(repository).models())
@@ -93,7 +101,7 @@ def model_names(context: typer.Context) -> list[str]:
 
 if TYPE_CHECKING:
     Backend = str
-else:  # typer shows these values
+else:  # typer shows these values in the help
     Backend = Literal[("auto", *BACKEND_NAMES)]
 
 ModelArgument = Annotated[
@@ -278,13 +286,14 @@ def check_options(
     needs: Mapping[str, Needs] | None = None,
     clashes: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Raise InvalidOption for options that would be ignored.
+    """Raise InvalidOption for typed options that would have no effect.
 
-    Only typed options count, not defaults or environment variables.
+    Defaults and environment variables are not checked.
 
     Args:
         context: context of the command.
-        needs: for an option, the options that give it an effect; keys are parameter names.
+        needs: for an option, the other options without which it has no effect. The keys are names
+            of parameters.
         clashes: pairs of options; at most one of a pair may be typed.
     """
     flags = {param.name: param.opts[0] for param in context.command.params}
@@ -303,13 +312,13 @@ def check_options(
 
 
 def is_typed(context: typer.Context, name: str) -> bool:
-    """Return True if an option was typed on the command line."""
+    """Return whether an option was typed on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def check_plot(plot: Path | None) -> None:
-    """Raise InvalidOption now if the plot could not be written after the measurement."""
+    """Raise InvalidOption before the measurement if the plot could not be written after it."""
     if plot is not None and plot.suffix.lower() != ".svg":
         raise InvalidOption(f"--plot {plot} must be an SVG file: give a name that ends in .svg")
     if plot is not None and not os.access(plot.absolute().parent, os.W_OK):
@@ -319,12 +328,15 @@ def check_plot(plot: Path | None) -> None:
 
 
 def runtime(backend: Backend) -> str:
-    """Return the name of the backend for a value of `--backend`."""
+    """Return the name of the backend for a value of `--backend`.
+
+    "auto" is the default CPU backend.
+    """
     return DEFAULT_CPU_BACKEND if backend == "auto" else backend
 
 
 def find_models(context: typer.Context, repository: Path, *models: str) -> list[Path]:
-    """Return the paths of models that were typed as names in the repository, or as paths."""
+    """Return the paths of models; each was typed as a name in the repository or as a path."""
     paths = [ModelRepository(repository).path_of(model) for model in models]
     if is_typed(context, "repository") and all(path.parent != repository for path in paths):
         raise InvalidOption(
@@ -334,12 +346,15 @@ def find_models(context: typer.Context, repository: Path, *models: str) -> list[
 
 
 def head_name(text: str | None) -> str | None:
-    """Return the family for a value of `--head`; a Python file is loaded with `load_head`."""
+    """Return the head family for a value of `--head`, which is the name of a family or a file.
+
+    A Python file is loaded with `load_head`.
+    """
     return load_head(Path(text)).family if text is not None and text.endswith(".py") else text
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
-    """Parse "640x480" or "640" to (height, width); raise InvalidOption for other forms."""
+    """Parse "640x480" or "640" to (height, width); raise InvalidOption for any other text."""
     if text is None:
         return None
     match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text.strip().lower())

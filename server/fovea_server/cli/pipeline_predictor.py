@@ -22,7 +22,7 @@ class JoinedPredictor(Predictor):
     """Loads a pipeline, and the models that it runs.
 
     Raises:
-        The errors of `Registry.load`.
+        FoveaError: one of the errors of `Registry.load`.
     """
 
     def __init__(self, folder: Path, options: PredictOptions, *, allow_code: bool) -> None:
@@ -40,7 +40,7 @@ class JoinedPredictor(Predictor):
         return self._plane.models.get(self._name)
 
     def describe(self) -> ModelInfo:
-        """Describe the pipeline; task and vocabulary are those of its first model."""
+        """Describe the pipeline; its task and vocabulary are from its first model."""
         model = self._model
         engine = model.engine
         assert engine is not None, "its first model takes images"
@@ -49,7 +49,7 @@ class JoinedPredictor(Predictor):
         return ModelInfo(*about, is_pipeline=bool(model.config.composing))
 
     def predict(self, image: InputImage) -> ImagePrediction:
-        """Run the models of the pipeline; raise the errors of `DataPlane.predict`."""
+        """Run the models of the pipeline on an image; raise the errors of `DataPlane.predict`."""
         sent = image.upright if image.data is None else image.data
         prediction = boxes_json(self._plane, self._model, None, [sent], self._options, None, "")
         answer = json.loads(asyncio.run_coroutine_threadsafe(prediction, self._loop).result())

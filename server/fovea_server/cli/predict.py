@@ -41,9 +41,9 @@ from fovea_server.offline.tracked import Tracking
 from fovea_server.streams.zones import read_shapes
 from fovea_server.tracking.tracker import check
 
-# Error codes of a server that mean a wrong command line.
+# Error codes of a server's response that mean that the command line is wrong.
 _WRONG = {InvalidOption.code, NotFound.code}
-# Number of retries, because a server with other clients may be full for a moment.
+# Number of retries. A server with other clients may have a full queue for a moment.
 _RETRIES = 3
 
 _RESULTS = "Results as files"
@@ -148,7 +148,8 @@ def predict(
     Example: fovea predict yolov8n street.mp4 --out found --line door=0.1,0.6,0.9,0.6:classes=person
     """
     needs = {name: {"out": ()} for name in ("format", "codec", "resume", "track", "line", "zone")}
-    # The state of the tracker is lost when a run is interrupted.
+    # --resume cannot be combined with tracking, because the state of the tracker is lost when a run
+    # is interrupted.
     again = [("resume", name) for name in ("track", "line", "zone")]
     here = [("repository", "url"), ("allow_code", "url")]
     check_options(context, needs, clashes=[*here, ("as_json", "out"), *again])
@@ -156,7 +157,7 @@ def predict(
     formats = read_formats(format or [ANNOTATED])
     found = find_sources(sources, every=every, drawn=out and out / DRAWN)
     tracker = given.pop("track")
-    # Options out of range are rejected before any image is sent.
+    # Values out of range are rejected before any image is sent.
     values = read_options(given | {"normalize": "false" if raw else None})
     options = PredictOptions(**values)
     tracking = _tracking(tracker, line, zone, options.conf)
@@ -199,10 +200,10 @@ def predict(
 def _tracking(
     track: str | None, lines: list[str] | None, zones: list[str] | None, conf: float
 ) -> Tracking | None:
-    """Return the settings for tracking; None without tracking options.
+    """Return the settings for tracking; None if no tracking option was typed.
 
     Raises:
-        InvalidOption: an option is wrong, or the packages are not installed.
+        InvalidOption: an option is wrong, or packages for tracking are not installed.
     """
     if track is None and not lines and not zones:
         return None
@@ -225,7 +226,10 @@ def _check_no_video(every: int, tracking: Tracking | None) -> None:
 
 
 def _encoding(context: typer.Context, codec: CodecName, *, if_drawn: object) -> str | None:
-    """Return the codec of annotated videos, and warn if it is slow; None if none is written."""
+    """Return the codec of annotated videos; warn if encoding with it is slow.
+
+    Return None if no video is annotated.
+    """
     if not if_drawn:
         if is_typed(context, "codec"):
             raise InvalidOption("--codec needs an annotated video: leave it out")
@@ -253,8 +257,8 @@ def _check_order(model: str, sources: list[str], repository: Path) -> None:
 
 
 def _check_effect(options: PredictOptions, predictor: Predictor) -> None:
-    """Raise InvalidOption for options that a server would reject for each image."""
-    # If the server cannot be reached, the first prediction reports it.
+    """Raise InvalidOption for options that a server would reject in each request."""
+    # If the server cannot be reached, the first prediction reports the error.
     with suppress(FoveaClientError):
         model = predictor.describe()
         check_effect(options, model.name, model.task)
@@ -275,7 +279,7 @@ def _open(
         return RemotePredictor(url, model, values, retries=_RETRIES)
     [path] = find_models(context, repository, model)
     if (path / "pipeline.toml").is_file():
-        # Imported here, because its imports take a second.
+        # Imported here, because the import takes a second and most models are not pipelines.
         from fovea_server.cli.pipeline_predictor import JoinedPredictor
 
         return JoinedPredictor(path.absolute(), options, allow_code=allow_code)

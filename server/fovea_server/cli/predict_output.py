@@ -29,7 +29,10 @@ from fovea_server.offline.tracked import Tracking, VideoTracks
 
 
 def show(predictor: Predictor, sources: Sources) -> Counts:
-    """Print a table for each image, or a line per image for folders, globs and videos."""
+    """Print a table for each image.
+
+    For directories, globs and videos, print a line for each image.
+    """
     console, counts = Console(), Counts()
     lines = sources.listed or any(source.is_video for source in sources.files)
     with closing(answers(predictor, sources.files)) as found:
@@ -49,7 +52,7 @@ def show(predictor: Predictor, sources: Sources) -> Counts:
 
 
 def print_json(predictor: Predictor, model: str, sources: Sources) -> Counts:
-    """Print one JSON document, as if one request had contained all images."""
+    """Print one JSON document, with the form of a response to one request with all images."""
     counts, images, timings = Counts(), list[dict[str, Any]](), list[Timing]()
     document: dict[str, Any] = {"model": model, "version": None, "task": None}
     with (
@@ -79,16 +82,16 @@ def write_files(
     resume: bool,
     tracking: Tracking | None = None,
 ) -> Counts:
-    """Write the results of all formats into a directory, and list the files.
+    """Write the results in all formats into a directory, and print the names of the files.
 
     Args:
         predictor: predicts the images.
         sources: images and videos.
         formats: names of the formats.
-        codec: codec of annotated videos; None if there are none.
+        codec: codec of annotated videos; None if no videos are annotated.
         folder: output directory.
-        options: options of the requests; a resumed run must have the same.
-        resume: continue an interrupted run.
+        options: options of the requests; a resumed run must have the same options.
+        resume: True to continue an interrupted run.
         tracking: settings of the tracker; None for no tracking.
 
     Returns:
@@ -142,7 +145,7 @@ def complain(text: str) -> None:
 
 
 def _join_timings(timings: Sequence[Timing]) -> dict[str, Any]:
-    """Return the longest time of each stage, and the sum of the total times."""
+    """Return the longest duration of each stage, and the sum of the total durations."""
     rows = [asdict(each) for each in timings]
     of_pipeline = [row.pop("stages") or {} for row in rows]
     joined: dict[str, Any] = _longest(rows)

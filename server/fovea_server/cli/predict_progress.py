@@ -1,4 +1,4 @@
-"""Shows the progress of `fovea predict`: a bar on a terminal, otherwise occasional lines."""
+"""Shows the progress of `fovea predict`: a bar on a terminal, otherwise a line now and then."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PredictProgress(Progress):
         self._began = self._last_shown = time.monotonic()
 
     def add(self, counts: Counts, entry: Entry) -> None:
-        """Update the counts after an image; print its error first, if it has one."""
+        """Update the counts after an image; if the image has an error, print the error first."""
         if (error := entry.problem) is not None:
             self.console.print(Text(error, style="red"), soft_wrap=True)
         self.show(counts)
@@ -46,7 +46,7 @@ class PredictProgress(Progress):
             self.console.print(self._text(counts, now), highlight=False, soft_wrap=True)
 
     def _text(self, counts: Counts, now: float) -> str:
-        # Videos may have more frames than their headers state.
+        # A video may have more frames than its header declares.
         total = max(self._total, counts.images)
         text = f"{counts.images:,} of {total:,} images"
         rate = (counts.images - counts.before) / max(now - self._began, 1e-6)

@@ -37,7 +37,7 @@ from fovea_server.rollout.promotion_documents import (
 )
 from fovea_server.rollout.record import HistoryRecord
 
-# Timeout in seconds of a promotion: the server responds after it has loaded the version.
+# Timeout in seconds for a promotion. The server responds only after it has loaded the version.
 _TIMEOUT_S = 600.0
 _SPAN = re.compile(r"(?P<count>\d{1,6})(?P<unit>[smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -197,7 +197,7 @@ def show_history(
     for each in found.events:
         action = each.action.replace("_", " ")
         row = _time(each.at), action, each.version, each.previous, each.who, each.why
-        # Text, not markup, because a reason may contain "[/x]".
+        # Cells are `Text`, not markup, because a reason may contain "[/x]".
         table.add_row(*map(Text, row))
     Console().print(table)
     if found.events and (earlier := found.events[0].number - 1):
@@ -215,7 +215,10 @@ def show_history(
 
 
 def _user() -> str:
-    """Return the user's name, or the user id if it has no name, as in pods of OpenShift."""
+    """Return the name of the current user, or the user id if the user has no name.
+
+    In pods of OpenShift, users have no names.
+    """
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -250,7 +253,10 @@ def _place(context: typer.Context, repository: Path, model: str) -> tuple[ModelR
 def _apply_change(
     context: typer.Context, repository: Path, url: str | None, model: str, change: Rollback
 ) -> ModelHistory:
-    """Apply a change through a server or in the file, and return the history after it."""
+    """Apply a change through a server or in the history file.
+
+    Return the history after the change.
+    """
     if url is not None:
         what = "promote" if isinstance(change, Promotion) else "rollback"
         with ServedModelClient(url, model, _TIMEOUT_S) as server:

@@ -91,7 +91,7 @@ def deploy(
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    """Read a YAML file; raise InvalidOption with the line of a syntax error."""
+    """Read a YAML file; raise InvalidOption with the line number of a syntax error."""
     try:
         import yaml
     except ModuleNotFoundError as error:

@@ -15,7 +15,7 @@ from fovea_server.dataplane.options import CLASSES_AS_TEXT, parse_options
 from fovea_server.settings import flag
 
 _TYPES = get_type_hints(PredictOptions)
-# Metavars and defaults in the help, if the type and the description do not have them.
+# Metavars in the help, for options whose type and description do not give one.
 _METAVARS = {"classes": "CLASS,...", "labels": "TEXT,...", "mask": "FORM", "tile": "SIDE|CxR"}
 _DEFAULTS = {"classes": "all", "labels": "none", "tile": "off"}
 
@@ -23,13 +23,16 @@ _DEFAULTS = {"classes": "all", "labels": "none", "tile": "off"}
 def with_request_options(
     *names: str, panel: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Declare these options to typer, which passes them as `**given`; a missing one is None."""
+    """Declare these options to typer, which passes the values as `**given`.
+
+    The value of an option that was not typed is None.
+    """
     options = [_declare(each, panel) for each in fields(PredictOptions) if each.name in names]
     return partial(with_parameters, parameters=options)
 
 
 def read_options(given: Mapping[str, object]) -> dict[str, Any]:
-    """Return the values of the given options; raise InvalidOption for a wrong value."""
+    """Return the values of the typed options; raise InvalidOption for a wrong value."""
     texts = {name: text for name, text in given.items() if text is not None}
     options = parse_options(texts)
     return {name: getattr(options, name) for name in texts}
@@ -38,7 +41,7 @@ def read_options(given: Mapping[str, object]) -> dict[str, Any]:
 def _declare(option: Field[Any], panel: str | None) -> inspect.Parameter:
     name, kind = option.name, _TYPES[option.name]
     text = CLASSES_AS_TEXT if name == "classes" else option.metadata["description"]
-    # Name other options as they are typed on the command line.
+    # The message names other options as they are typed on the command line.
     text = re.sub(r"`(\w+)`", lambda named: flag(named[1]), text)
     text, _, default = text.partition(", default ")
     default = _DEFAULTS.get(name, default) if option.default is None else str(option.default)

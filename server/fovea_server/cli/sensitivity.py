@@ -65,7 +65,7 @@ def sensitivity(
 
     Example: fovea sensitivity yolov8n.onnx --calibration images/
     """
-    # An empty repository, so that no ranges of an earlier build are reused.
+    # The repository is empty, so that the command uses no calibration ranges of an earlier build.
     with temporary_folder("sensitivity") as empty:
         plan = BuildPlan(
             source=model,

@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 
 _LISTED = 10
 _NAMES = {"http": "HTTP", "grpc": "gRPC", "metrics": "the metrics"}
-# Prefixes of flags that Triton does not have.
+# Prefixes of flags that Triton does not have. If such a flag has no effect, this is an error.
 _MEANT = ("frigate_", "jwt_", "label_studio_", "quota_", "url_")
 _TLS_FILES = ("grpc_server_cert", "grpc_server_key", "grpc_root_cert")
 
 
-# Settings whose flags `--help` shows; `--help-all` shows all.
+# Settings whose flags `--help` shows; `--help-all` shows the flags of all settings.
 _EVERYDAY = (
     *("model_repository", "model_control_mode", "load_model", "threads", "allow_code"),
     *("drain_secs", "exit_on_error"),
@@ -61,10 +61,10 @@ HELP_ALL = "fovea.help_all"
 
 
 class ServeCommand(SwitchCommand):
-    """Shows the common flags in the help, or all flags."""
+    """A command whose help shows the common flags, or all flags for --help-all."""
 
     def list_sections(self, ctx: Context) -> dict[str, list[tuple[str, str]]]:
-        """Return all options, or only the common ones, by the title of their panel."""
+        """Return the options to show, by the title of their panel: the common ones, or all."""
         sections = super().list_sections(ctx)
         if not ctx.meta.get(HELP_ALL):
             rare = {flag(name) for name in Settings.model_fields} - {*map(flag, _EVERYDAY)}
@@ -75,19 +75,19 @@ class ServeCommand(SwitchCommand):
         return {title: rows for title, rows in sections.items() if rows}
 
     def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write the options, then the flags without effect."""
+        """Write the options; with --help-all, also write the names of flags that have no effect."""
         super().format_options(ctx, formatter)
         if not ctx.meta.get(HELP_ALL):
             return
         with formatter.section("Taken from Triton's command lines, without effect"):
             flags = ", ".join(map(flag, WITHOUT_EFFECT))
-            # click would break them at their hyphens.
+            # click would break the names at their hyphens, so the lines are wrapped here.
             lines = wrap(flags, formatter.width - 2, break_on_hyphens=False)
             formatter.write("".join(f"  {line}\n" for line in lines))
 
 
 def show_all_flags(context: typer.Context, requested: bool) -> None:
-    """Print the help with all flags, and exit, if `requested`."""
+    """Print the help with all flags and exit, if `requested` is True."""
     if requested:
         context.meta[HELP_ALL] = True
         typer.echo(context.get_help())
@@ -133,7 +133,7 @@ def serve(
         line_format=settings.log_format,
         off=[level for level, on in zip(SEVERITIES, switches, strict=True) if not on],
     )
-    # Closed in any case, so that the log is written before an error ends the program.
+    # The log is closed in any case, so that it is written before an error ends the program.
     with closing(SERVER_LOG):
         log.info("Fovea %s", version("fovea-serve"))
         warn_of_ignored_variables()
@@ -148,9 +148,9 @@ def _serve(settings: Settings) -> None:
     from fovea_server.tls import check_grpc_files, https_files
 
     remove_abandoned()
-    # FastAPI ignores this warning, but its filters of warnings are not thread-safe.
+    # FastAPI would suppress this warning itself, but not in a thread-safe way.
     warnings.filterwarnings("ignore", category=UnsupportedFieldAttributeWarning)
-    # All errors in the settings are reported before any model is loaded.
+    # Errors in the settings are reported here, before any model is loaded.
     app = build_app(settings)
     _check_models(app.service)
     https_files(settings)
@@ -160,10 +160,10 @@ def _serve(settings: Settings) -> None:
     watchdog = ShutdownWatchdog(settings.drain_secs + settings.exit_timeout_secs)
     watchdog.watch()
     app.registry.start()
-    # Closed in any case, because a load in progress would outlive the interpreter.
+    # The registry is closed in any case, because a load in progress would outlive the interpreter.
     with closing(app.registry):
-        # Imported now, because FastAPI and gRPC take as long to import as a model takes to load.
-        # Both run in parallel.
+        # Imported here, while models are loaded in a thread. Importing FastAPI and gRPC takes as
+        # long as loading a model.
         from fovea_server.models.registry import freeze_heap
         from fovea_server.serve import make_server
 
@@ -173,7 +173,8 @@ def _serve(settings: Settings) -> None:
             time.sleep(0.02)
         if settings.exit_on_error and (failed := app.registry.unserved):
             raise ModelNotReady(f"{'; '.join(failed)}: stopping, as --exit-on-error asks")
-        # A small model is loaded before the imports end, so the registry froze the heap too early.
+        # The registry freezes the heap when the models are loaded. If that was before the end of
+        # the imports, the imported objects are not frozen yet.
         freeze_heap()
         server.run(listeners)
 
@@ -182,13 +183,19 @@ program = program_of("serve", serve, ServeCommand)
 
 
 def _check_models(service: Service) -> None:
-    """Raise InvalidOption for an API whose model is missing; only warn if it may come later."""
+    """Check that the models for the APIs in `--api` exist.
+
+    If models may be added later, a missing model is only logged.
+
+    Raises:
+        InvalidOption: a model is missing.
+    """
     from fovea_server.models.source import Repositories
 
     settings = service.settings
     places = [place for place in settings.model_repository if isinstance(place, Path)]
     if len(places) < len(settings.model_repository):
-        return  # models of a remote store are known only after a pull
+        return  # the models of a remote store are known only after a pull
     known = Repositories(places, settings.model_name).models()
     for api, model in service.apis.items():
         if model is None or model in known:
@@ -203,7 +210,7 @@ def _check_models(service: Service) -> None:
 
 
 def _warn_of_open_doors(settings: Settings) -> None:
-    """Log which clients may do what without a key."""
+    """Log which operations clients may do without a key."""
     if settings.keys_file is not None or settings.jwt_issuer is not None:
         log.info("every request needs a key, except for health and the page itself")
         return
@@ -226,11 +233,12 @@ def _warn_of_open_doors(settings: Settings) -> None:
 
 
 def read_settings(repository: str | None, given: dict[str, object]) -> Settings:
-    """Make the settings of a command line.
+    """Make the settings from a command line.
 
     Args:
-        repository: the argument.
-        given: the options by the name of their setting; None or [] for a missing option.
+        repository: the argument of the command; None if it was not typed.
+        given: values of the options, by the name of the setting; None or [] for an option that was
+            not typed.
 
     Raises:
         InvalidOption: a setting is wrong, or has no effect.
@@ -249,13 +257,14 @@ def read_settings(repository: str | None, given: dict[str, object]) -> Settings:
             raise InvalidOption(
                 f"{flag(name)} has no effect without {needed}: add it, or leave {flag(name)} out"
             )
-        # Triton's command lines often configure servers that they switch off; they must keep
-        # working.
+        # Command lines for Triton often configure servers that they also disable. Such command
+        # lines must keep working, so this is only a warning.
         typer.echo(f"{flag(name)}: it has no effect here without {needed}", err=True)
     return settings
 
 
-# Setting -> whether it has an effect, and the flag that it needs.
+# Setting -> function that returns whether the setting has an effect, and the flag without which it
+# has none.
 _NEEDED: dict[str, tuple[Callable[[Settings], bool], str]] = {
     **dict.fromkeys(
         _TLS_FILES,
@@ -293,12 +302,16 @@ def _has_api(settings: Settings, name: str) -> bool:
 
 
 def _find_needed_flag(settings: Settings, name: str) -> str | None:
-    """Return the flag that a setting needs but lacks; None if the setting has an effect."""
+    """Return the missing flag that a setting needs.
+
+    Return None if the setting has an effect.
+    """
     has_effect, needed = _NEEDED.get(name, (None, ""))
     if has_effect is not None and not has_effect(settings):
         return needed
     switch = "allow_http" if name in ("cors_origin", "page") else f"allow_{name.split('_')[0]}"
-    # `http_address` is also the default address of the other servers.
+    # `http_address` has an effect without HTTP, because it is also the default address of the other
+    # servers.
     if name == "http_address" or getattr(settings, switch, True):
         return None
     return flag(switch)

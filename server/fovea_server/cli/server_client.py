@@ -31,7 +31,7 @@ SERVER = "http://127.0.0.1:8000"
 
 
 class ServedModelClient(Closing):
-    """Sends requests about one model to a server, with the key in FOVEA_API_KEY, if any.
+    """Sends requests about one model to a server, with the key in FOVEA_API_KEY if it is set.
 
     Raises:
         InvalidOption: `url` is invalid.
@@ -48,7 +48,11 @@ class ServedModelClient(Closing):
     def ask(
         self, kind: type[Document], path: str, method: str = "GET", body: Any = None
     ) -> Document:
-        """Request a JSON document at a path below the model's; raise the errors of `fetch`."""
+        """Request a JSON document at a path below the model's path.
+
+        Raises:
+            FoveaError: one of the errors of `fetch`.
+        """
         content = self.fetch(path, method, body)
         try:
             return kind.model_validate_json(content)
@@ -59,7 +63,7 @@ class ServedModelClient(Closing):
             ) from None
 
     def fetch(self, path: str, method: str = "GET", body: Any = None) -> bytes:
-        """Request a path below the model's, and return the response body.
+        """Request a path below the model's path, and return the body of the response.
 
         Raises:
             NotFound, InvalidOption, InvalidRequest: the server returned this error.
@@ -88,7 +92,11 @@ class ServedModelClient(Closing):
 
 
 def parse_share(flag: str, text: str | None) -> float | None:
-    """Parse a share such as 5%, +10% or 0.05 to a fraction; raise InvalidOption for other forms."""
+    """Parse a text such as 5%, +10% or 0.05 to a fraction; None stays None.
+
+    Raises:
+        InvalidOption: the text has another form.
+    """
     if text is None:
         return None
     if (found := _SHARE.fullmatch(text)) is None:

@@ -23,8 +23,8 @@ def serving_notes(
     Args:
         repository: repository of the model.
         card: card of the version.
-        version: version that was built, or that existed already.
-        before: versions that were served before the build.
+        version: number of the version that was built, or that existed already.
+        before: numbers of the versions that were served before the build.
         command: command that serves the repository.
     """
     name = card.name
@@ -61,15 +61,17 @@ def serving_notes(
 
 
 def _compare_accuracy(repository: ModelRepository, card: EngineCard, version: int) -> str:
-    """Compare the accuracy of an engine with the accuracy of the version that it replaces.
+    """Compare the accuracy of an engine with the accuracy of the version that it replaces, as text.
 
-    Speeds are not compared, because the two builds measured them at different times.
+    Return "" if the accuracies cannot be compared. Speeds are never compared, because the two
+    builds measured them at different times.
     """
     try:
         other = EngineCard.read(repository.folder(card.name, version) / CARD_FILE)
     except (NotFound, InvalidModel):
         return ""
-    # A build in another precision has also measured the FP32 source.
+    # The FP32 engine is the source of a build in another precision, and this build has measured its
+    # accuracy too.
     same = card.onnx_sha256 == other.onnx_sha256 and other.precision == "fp32"
     before = card.accuracy.get("fp32") if same else other.accuracy.get(other.precision)
     accuracy = card.accuracy.get(card.precision)

@@ -118,7 +118,10 @@ def _write(server: ServedModelClient, document: ShadowDocument, folder: Path) ->
 
 
 def _follow(server: ServedModelClient, document: ShadowDocument, *, quiet: bool) -> ShadowDocument:
-    """Wait until the shadow is over; show its progress, and the reason if it makes none."""
+    """Wait until the shadow is over, and show its progress.
+
+    If the shadow makes no progress, show the reason.
+    """
     show, printed_at = not quiet and sys.stderr.isatty(), -_PRINT_EVERY_S
     before, moved_at = document, time.monotonic()
     with Live(console=Console(stderr=True), transient=True, auto_refresh=False) as live:

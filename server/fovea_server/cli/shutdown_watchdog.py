@@ -1,4 +1,4 @@
-"""Ends a server in time after the signal to stop, even if a part of it hangs."""
+"""Ends a server in time after a signal to stop, even if a part of the server hangs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from fovea_server.logs import SERVER_LOG
 
 log = logging.getLogger(__name__)
 
-# Seconds after `grace_s` until the watchdog ends the process; a normal stop takes 0.1 s of them.
+# Time in seconds after `grace_s` until the watchdog ends the process. A normal stop takes 0.1 s of
+# this time.
 _SPARE_S = 3.0
-# Seconds after `grace_s` until the kernel ends the process. Native code may hold the interpreter,
-# so that the watchdog's thread does not run.
+# Time in seconds after `grace_s` until an alarm of the kernel ends the process. The watchdog's
+# thread cannot run while native code holds the interpreter's lock.
 _LAST_S = 4.5
 
 
 def has_terminal() -> bool:
-    """Return True if the process belongs to a terminal that is still open."""
+    """Return whether the process belongs to a terminal that is still open."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:
@@ -33,30 +34,33 @@ def has_terminal() -> bool:
 
 
 class ShutdownWatchdog:
-    """Ends the process some seconds after `grace_s` from the signal to stop, if it still runs.
+    """Ends the process if it still runs some seconds after its time to stop (`grace_s`) is over.
 
-    Loading a model runs native code, for minutes if an engine is large, and cannot be interrupted.
-    After the signal nobody waits for the model any more.
+    Loading a model runs native code, which takes minutes for a large engine and cannot be
+    interrupted. After the signal to stop, no client waits for the model any more.
     """
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self._signalled = Event()
         self._had_terminal = has_terminal()
-        # The thread starts now, because later there may be no resources for one.
+        # The thread is started now, because later the system may have no resources for a thread.
         Thread(target=self._run, name="leaving", daemon=True).start()
 
     def watch(self) -> None:
-        """Handle the signals until a server does; until then SIGHUP has nothing to reload."""
+        """Handle the signals until the server handles them.
+
+        SIGHUP has nothing to reload before that.
+        """
         signal.signal(signal.SIGTERM, self._exit)
         signal.signal(signal.SIGINT, self._exit)
         self.watch_hang_ups(lambda: None)
-        # Python restores the default signal handlers at exit. A second signal would then kill the
-        # process, and orchestrators would report a failed stop.
+        # Python restores the default signal handlers at exit. Then a second signal would kill the
+        # process, and orchestrators would report that the stop failed.
         atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
 
     def watch_hang_ups(self, reload: Callable[[], None]) -> None:
-        """Call `reload` at each SIGHUP, but stop if the terminal was closed."""
+        """Call `reload` at each SIGHUP; if the terminal was closed, stop the process instead."""
 
         def hung_up(number: int, frame: FrameType | None) -> None:
             if self._had_terminal and not has_terminal():
@@ -64,11 +68,11 @@ class ShutdownWatchdog:
             else:
                 reload()
 
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has set it
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup sets SIG_IGN
             signal.signal(signal.SIGHUP, hung_up)
 
     def begin(self) -> None:
-        """Start the countdown; only the first call has an effect."""
+        """Start the countdown to the end of the process; only the first call has an effect."""
         if not self._signalled.is_set():
             self._signalled.set()
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -1,4 +1,7 @@
-"""Triton's flags that are not settings of Fovea, so that its command lines work unchanged."""
+"""Flags of Triton that are not settings of Fovea.
+
+They are accepted, so that Triton's command lines work unchanged.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ WITHOUT_EFFECT = {
     "vertex_ai_port": _CLOUD,
     "vertex_ai_thread_count": _CLOUD,
 }
-"""Flags that are ignored -> the reason."""
+"""Flags that are ignored -> the reason why they have no effect."""
 
 _OFF = ("false", "0", "off", "")
 
@@ -62,7 +65,7 @@ REFUSED = {
     "model_namespacing": "models have no namespaces: give each a name of its own",
     "rate_limit": "there is no rate limiter: bound executions with instance_group in config.pbtxt",
 }
-"""Flags that are rejected if they enable a feature -> the alternative."""
+"""Flags that are rejected if they enable a feature -> what to do instead."""
 
 RENAMED = {
     "response_cache_byte_size": ("cache_config", "local,size={}"),
@@ -73,14 +76,14 @@ RENAMED = {
     "trace_log_frequency": ("trace_config", "triton,log-frequency={}"),
     "trace_rate": ("trace_config", "rate={}"),
 }
-"""Old flags -> the setting that replaced them, and the form of its value."""
+"""Former flags -> the setting that replaced them, and the format of its value."""
 
 
 def translate_flags(given: Mapping[str, Any]) -> dict[str, Any]:
     """Translate the flags of a command line to settings, and report flags without effect.
 
-    Keys of `given` are names of settings and of the flags above; the value of a missing flag is
-    None.
+    The keys of `given` are names of settings and of the flags above. The value of a flag that was
+    not typed is None.
 
     Raises:
         InvalidOption: a flag requires a feature that Fovea lacks.

@@ -170,7 +170,10 @@ def _begin_search(
     lasts: Callable[[bool], float],
     progress: Progress,
 ) -> Search:
-    """Begin a search with a run of single images, which gives the limit and the length of runs."""
+    """Begin a search with a run of single images.
+
+    The latency of this run determines the limit, if the user set none, and the duration of runs.
+    """
     alone = measure(start, 1, False)
     if limit_ms is None:
         limit_ms = max(_MIN_LIMIT_MS, math.ceil(2 * alone.p99_ms)) if alone.rate else math.inf
@@ -197,7 +200,7 @@ def _document(
     *,
     met: bool,
 ) -> dict[str, Any]:
-    """Return the result of a search for --json."""
+    """Return the result of a search as the document for --json."""
     return {
         "limit_ms": None if search.limit_ms == math.inf else search.limit_ms,
         "grid": len(search.settings) * len(search.clients),
@@ -218,7 +221,11 @@ def _document(
 
 
 def _parse_milliseconds(text: str) -> float:
-    """Parse the time of --p99, such as "50ms" or "0.2s"; raise InvalidOption for other forms."""
+    """Parse the value of --p99, such as "50ms" or "0.2s", to milliseconds.
+
+    Raises:
+        InvalidOption: the text has another form.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip())
     if match is None or not float(match[1]):
         raise InvalidOption(f"--p99 {text!r}; write a time, e.g. 50ms or 0.2s")
@@ -228,7 +235,10 @@ def _parse_milliseconds(text: str) -> float:
 def _show_runs(
     measure: Measure, titles: Mapping[int, str], cores: int, progress: Progress
 ) -> Measure:
-    """Return a `measure` that also shows each run, and warns once if the machine is busy."""
+    """Return a function like `measure` that also shows each run.
+
+    It warns once if other programs use the machine.
+    """
     count, warned = 0, False
 
     def measured(setting: Setting, clients: int, long: bool) -> Run:

@@ -1,4 +1,4 @@
-"""Shows the result of a search: its best settings as a table and as a chart, and notes."""
+"""Shows the result of a search for settings as a table, a chart and notes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from fovea_server.bench.tune.run import Run, fold_all, fold_compared, frontier
 from fovea_server.bench.tune.search import Search
 from fovea_server.bench.tune.setting import Setting
 
-# Share of the cores that other programs may use during a run; above it the run is unreliable.
+# Fraction of the cores that other programs may use during a run. If they use more, the measurement
+# is unreliable.
 _BUSY = 0.1
 
 
@@ -60,7 +61,10 @@ def notes(
 
 
 def draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> str:
-    """Draw the rate and latency of each setting under each load, and the best ones, as SVG."""
+    """Draw the rate and the latency of each setting under each load, as SVG.
+
+    The chart also marks the chosen setting, and the settings that no other setting beats.
+    """
     runs = fold_all(search.runs)
     good = [run for run in runs if run.failure is None and math.isfinite(run.p99_ms)]
     edge = list(frontier(good))
@@ -90,12 +94,13 @@ def draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> str
 def table(
     name: str, candidates: Sequence[BuiltVersion], search: Search, best: Run, now: Run
 ) -> Table:
-    """Return a table of the settings that no other beats, the present one and the chosen one.
+    """Return a table of the best settings, with the present setting and the chosen setting.
 
-    Settings that once beat the chosen setting, but not again, are not in the table.
+    A setting is in the table if no other setting is better in both rate and latency. A setting that
+    was better than the chosen setting once, but not again when it was repeated, is left out.
     """
     by_version = {candidate.version: candidate for candidate in candidates}
-    # As in a build, the accuracy decides if there are labels.
+    # The accuracy is shown if the builds had labels, because it then decides in a build.
     metrics = [one.accuracy.metric for one in candidates if one.accuracy is not None]
     decides = metrics[0] if metrics else "agreement"
     title = Text(f"{name}: settings that no other beats in both images/s and latency")
@@ -152,7 +157,7 @@ def busy_runs(runs: Sequence[Run], cores: int) -> list[Run]:
 
 
 def busy_note(runs: Sequence[Run], cores: int) -> str:
-    """Return a warning if other programs used the machine; empty if they did not."""
+    """Return a warning if other programs used the machine during runs; otherwise return ""."""
     if not (busy := busy_runs(runs, cores)):
         return ""
     most = max(run.taken_cores for run in busy)
@@ -164,7 +169,7 @@ def busy_note(runs: Sequence[Run], cores: int) -> str:
 
 
 def _format_range(value: float, ends: tuple[float, float]) -> str:
-    """Format a median, with its range if there are several values."""
+    """Format a median; if it is from several values, add their range."""
     text, (low, high) = f"{value:.1f}", (f"{end:.1f}" for end in ends)
     return text if low == high else f"{text} ({low}-{high})"
 
@@ -177,7 +182,7 @@ def _batches(setting: Setting) -> str:
 
 
 def setting_title(titles: Mapping[int, str], setting: Setting) -> str:
-    """Return the name of a setting: "openvino int8, 4 cores for 2"."""
+    """Return a title for a setting, such as "openvino int8, 4 cores for 2"."""
     parts = [titles[setting.version]]
     if setting.threads:
         parts.append(f"{setting.threads} cores for {setting.streams}")

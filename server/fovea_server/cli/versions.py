@@ -46,11 +46,13 @@ class _Version:
         backend: backend of the engine.
         precision: precision of the engine.
         size: size of its files in bytes.
-        images_per_s: parallel speed that the build measured; None if it measured none.
-        alone_ms: time of a single image that the build measured; None if it measured none.
-        served: True if config.pbtxt or the history make a server load it.
-        current: True if it responds to requests that name no version.
-        server: its state in the server at the URL; None if it is not loaded there.
+        images_per_s: images per second with parallel requests, which the build measured; None if
+            the build measured no speed.
+        alone_ms: latency in milliseconds of single images, which the build measured; None if the
+            build measured no speed.
+        served: True if a server loads the version, by config.pbtxt and the history.
+        current: True if the version responds to requests that name no version.
+        server: state of the version in the server at --url; None if it is not loaded there.
     """
 
     version: int
@@ -172,7 +174,11 @@ def _delete(models: ModelRepository, name: str, old: list[_Version]) -> None:
 def _choose_old(
     models: ModelRepository, name: str, found: list[_Version], keep: int
 ) -> list[_Version]:
-    """Return the versions except the newest `keep`, versions in use, and targets of their links."""
+    """Return the versions that may be deleted.
+
+    The newest `keep` versions and the versions in use are kept, and also a version to which a kept
+    version is a link.
+    """
     old = [one for one in found[:-keep] if not one.served and one.server is None]
     stay = {models.folder(name, one.version).resolve() for one in found if one not in old}
     return [one for one in old if models.folder(name, one.version).resolve() not in stay]
@@ -226,7 +232,7 @@ def _size(folder: Path) -> int:
 
 
 def _fetch_states(url: str, name: str) -> dict[str, str]:
-    """Return the states of a model's loaded versions from a server."""
+    """Return the states of a model's versions that a server has loaded, by version."""
     try:
         with Client(url) as client:
             model = next((one for one in client.models() if one.name == name), None)

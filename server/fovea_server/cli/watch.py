@@ -46,7 +46,7 @@ _LAST_EVENTS_S, _SILENT_S = 10.0, 0.5
 
 
 def page_server(streams: Sequence[CameraStream], port: int) -> uvicorn.Server:
-    """Make the server of the web page; it accepts only the host names of this machine."""
+    """Make the server of the web page; it accepts only requests that name this machine as host."""
     drawing = asyncio.Semaphore(2)
     pictures = [NewestPicture(stream, drawing) for stream in streams]
     figures = "".join(
@@ -208,7 +208,7 @@ def watch(
 
 
 def _check_free(port: int) -> None:
-    """Raise InvalidOption if another program uses the port of the page."""
+    """Raise InvalidOption if another program uses the port for the web page."""
     try:
         with socket.create_server(("127.0.0.1", port)):
             return
@@ -226,7 +226,7 @@ def _feed(config: StreamConfig, folder: Path) -> EventFeed | None:
 
 @contextmanager
 def _load_model(repository: Path, model: str, *, allow_code: bool) -> Iterator[DataPlane]:
-    """Load a model as a server does, and yield the data plane that predicts with it."""
+    """Load a model as a server does, and yield the data plane, which predicts with the model."""
     from fovea_server.app import build_app
     from fovea_server.settings import ModelControlMode, Settings
 
@@ -275,7 +275,7 @@ async def _watch(streams: Sequence[CameraStream], as_json: bool, port: int | Non
 
 
 async def _wait_until_delivered(streams: Sequence[CameraStream]) -> None:
-    """Wait for receivers with pending events, as long as they accept events."""
+    """Wait until pending events are delivered, as long as their receivers accept events."""
     for stream in streams:
         if stream.feed is not None:
             stream.feed.over()
@@ -314,8 +314,8 @@ async def _lines(streams: Sequence[CameraStream]) -> None:
             sys.stdout.write(record.text.decode() + "\n")
             sys.stdout.flush()
         except OSError as error:
-            # The reader of a pipe has closed it, for example `| head`; this is not an error of the
-            # frame.
+            # The reader of the pipe has closed it, for example `| head`. This is not an error of
+            # the frame, so it ends the command.
             if not closed.done():
                 closed.set_exception(error)
 
@@ -331,7 +331,7 @@ async def _table(streams: Sequence[CameraStream]) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    # The table shows the states, so the log of the streams is silenced.
+    # The table shows the states of the streams, so the log records of the streams are not printed.
     log = logging.getLogger("fovea_server.streams")
     log.propagate = False
     log.addHandler(logging.NullHandler())
@@ -345,7 +345,7 @@ async def _table(streams: Sequence[CameraStream]) -> None:
 
 
 async def _changes(streams: Sequence[CameraStream]) -> None:
-    """Write a line for each change of a state, if there is no terminal for a table."""
+    """If there is no terminal for a table, write a line for each change of a stream's state."""
     shown: dict[str, str] = {}
     while True:
         for stream in streams:

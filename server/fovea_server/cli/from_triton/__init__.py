@@ -1,1 +1,1 @@
-"""Migrates a Triton repository whose pre- and postprocessing are separate models."""
+"""Migrates a Triton repository that has separate models for pre- and postprocessing."""

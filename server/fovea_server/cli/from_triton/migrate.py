@@ -1,4 +1,4 @@
-"""Chooses which files of a Triton repository go into a project, and reports the rest."""
+"""Chooses the files of a Triton repository that go into a Fovea project, and reports the rest."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from fovea_server.cli.from_triton.repository import (
 )
 
 Files = dict[str, bytes | Path]
-"""Files to write: path in the project -> content, or the file to copy."""
+"""Files to write: path in the project -> content, or path of the file to copy."""
 
 _MAX_LABELS = 1 << 20
-# Fields of config.pbtxt that a build writes itself, and `response_cache`, which is kept.
+# Fields of config.pbtxt that need no report: a build writes these fields itself, and
+# `response_cache` is copied.
 _WRITTEN = {"name", "platform", "backend", "input", "output", "max_batch_size", "response_cache"}
 _TUNED = {"instance_group", "dynamic_batching", "optimization"}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A model of an ensemble, with its kind, and its file or directory."""
+    """A model that an ensemble runs: its name, its kind, and its file or directory."""
 
     name: str
     kind: str
@@ -47,18 +48,20 @@ class Part:
 
 @dataclass(slots=True)
 class Network:
-    """A neural network, the steps next to it, and its migration: by a build, or unchanged.
+    """A neural network of a Triton repository, the steps before and after it, and its migration.
+
+    Steps are models of the repository that run code, such as preprocessing.
 
     Attributes:
         name: name of the model.
-        file: file of the network, or its directory.
-        ensemble: the longest ensemble that runs it; None if none does.
-        takes: description of its inputs; "" if the file cannot be read.
-        steps: the steps that run directly before and after it.
-        labels: number of class names.
-        left: work that remains for the user.
-        build: command that builds it; "" if it goes on unchanged.
-        files: files to write for it.
+        file: file of the network, or the directory of its version if there is no file.
+        ensemble: name of the longest ensemble that runs the network; None if no ensemble runs it.
+        takes: description of the network's inputs; "" if the file cannot be read.
+        steps: the steps that run directly before and after the network.
+        labels: number of class names in the repository's label file.
+        left: tasks that remain for the user.
+        build: command that builds the network; "" if the network is copied without a build.
+        files: files to write for the network.
     """
 
     name: str
@@ -74,7 +77,7 @@ class Network:
 
 @dataclass(slots=True)
 class Ensemble:
-    """An ensemble, with its networks and steps in order."""
+    """An ensemble, with the networks and steps that it runs, in order."""
 
     name: str
     parts: list[Part]
@@ -92,7 +95,7 @@ class Migration:
 
     @property
     def files(self) -> Files:
-        """All files to write."""
+        """All files to write into the project."""
         files: Files = {}
         for network in self.networks:
             files |= network.files
@@ -101,7 +104,10 @@ class Migration:
         return files
 
     def document(self) -> dict[str, Any]:
-        """Return the migration as plain JSON types; files have names only."""
+        """Return the migration as plain JSON types.
+
+        Files are listed by name, without their content.
+        """
         return {
             "networks": [asdict(each) | {"files": [*each.files]} for each in self.networks],
             "ensembles": [asdict(each) | {"files": [*each.files]} for each in self.ensembles],
@@ -109,7 +115,7 @@ class Migration:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of the report."""
+        """Yield the lines of the report for the user."""
         for network in self.networks:
             of = f" of the ensemble {network.ensemble}" if network.ensemble else ""
             yield f"{network.name}{of}: {network.takes or network.file}"
@@ -124,7 +130,7 @@ def migrate(root: Path) -> Migration:
     """Read a Triton repository without running any of its code.
 
     Raises:
-        NotFound: the directory does not exist, or has no network that can be served.
+        NotFound: the directory does not exist, or contains no network that can be served.
     """
     root = root.resolve()
     every = read_models(root)
@@ -168,7 +174,7 @@ def _part(model: TritonModel) -> Part:
 def _networks(
     models: Mapping[str, TritonModel], orders: Mapping[str, list[str]], root: Path
 ) -> dict[str, Network]:
-    """Describe each network once: in the longest ensemble that runs it, or by itself."""
+    """Describe each network once: as part of the longest ensemble that runs it, or alone."""
     networks: dict[str, Network] = {}
     for name in sorted(orders, key=lambda n: (-len(orders[n]), models[n].kind != "ensemble", n)):
         order = [models[each] for each in orders[name] if each in models]
@@ -232,8 +238,14 @@ def _foreign(model: TritonModel) -> str:
 
 
 def _use_onnx(network: Network, model: TritonModel, file: Path, root: Path) -> None:
-    """Plan the migration of an ONNX file; raise the errors of `fovea build`."""
-    # Imported here, because onnx takes 0.3 s to import.
+    """Plan the migration of an ONNX file.
+
+    A network for images is built. A network for tensors is copied.
+
+    Raises:
+        FoveaError: one of the errors that `fovea build` raises for the file.
+    """
+    # Imported here, because onnx takes 0.3 s to import, and other migrations do not need it.
     import onnx
 
     from fovea_engines.onnx_graph.load import load
@@ -262,7 +274,7 @@ def _use_onnx(network: Network, model: TritonModel, file: Path, root: Path) -> N
 
 
 def _unchanged(model: TritonModel, file: Path, root: Path) -> Files:
-    """Return the files of a tensor model, unchanged, as builds need a model of images."""
+    """Return the files of a tensor model to copy; a build accepts only models for images."""
     place = f"repository/{model.name}"
     version = model.version.name if model.version != model.folder else "1"
     if model.inside:
@@ -277,7 +289,7 @@ def _unchanged(model: TritonModel, file: Path, root: Path) -> Files:
 
 
 def _build(network: Network, model: TritonModel, source: str, root: Path) -> None:
-    """Set the build command, and keep the parts of config.pbtxt that stay valid."""
+    """Set the build command, and keep the fields of config.pbtxt that stay valid."""
     name, words = model.name, list[str]()
     if labels := _labels(network, model, root):
         network.labels = len(labels)
@@ -308,7 +320,7 @@ def _labels(network: Network, model: TritonModel, root: Path) -> tuple[str, ...]
 
 
 def _keep_config(network: Network, config: ModelConfig) -> None:
-    """Keep fields that a build does not write and Fovea supports; report the others."""
+    """Keep the response cache setting; report the fields of config.pbtxt that are lost."""
     given = {each.partition(".")[0] for each in fields_in_source(config)}
     if config.response_cache.enable:
         kept = ModelConfig(name=network.name, response_cache=config.response_cache)
@@ -346,7 +358,8 @@ def _ensemble(
         ensemble.note = "it goes on as it is"
         ensemble.files = {
             f"repository/{name}/{CONFIG_FILE}": models[name].folder / CONFIG_FILE,
-            # A server requires the directory of a version.
+            # This empty file creates the directory of version 1, which a server requires for each
+            # model.
             f"repository/{name}/1/.keep": b"",
         }
     elif is_whole:

@@ -1,4 +1,4 @@
-"""Reads a Triton repository: its models, and the order in which an ensemble runs them."""
+"""Reads a Triton repository: its models, and the order in which an ensemble runs its models."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fovea_engines.repository.repository import ModelRepository, check_name
 from fovea_preprocess.errors import InvalidModel, InvalidOption
 
 STEPS = ("python", "dali")
-"""Kinds of models that are code before or after a network."""
+"""Kinds of models that run code before or after a neural network."""
 MODEL_FILE = "model.onnx"
-# Kind of a model -> name of its file in the version's directory.
+# Kind of a model -> name of its file in the directory of a version.
 _FILES = {"onnx": MODEL_FILE, "plan": "model.plan", "python": "model.py", "dali": "model.dali"}
-# Backends and platforms of config.pbtxt -> kind of the model.
+# Backend or platform in config.pbtxt -> kind of the model.
 _BACKENDS = {"onnxruntime": "onnx", "onnxruntime_onnx": "onnx", "tensorrt": "plan"}
 _BACKENDS |= {"tensorrt_plan": "plan", "python": "python", "dali": "dali", "ensemble": "ensemble"}
-# Source files of DALI pipelines, which Triton serialises itself.
+# Names of files with the source code of a DALI pipeline; Triton serialises such a pipeline itself.
 _DALI_SOURCES = ("dali.py", "pipeline.py")
 _MAX_STEPS = 100
 
@@ -33,11 +33,13 @@ class TritonModel:
         name: name of the model.
         kind: "onnx", "plan", "python", "dali", "ensemble", or the name of another backend.
         folder: directory of the model.
-        version: directory of its newest version; `folder` if it has no version.
-        file: file of the network, or the code of a step; None if there is none.
-        config: its configuration; empty if it cannot be read.
-        problem: the reason why the model cannot be read; "" if it can.
-        inside: name of the step whose directory has the network; "" for a model of its own.
+        version: directory of the newest version; `folder` if the model has no version.
+        file: file of the network, or the code of a step (a model that runs code); None if the file
+            is missing.
+        config: configuration of the model; empty if it cannot be read.
+        problem: the reason why the model cannot be read; "" if it can be read.
+        inside: name of the step whose directory contains the network; "" if the network is a model
+            of its own.
     """
 
     name: str
@@ -51,13 +53,16 @@ class TritonModel:
 
     @property
     def is_empty(self) -> bool:
-        """True if the directory contains no part of a model."""
+        """True if the directory contains no version, no file and no configuration of a model."""
         here = self.folder == self.version and self.file is None
         return here and not (self.folder / CONFIG_FILE).exists()
 
 
 def read_models(root: Path) -> dict[str, TritonModel]:
-    """Read all models of a repository, by name; an unreadable model has a `problem`."""
+    """Read all models of a repository, by name.
+
+    If a model cannot be read, its attribute `problem` has the reason.
+    """
     repository = ModelRepository(root)
     models = {name: _read_model(repository, name) for name in repository.folders()}
     for step in [model for model in models.values() if model.kind == "python"]:
@@ -80,7 +85,7 @@ def read_models(root: Path) -> dict[str, TritonModel]:
 
 
 def check_root(root: Path) -> None:
-    """Raise InvalidOption if the directory is a single model, or the parent of a repository."""
+    """Raise InvalidOption if the directory is a single model, or if it contains the repository."""
     repository = ModelRepository(root)
     if _is_model(root):
         raise InvalidOption(
@@ -97,12 +102,12 @@ def check_root(root: Path) -> None:
 
 
 def is_below(folder: Path, path: Path) -> bool:
-    """Return True if a path is below a directory; links are not resolved."""
+    """Return whether a path is below a directory; links are not resolved."""
     return path.is_relative_to(folder) and ".." not in path.parts
 
 
 def resolve_inside(root: Path, path: Path) -> Path | None:
-    """Return the resolved file if it exists and is below the root; otherwise None."""
+    """Return the resolved path if the file exists and is below the root; otherwise return None."""
     try:
         real = path.resolve(strict=True)
         return real if real.is_file() and real.is_relative_to(root.resolve()) else None
@@ -111,10 +116,11 @@ def resolve_inside(root: Path, path: Path) -> Path | None:
 
 
 def order_models(models: Mapping[str, TritonModel], name: str) -> list[str]:
-    """Return the models that a model runs, in order, including models of inner ensembles.
+    """Return the models that a model runs, in order, including the models of inner ensembles.
 
     Raises:
-        InvalidModel: steps wait for one another, or no step writes a tensor that is read.
+        InvalidModel: the steps of an ensemble wait for one another, or no step writes a tensor that
+            another step reads.
     """
     return _order(models, name, (), [])
 
@@ -184,7 +190,8 @@ def _kind(config: ModelConfig, version: Path) -> str:
             return _BACKENDS.get(named, named)
     if config.steps:
         return "ensemble"
-    # Triton completes a partial or missing configuration from the file.
+    # Triton completes a partial or missing configuration from the model's file, so the file
+    # determines the kind.
     present = (kind for kind, file in _FILES.items() if (version / file).exists())
     return next(present, "unknown")
 
