@@ -156,8 +156,7 @@ class Level:
         """Return the result of `latency_ms`, or None if there are too few responses.
 
         With too few responses, the percentile would be the slowest response. For the p99, fewer
-        than 100
-        responses are too few.
+        than 100 responses are too few.
         """
         few = len(self.sample.latencies) * (100 - percentile) < 100
         return None if few else self.latency_ms(percentile)

@@ -44,8 +44,7 @@ def describe_engine(
     """Describe a version from its card; return and raise the same as `open_engine`.
 
     An engine without a card is opened for a moment, because only the engine has the specifications
-    of
-    its tensors.
+    of its tensors.
     """
     if (folder / CARD_FILE).exists():
         card = EngineCard.read(folder / CARD_FILE)

@@ -42,8 +42,7 @@ def freeze_heap() -> None:
     """Collect garbage, exclude all living objects from later collections, and trim the heap.
 
     The objects that imports and loads have created live as long as the process, so later
-    collections
-    need not visit them.
+    collections need not visit them.
     """
     gc.collect()
     gc.freeze()

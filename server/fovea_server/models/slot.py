@@ -62,9 +62,8 @@ class _Replacement:
         """Drop broken versions; return None if the served versions must stay in service instead.
 
         The replacement is possible only if a version was promoted and at least one version loads.
-        If the
-        promoted version itself is broken, the replacement is possible only if no served version can
-        respond (`answers` is False).
+        If the promoted version itself is broken, the replacement is possible only if no served
+        version can respond (`answers` is False).
         """
         promoted = self.source.history.current
         left = self.versions.keys() - {*broken}
@@ -211,8 +210,7 @@ class ModelSlot:
 
         Returns:
             The source for `finish`. If the previous source was read later than `source`, the
-            returned source
-            has the promotion history of the previous source.
+            returned source has the promotion history of the previous source.
 
         Raises:
             InvalidModel: see `Source.served`.

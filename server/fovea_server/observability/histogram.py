@@ -133,8 +133,7 @@ class Durations:
         """Return the family of all histograms.
 
         The counts of successful requests start at 0 for each model in `served`. Prometheus computes
-        an
-        increase between two samples, so it would miss the first requests of a series that began
+        an increase between two samples, so it would miss the first requests of a series that began
         above 0.
         """
         family = Family(

@@ -33,8 +33,7 @@ class _Level:
 
     Clients take turns by number of rows, and the jobs of each client keep their order. This is
     start-time fair queueing (Goyal, Vin, Cheng 1996). The turn of a job is the number of rows that
-    its
-    client has queued before it. A new client begins at the queue's present turn.
+    its client has queued before it. A new client begins at the queue's present turn.
     """
 
     policy: ModelQueuePolicy

@@ -119,7 +119,6 @@ def _side_by_side(config: ModelConfig, session: Session) -> int:
     """Return the number of parallel executions: at least the configured number of instances.
 
     Engines have no state, so a single instance (also Triton's default) may run several executions
-    at a
-    time, up to the number that the session can use.
+    at a time, up to the number that the session can use.
     """
     return max(config.instances, session.concurrency)

@@ -61,8 +61,7 @@ class Run:
         """Return whether this run is better than another run.
 
         A run within the limit is better than a run that exceeds it. If both are within the limit,
-        the
-        higher rate is better; if both exceed it, the lower latency is better.
+        the higher rate is better; if both exceed it, the lower latency is better.
         """
         if (own := self.within(limit_ms)) != other.within(limit_ms):
             return own
@@ -118,8 +117,7 @@ def fold_compared(runs: Sequence[Run], best: Run, limit_ms: float) -> list[Run]:
     """Return one run for each setting.
 
     This is the run under the same load as the best run. If there is none, it is the setting's own
-    best
-    run.
+    best run.
     """
     good = [run for run in fold_all(runs) if run.failure is None]
     same = {run.setting: run for run in good if run.clients == best.clients}

@@ -125,7 +125,10 @@ class Search:
                 yield from sorted(fit, key=partial(_gaps, wanted))[:1]
 
     def _is_hopeless(self, version: int, best: Run) -> bool:
-        """Return True if a version was clearly slower, under any load."""
+        """Return whether a version was clearly slower than the version of `best`.
+
+        The best rates of both versions are compared, over all loads.
+        """
         rates = [run.rate for run in self.runs if run.setting.version == version]
         others = [run.rate for run in self.runs if run.setting.version == best.setting.version]
         return bool(rates) and max(rates) < _HOPELESS * max(others)
@@ -152,8 +155,7 @@ class Search:
         """Return whether a setting replaces the present setting.
 
         It does if it is better in every round, or if it is better in most rounds and clearly better
-        in the
-        median.
+        in the median.
         """
         won = sum(
             one.better(other, self.limit_ms) for one, other in zip(runs, present, strict=True)
@@ -189,8 +191,7 @@ class Search:
         """Find the most clients for which the latency of a setting is within the limit.
 
         The loads to try are predicted by Little's law. If no load is within the limit, return the
-        run with
-        the last tried load.
+        run with the last tried load.
         """
         low, high = 0, len(self.clients) - 1
         at = self.clients.index(run.clients)

@@ -171,8 +171,7 @@ class Trials(Closing):
         """Return the text of the model's config.pbtxt with a setting.
 
         The version is pinned only if the configuration would serve another version without it.
-        Otherwise
-        the version policy stays, so that versions of later builds are served.
+        Otherwise the version policy stays, so that versions of later builds are served.
         """
         return self._text_with(setting, pin=setting.version != self._present.version)
 

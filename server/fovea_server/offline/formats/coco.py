@@ -36,8 +36,7 @@ def write_coco(
     """Write predictions.json into a directory; the fields of `info` are added to its `info` object.
 
     Annotations are written one by one while results are read, because the masks of all results may
-    not
-    fit into memory.
+    not fit into memory.
     """
     image_ids = _image_ids(sources)
     images: list[dict[str, Any]] = []
