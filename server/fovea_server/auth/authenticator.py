@@ -1,4 +1,4 @@
-"""Decides for every request whether its sender may make it."""
+"""Decides for each request whether the client may make it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from fovea_server.traffic.principal import Principal, Scope
 if TYPE_CHECKING:
     from fovea_server.auth.key_authenticator import KeyAuthenticator
 
-# Health probes have no keys. The empty name stands for a method that does not exist.
+# APIs without an API key: health probes, and "" for a method that does not exist.
 _OPEN = frozenset(("health", ""))
 _FOR_ALL = _OPEN | {"inference"}
 _SCOPES: dict[str, Scope] = {"inference": "predict", "metrics": "metrics", "cameras": "cameras"}
 
 
 class Authenticator:
-    """Checks keys, secrets of restricted APIs, and whether a request comes from this machine.
+    """Checks API keys, secrets of restricted APIs, and whether a client is on this machine.
 
     Args:
         settings: settings of the server.
-        keys: keys of the file and of the identity provider; None if the server requires no keys.
+        keys: checks the keys of the key file and of the identity provider; None if the server
+            requires no keys.
 
     Attributes:
-        keys: the keys, as given.
+        keys: argument `keys`.
         http: secrets of restricted APIs of HTTP.
         grpc: secrets of restricted protocols of gRPC.
 
@@ -51,16 +52,18 @@ class Authenticator:
         """Check that a call may use an API, and record its purpose for the log and the metrics.
 
         Args:
-            call: the request, over any transport.
+            call: call of the request.
             api: name of the API in `restrictions.APIS`, "metrics", or "cameras" for camera images;
                 "" for a method that does not exist.
-            operation: value for `Call.operation` if the call runs a model; "" otherwise.
-            control: description for the log of how the call changes the server; "" if it does not.
+            operation: value for `Call.operation`, if the call runs a model; otherwise "".
+            control: log text that describes how the call changes the server; "" if it changes
+                nothing.
 
         Raises:
-            Restricted: the call lacks the secret of the API, or comes from another machine.
-            Unauthenticated: the call has no valid key.
-            Forbidden: the key does not allow this call.
+            Restricted: the call does not have the secret of the API, or the client is on another
+                machine.
+            Unauthenticated: the call has no valid API key.
+            Forbidden: the API key does not allow this call.
         """
         restrictions = self.grpc if call.is_rpc else self.http
         call.probe = api == "health"
@@ -79,8 +82,8 @@ class Authenticator:
             if needs_control and not call.model:
                 principal.check_whole()
         elif api == "health" and self.keys is not None and call.token is not None:
-            # A probe with a valid key gets a detailed response. A probe without one
-            # is still answered.
+            # A probe with a valid key gets a detailed response. A probe without a valid key gets a
+            # response without details.
             with suppress(FoveaError):
                 call.principal = self.keys.principal(call.token)
         elif control or api not in _FOR_ALL:
@@ -92,15 +95,15 @@ class Authenticator:
                 "the Authorization header has an unknown scheme: write Authorization: Bearer KEY, "
                 "or X-API-Key: KEY"
             )
-        # Set the principal before the check of its scope, so that the log of a
-        # rejected call names it.
+        # Set the principal before its scope is checked, so that the log of a rejected call contains
+        # the principal.
         call.principal = principal = keys.principal(call.token)
         if scope is not None:
             principal.check_scope(scope)
         return principal
 
     def sees(self, model: str) -> bool:
-        """Return True if the current request may see the name of this model."""
+        """Return whether the client of the current request may see the name of this model."""
         if (call := CALL.get()) is None:
             return True
         if call.principal is not None:
@@ -109,6 +112,6 @@ class Authenticator:
         return self.keys is None and restrictions.lets_all_in(call.client, call.header)
 
     def close(self) -> None:
-        """Stop following the key file, and write the usage of the quotas."""
+        """Stop watching the key file, and write the usage of the quotas."""
         if self.keys is not None:
             self.keys.close()

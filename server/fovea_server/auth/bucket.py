@@ -1,4 +1,4 @@
-"""A token bucket: how many images a key may send now."""
+"""A token bucket: limits the rate of the images that a key sends."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from fovea_server.auth.key import Rate
 from fovea_server.auth.quota import Meter
 from fovea_server.traffic.principal import Principal
 
-# Longest queue of rejected requests, in seconds, that the suggested wait takes into account.
+# Time in seconds. The suggested wait takes earlier rejected requests into account only up to this
+# time.
 _MAX_BEHIND_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class LimitedPrincipal(Principal):
-    """A principal with the remainder of its limits.
+    """A principal with a rate limit or a quota.
 
     Attributes:
         bucket: token bucket of the rate limit; None without a rate limit.
@@ -42,15 +43,15 @@ class LimitedPrincipal(Principal):
 class TokenBucket:
     """A token bucket that holds at most `rate.burst` tokens. Use it on the event loop only.
 
-    A request that costs more than the burst takes all tokens of a full bucket. It could never be
-    accepted otherwise.
+    If the cost of a request exceeds the burst, a full bucket is enough, because otherwise the
+    request could never be accepted. The bucket then has a debt.
     """
 
     def __init__(self, rate: Rate, clock: Callable[[], float] = time.monotonic) -> None:
         self.rate = rate
         self._clock = clock
         self._left, self._at = rate.burst, clock()
-        # Time at which the last rejected request may be sent again, by `clock`.
+        # Time (by `clock`) at which the request that was rejected last may be sent again.
         self._last = self._at
 
     @property
@@ -62,17 +63,18 @@ class TokenBucket:
         return self._left
 
     def take(self, cost: int) -> None:
-        """Take the cost of a request, at most the burst.
+        """Take the tokens for a request. The request needs `cost` tokens, or a full bucket.
 
         Raises:
-            RateLimited: the bucket has too few tokens. The error has the time to wait.
+            RateLimited: the bucket has too few tokens. The error contains the time to wait.
         """
         needed = min(float(cost), self.rate.burst)
-        # Rounding errors may leave a billionth too little after the suggested wait.
+        # Tolerate rounding errors, because of which a billionth may be missing after the suggested
+        # wait.
         if (lacking := needed - self.left) > 1e-9:
             wait_s = lacking / self.rate.per_s
-            # Earlier rejected requests go first. A client that never retries delays others by at
-            # most `_MAX_BEHIND_S`.
+            # Requests that were rejected earlier go first. If their client never retries, they
+            # delay other requests by at most `_MAX_BEHIND_S`.
             behind_s = self._last - self._at + needed / self.rate.per_s
             if behind_s < _MAX_BEHIND_S:
                 wait_s = max(wait_s, behind_s)

@@ -32,25 +32,27 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_server.auth.quota import Quota
 from fovea_server.traffic.principal import Scope
 
-# Only the owner may read the file. Digests are not keys, but names and rates are private.
+# Mode of the file: only the owner may read it. It contains digests instead of keys, but also names
+# and rates, which are private.
 _MODE = 0o600
 
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
-# Prefix that lets secret scanners detect a key in a commit or a log.
+# Prefix of keys, by which secret scanners can detect a key in a commit or a log.
 _PREFIX = "fov_"
 _BYTES = 32
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATE = re.compile(r"(?P<count>[0-9.]+(?:e[0-9]+)?)/(?P<unit>s|m|h)")
 _MIN_PER_S = 1 / 3600
-# Largest number in a time. 100,000 days are about 270 years, and dates end in the year 9999.
+# Largest number in a time span. 100,000 days are about 270 years; a longer span could end after the
+# year 9999, which Python cannot represent.
 _MAX_UNITS = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SPAN = re.compile(r"(?P<count>[0-9]+)(?P<unit>[smhd])")
 
 
 class Keys(BaseModel):
-    """The keys of a file; their names are unique."""
+    """The API keys in a file. Their names are unique."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,7 +71,7 @@ def read_keys(file: Path) -> Keys:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: the content is invalid; the message names the field.
+        ValueError: the content is invalid. The message contains the name of the field.
     """
     try:
         return Keys.model_validate_json(file.read_bytes())
@@ -81,7 +83,7 @@ def read_keys(file: Path) -> Keys:
 
 @contextmanager
 def _lock_file(file: Path) -> Iterator[None]:
-    """Hold an exclusive lock, so that one program at a time changes a key file."""
+    """Hold an exclusive lock, so that only one program at a time changes a key file."""
     path = file.with_name(f".{file.name}.lock")
     try:
         try:
@@ -89,7 +91,7 @@ def _lock_file(file: Path) -> Iterator[None]:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            # The disk is full, so the lock file cannot be created. Lock the directory instead.
+            # If the disk is full, the lock file cannot be created. Lock the directory instead.
             lock = os.open(file.parent, os.O_RDONLY)
     except OSError as error:
         raise InvalidOption(
@@ -104,16 +106,16 @@ def _lock_file(file: Path) -> Iterator[None]:
 
 
 def change_keys(file: Path, change: Callable[[tuple[Key, ...]], tuple[Key, ...]]) -> None:
-    """Replace the keys of a file by the result of `change`; the file may be absent.
+    """Replace the keys of a file by the result of `change`. The file need not exist.
 
-    On a full disk, a change that does not make the file longer, such as the removal of a key, is
-    written over the old content.
+    If the disk is full, a change that does not make the file longer, such as the removal of a key,
+    is written over the old content.
 
     Raises:
         InvalidOption: the file is not a key file, or its directory is not writable.
         OSError: the file cannot be written and is unchanged.
     """
-    # Keep a symbolic link, and change its target.
+    # If the file is a symbolic link, change the target of the link.
     file = file.resolve()
     with _lock_file(file):
         before: tuple[Key, ...] = ()
@@ -133,8 +135,7 @@ def change_keys(file: Path, change: Callable[[tuple[Key, ...]], tuple[Key, ...]]
         try:
             with writing(file, len(after)):
                 _write_new(new, after, mode, owner, group)
-            # If the file itself is a mount point, such as a single mounted secret, this
-            # call raises an error.
+            # This call fails if the file itself is a mount point, for example a mounted secret.
             new.replace(file)
         except OSError as error:
             new.unlink(missing_ok=True)
@@ -142,7 +143,7 @@ def change_keys(file: Path, change: Callable[[tuple[Key, ...]], tuple[Key, ...]]
                 raise
             if not file.exists() or len(after) > file.stat().st_size:
                 raise
-            # Revoking a key must not wait for free space.
+            # Revoking a key must be possible on a full disk.
             _write_over(file, after)
 
 
@@ -151,8 +152,8 @@ def _write_new(new: Path, content: bytes, mode: int, owner: int, group: int) -> 
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(content)
         stream.flush()
-        # The server must still be able to read the file. Otherwise it keeps the old keys, and a
-        # removed key stays valid.
+        # Keep the mode and the owner, so that the server can still read the file. Otherwise the
+        # server would keep the old keys, and a removed key would stay valid.
         os.fchmod(descriptor, mode)
         if owner != -1 and os.geteuid() == 0:
             os.fchown(descriptor, owner, group)
@@ -160,9 +161,10 @@ def _write_new(new: Path, content: bytes, mode: int, owner: int, group: int) -> 
 
 
 def _write_over(file: Path, content: bytes) -> None:
-    """Write content over a file that is at least as long, using only its allocated space.
+    """Overwrite a file that is at least as long as `content`. This needs no free disk space.
 
-    Spaces pad the rest until the file is truncated, so the file is valid JSON at any time.
+    First the rest of the file is filled with spaces, then the file is truncated. The file is
+    therefore valid JSON at any time.
     """
     with file.open("r+b") as stream:
         stream.write(content.ljust(file.stat().st_size))
@@ -179,7 +181,8 @@ def new_token() -> str:
 def digest_of(token: str) -> str:
     """Return the hexadecimal SHA-256 of a key, which the key file stores instead of the key.
 
-    Passwords need a slow hash, but nobody can guess a key of 256 random bits.
+    A fast hash is sufficient, because a key has 256 random bits and cannot be guessed like a
+    password.
     """
     return hashlib.sha256(token.encode()).hexdigest()
 
@@ -202,7 +205,7 @@ class Rate(NamedTuple):
         """Parse "20/s", "600/m" or "1e4/h".
 
         Raises:
-            ValueError: the text has another form, or the rate is below 1/h.
+            ValueError: the text does not have this form, or the rate is below 1/h.
         """
         found = _RATE.fullmatch(text)
         count = float(found["count"]) if found and found["count"].count(".") < 2 else 0.0
@@ -218,7 +221,8 @@ def parse_span(text: str, *, least: int = 1) -> timedelta:
     """Parse "90d", "12h", "30m" or "10s".
 
     Raises:
-        ValueError: the text has another form, or its number is below `least` or above 100,000.
+        ValueError: the text does not have this form, or its number is below `least` or above
+            100,000.
     """
     found = _SPAN.fullmatch(text)
     if found is None or not least <= int(found["count"]) <= _MAX_UNITS:
@@ -249,7 +253,7 @@ class _Entry(BaseModel):
 
 
 class Secret(_Entry):
-    """The digest of a key, and its time of expiry; None if it expires with the key."""
+    """The digest of a key. It expires at the time `until`, or with the `Key` if `until` is None."""
 
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     until: AwareDatetime | None = None
@@ -259,13 +263,13 @@ class Key(_Entry):
     """An entry of the key file.
 
     Attributes:
-        name: name in the log and the metrics; it is not secret.
-        secrets: digests, the newest first. After a rotation the old ones stay
-            valid for a grace time.
-        scopes: what the key allows. Requests that only read information need a key but no scope.
+        name: name in the log and the metrics. It is not secret.
+        secrets: digests of the key, the newest first. After a rotation, old digests stay valid for
+            a grace time.
+        scopes: rights of the key. Requests that only read information need a key, but no scope.
         models: patterns of model names such as `cam-*`; empty for every model.
-        rate: rate limit of images such as "20/s"; None for no limit.
-        quota: quota of images such as "1e6/day"; None for no limit.
+        rate: rate limit for images, such as "20/s"; None for no limit.
+        quota: quota for images, such as "1e6/day"; None for no limit.
         created: time of creation.
         expires: time from which the key is invalid; None for never.
     """
@@ -280,5 +284,5 @@ class Key(_Entry):
     expires: AwareDatetime | None = None
 
     def is_expired(self, now: datetime) -> bool:
-        """Return True if the key has expired at `now`."""
+        """Return whether the key has expired at `now`."""
         return self.expires is not None and now >= self.expires

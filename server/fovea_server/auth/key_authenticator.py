@@ -1,4 +1,4 @@
-"""Authenticates requests by their keys, and follows changes of the key file."""
+"""Authenticates requests by API key, and reads the key file again when it changes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Seconds between two checks of the key file, so a revoked key stops working within this time.
+# Time in seconds between two checks of the key file. A revoked key stops working within this time.
 _LOOK_S = 0.5
-# Number of checks between two writes of the quota usage. Usage since the last write is lost if
-# the server is killed.
+# Number of checks of the key file between two writes of the quota usage. If the server is killed,
+# the usage after the last write is lost.
 _WRITE_EVERY = 4
 _LAST_S = 2.0
 
@@ -36,16 +36,17 @@ _HINT = (
 
 
 class KeyAuthenticator:
-    """Holds the keys of a file and the principals that own them.
+    """The API keys of a file, and their owners (principals).
 
     The file is read again when it changes. If the new file is invalid or missing, the previous keys
     stay valid and the server logs the reason.
 
     Args:
-        file: path of the key file; None if only tokens of the identity provider are accepted.
-        usage: path of the quota usage; None for a file beside the key file.
-        provider: the identity provider; None if there is none.
-        now: clock that returns the time in UTC.
+        file: path of the key file; None to accept only tokens of the identity provider.
+        usage: path of the file with the quota usage; None for a file in the directory of the key
+            file.
+        provider: identity provider; None if there is none.
+        now: function that returns the current time in UTC.
 
     Raises:
         InvalidOption: the key file cannot be read, or `usage` cannot be written.
@@ -88,18 +89,18 @@ class KeyAuthenticator:
         self._thread.start()
 
     def principal(self, token: str | None) -> Principal:
-        """Return the principal of a key or token.
+        """Return the principal of an API key or token.
 
         Raises:
             Unauthenticated: there is no token, or it is unknown, expired or replaced.
-            KeysPending: the keys of the identity provider are being fetched again.
+            KeysPending: the server is fetching the keys of the identity provider again.
         """
         if not token:
             raise Unauthenticated(f"this server requires a key: {_HINT}")
         digest = digest_of(token)
         found, now = self._by_digest.get(digest), self._now()
-        # The duration of the look-up depends only on the digest, and nobody can choose the
-        # bytes of a SHA-256.
+        # The look-up in the dict is safe: its duration depends only on the digest, and a client
+        # cannot choose the bytes of a SHA-256 digest.
         if found is not None and hmac.compare_digest(found[1].sha256, digest):
             principal, until = found[0], found[1].until
         elif self._provider is not None and self._provider.issues(token):
@@ -112,10 +113,10 @@ class KeyAuthenticator:
         return principal
 
     def close(self) -> None:
-        """Stop following the file, and write the usage of the quotas."""
+        """Stop watching the key file, and write the usage of the quotas."""
         self._stopped.set()
         if self._thread is not None:
-            # The file may be on a disk that does not respond.
+            # Wait only for a limited time, because the file may be on a disk that does not respond.
             self._thread.join(_LAST_S)
             self._share()
         if self._provider is not None:
@@ -131,8 +132,7 @@ class KeyAuthenticator:
         principals = {
             key.name: _principal(key, self._principals.get(key.name)) for key in keys.keys
         }
-        # The dictionary is replaced as a whole, so the event loop sees either the
-        # old or the new keys.
+        # Replace the whole dict, so that the event loop uses either only old or only new keys.
         self._by_digest = {
             secret.sha256: (principals[key.name], secret)
             for key in keys.keys
@@ -152,7 +152,8 @@ class KeyAuthenticator:
                     reported = ""
                     continue
                 self._take(read_keys(file))
-            # Any error may come from the file. If this thread ended, revoked keys would stay valid.
+            # Catch every exception, because the file can cause any error. If this thread ended,
+            # revoked keys would stay valid.
             except Exception as error:  # noqa: BLE001
                 if reported != str(error):
                     reported = str(error)
@@ -164,19 +165,19 @@ class KeyAuthenticator:
 
 
 def _stamp_of(file: Path) -> tuple[int, ...]:
-    # A mounted secret or ConfigMap is a symbolic link whose target changes;
-    # `stat` follows the link.
+    # Follow symbolic links: a mounted secret or ConfigMap is a symbolic link whose target changes.
     status = file.stat()
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
 
 
 def _principal(key: Key, before: LimitedPrincipal | None) -> LimitedPrincipal:
-    """Make the principal of a key.
+    """Return the principal of an API key.
 
     Args:
         key: entry of the key file.
-        before: principal from before the change of the file; None for a new key. An unchanged rate
-            keeps its token bucket, and a quota with the same period keeps its count.
+        before: principal of the key before the file changed; None for a new key. If the rate is
+            unchanged, its token bucket is kept. If the period of the quota is unchanged, its count
+            is kept.
     """
     bucket, meter = (None, None) if before is None else (before.bucket, before.meter)
     rate = None if key.rate is None else Rate.parse(key.rate)

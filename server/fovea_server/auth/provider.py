@@ -23,17 +23,19 @@ from fovea_server.traffic.principal import Principal
 
 log = logging.getLogger(__name__)
 
-# Asymmetric signatures only: whoever can verify a signature with a shared secret can also sign.
+# Only algorithms with asymmetric keys. With a shared secret, everybody who can verify signatures
+# could also sign tokens.
 _ALGORITHMS = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA"),
 )
-# Allowed difference between the clocks of two machines, in seconds.
+# Tolerance in seconds for the difference between the clocks of two machines.
 _SKEW_S = 30
-# Seconds between two fetches of the keys. Providers publish a new key before they sign with it.
+# Time in seconds between two fetches of the provider's keys. Providers publish a new key before
+# they sign with it.
 _REFRESH_S = 300.0
-# Seconds between two fetches while the provider is unreachable, and least age in seconds of the
-# keys before a token with an unknown key causes another fetch.
+# Time in seconds between two fetches while the provider cannot be reached. A token with an unknown
+# key causes a new fetch only if the last fetch is longer ago than this time.
 _AGAIN_S = 5.0
 _TIMEOUT_S = 5.0
 _MAX_TOKENS = 4096
@@ -44,13 +46,15 @@ class Provider:
     """Verifies tokens of one issuer for one audience, and refreshes the issuer's keys.
 
     Args:
-        issuer: value of the claim `iss`. OpenID Connect Discovery finds the keys below this URL.
-        audience: value that the claim `aud` must contain.
-        claim: name of the claim that lists the scopes, which may begin with "fovea:". A dot selects
-            a member of an object (`realm_access.roles`).
+        issuer: required value of the claim `iss`. It is a URL, under which OpenID Connect Discovery
+            finds the keys.
+        audience: text that the claim `aud` must contain.
+        claim: name of the claim with the list of scopes. A dot selects a member of an object
+            (`realm_access.roles`). Scopes may have the prefix "fovea:".
 
     Raises:
-        InvalidOption: the URL of the issuer is neither HTTPS nor on this machine.
+        InvalidOption: the URL of the issuer does not begin with https, and its host is not this
+            machine.
     """
 
     def __init__(self, issuer: str, audience: str, claim: str) -> None:
@@ -69,15 +73,15 @@ class Provider:
         threading.Thread(target=self._refresh, name="issuer", daemon=True).start()
 
     def issues(self, token: str) -> bool:
-        """Return True if a text has the form of a JWT: three parts separated by dots."""
+        """Return whether a text has the form of a JWT: three parts separated by dots."""
         return token.count(".") == 2
 
     def principal(self, token: str, digest: str) -> Principal:
-        """Return the principal of a token; valid tokens are cached by `digest`.
+        """Return the principal of a token. Valid tokens are cached by `digest`.
 
         Raises:
             Unauthenticated: the token is invalid.
-            KeysPending: the signing key is unknown, and the keys are being fetched again.
+            KeysPending: the signing key is unknown, and the server is fetching the keys again.
         """
         if (known := self._principals.get(digest)) is not None:
             return known
@@ -93,7 +97,7 @@ class Provider:
                 options={"require": ["exp", "iss", "aud"]},
             )
             found = self._principal(claims)
-        # Signed claims may have any type.
+        # Values of claims may have any type, although the token is signed.
         except (jwt.PyJWTError, TypeError, ValueError, OverflowError) as error:
             raise Unauthenticated(f"invalid token: {error}") from None
         if len(self._principals) >= _MAX_TOKENS:
@@ -124,7 +128,7 @@ class Provider:
             given = claims
             for part in self._claim.split("."):
                 given = given.get(part) if isinstance(given, dict) else None
-        # OAuth 2.0 uses one text with spaces; most providers use a list.
+        # In OAuth 2.0, scopes are one text with spaces. Most providers use a list instead.
         listed = given if isinstance(given, list) else []
         listed = given.split() if isinstance(given, str) else listed
         names = {each.removeprefix("fovea:") for each in listed if isinstance(each, str)}
@@ -140,7 +144,7 @@ class Provider:
         while not self._closed:
             self._wake.wait(_REFRESH_S if self._keys else _AGAIN_S)
             self._wake.clear()
-            # Clients can cause a wake-up with every token, so the number of fetches is limited.
+            # Limit the number of fetches, because each token of a client can wake this thread.
             if not self._closed and time.monotonic() - self._fetched > _AGAIN_S / 2:
                 self._fetch()
 
@@ -159,13 +163,14 @@ class Provider:
             }
             if not keys:
                 raise ValueError("it has no signing keys")
-        # The provider can return anything. If this thread ended, the keys would never be refreshed.
+        # Catch every exception, because the provider can return anything. If this thread ended, the
+        # keys would never be refreshed.
         except Exception as error:  # noqa: BLE001
             log.error(
                 "tokens of %s: its keys cannot be fetched from %s: %s", self._issuer, url, error
             )
         else:
-            # Tokens signed with a removed key must be verified again.
+            # Clear the cache, because a token that was signed with a removed key must be rejected.
             self._keys, self._principals = keys, {}
         finally:
             self._fetched = time.monotonic()

@@ -1,4 +1,4 @@
-"""A quota: how many images a key may send per hour, day or month (UTC)."""
+"""A quota: the number of images that a key may send per hour, day or month (UTC)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ADD = (
 
 
 class Quota(NamedTuple):
-    """A number of images per calendar period; `unit` is "hour", "day" or "month"."""
+    """Largest number of images per calendar period. `unit` is "hour", "day" or "month"."""
 
     images: int
     unit: str
@@ -42,7 +42,7 @@ class Quota(NamedTuple):
         """Parse "1e6/day", "5000/hour" or "2e7/month".
 
         Raises:
-            ValueError: the text has another form.
+            ValueError: the text does not have this form.
         """
         found = _QUOTA.fullmatch(text)
         count = float(found["count"]) if found and found["count"].count(".") < 2 else 0.0
@@ -64,21 +64,25 @@ class Quota(NamedTuple):
         return self.begin(self.begin(now) + _LONGEST[self.unit])
 
     def period(self, now: datetime) -> str:
-        """Return the name of the period that contains `now`. Names sort in the order of time."""
+        """Return the name of the period that contains `now`.
+
+        The names are in the order of time if sorted.
+        """
         return f"{self.begin(now):{_NAMES[self.unit]}}"
 
 
 class _Count:
-    """The images of a key in one period.
+    """The numbers of images of a key in one period.
 
-    The event loop changes `taken`; the thread that follows the key file changes
-    `written` and `others`.
+    The event loop changes `taken`. The thread that watches the key file changes `written` and
+    `others`.
 
     Attributes:
         period: name of the period.
         taken: number of images that this server has counted.
-        written: the part of `taken` that is in the file.
-        others: number of images from other servers, and from this one before its start.
+        written: number of images in `taken` that are already in the file.
+        others: number of images that other servers counted, or this server before it was started
+            again.
     """
 
     __slots__ = ("others", "period", "taken", "written")
@@ -88,7 +92,7 @@ class _Count:
 
 
 class Meter:
-    """Counts the images of a key against its quota."""
+    """Counts the images of a key, and rejects images beyond the key's quota."""
 
     def __init__(
         self,
@@ -103,7 +107,7 @@ class Meter:
 
     @property
     def left(self) -> int:
-        """Return the number of images that may still be sent in this period."""
+        """Return the number of images that the key may still send in this period."""
         count = self._current_count()
         return max(0, self.quota.images - count.taken - count.others)
 
@@ -117,8 +121,8 @@ class Meter:
         """Count images.
 
         Raises:
-            RateLimited: the quota has too few images left. The error has the start
-                of the next period.
+            RateLimited: fewer images are left in the quota. The error contains the start of the
+                next period.
         """
         if images > (left := self.left):
             most, unit = self.quota
@@ -142,7 +146,10 @@ def usage_of(keys: Path) -> Path:
 
 
 def used_now(file: Path, name: str, quota: Quota) -> int | None:
-    """Read how many images a key has sent in this period; None if the file cannot be read."""
+    """Return the number of images that a key has sent in this period, as stored in the file.
+
+    If the file cannot be read, return None.
+    """
     period = quota.period(datetime.now(UTC))
     try:
         with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as database:
@@ -154,26 +161,27 @@ def used_now(file: Path, name: str, quota: Quota) -> int | None:
 
 
 class UsageFile:
-    """Usage of the quotas in an SQLite file, which several servers may share.
+    """The usage of the quotas in an SQLite file, which several servers may share.
 
-    Use it from one thread at a time. If the file cannot be written, each server counts only its own
-    images since its start, and logs the error once.
+    Use this class from one thread at a time. If the file cannot be written, each server counts only
+    its own images since its start, and logs the error once.
     """
 
     def __init__(self, file: Path) -> None:
         self._file, self._failed = file, ""
 
     def share(self, meters: Iterable[tuple[str, Meter]]) -> bool:
-        """Add the images counted since the last call, and read the counts of other servers.
+        """Add the images since the last call to the file, and read the counts of other servers.
 
         Returns:
-            False if the file cannot be written.
+            True if the file was written, False if an error occurred.
         """
         counts = [(name, meter.count) for name, meter in meters]
         if not counts:
             return True
         try:
-            # Restrict the file to its owner: names of keys and their usage are private.
+            # Allow only the owner to read the file, because names of keys and their usage are
+            # private.
             os.close(os.open(self._file, os.O_CREAT | os.O_RDWR, 0o600))
             with closing(sqlite3.connect(self._file, timeout=1)) as database, database:
                 self._share(database, counts)
@@ -194,13 +202,14 @@ class UsageFile:
         new = [(name, count, count.taken) for name, count in counts if count.taken > count.written]
         rows = [(name, count.period, taken - count.written) for name, count, taken in new]
         database.executemany(_ADD, rows)
-        # Names of periods sort in the order of time, so earlier periods can be deleted.
+        # Delete the counts of earlier periods. Names of periods are in the order of time, so they
+        # can be compared.
         over = [(name, count.period) for name, count, _ in new if not count.written]
         database.executemany("DELETE FROM used WHERE key = ? AND period < ?", over)
         database.commit()
         for _, count, taken in new:
             count.written = taken
-        # Another program may have stored values that are not numbers.
+        # Skip values that are not integers, which another program may have stored.
         found = database.execute("SELECT * FROM used WHERE typeof(images) = 'integer'")
         stored = {row[:2]: row[2] for row in found}
         for name, count in counts:

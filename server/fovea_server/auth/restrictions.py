@@ -25,16 +25,19 @@ APIS = (
     "trace",
     "logging",
 )
-"""Names of the APIs that can be restricted; Triton defines them."""
+"""Names of the APIs that can be restricted. They are Triton's names."""
 
-# KEY=VALUE for a secret, or KEY@FILE for a file that contains it. KEY contains neither "=" nor "@".
+# Pattern of a secret: KEY=VALUE, or KEY@FILE for a file that contains the value. KEY contains
+# neither "=" nor "@".
 _SECRET = re.compile(r"(?P<key>[^=@]*)(?P<kind>[=@])(?P<value>.*)", re.DOTALL)
 _KEY = re.compile(r"[A-Za-z0-9_.-]+")
-# Largest secret file in bytes. Headers are not longer, and a device such as /dev/zero never ends.
+# Largest size of a secret file in bytes. Headers are not longer. The limit also ends the reading of
+# an endless device such as /dev/zero.
 _LONGEST_FILE = 65_536
 
-# Headers that proxies add. The address of a proxy does not identify the client. The sidecar of a
-# service mesh connects from loopback and may add only x-forwarded-proto.
+# Headers that proxies add. If one is present, the connection's address is the proxy's address, not
+# the client's. The sidecar of a service mesh connects from loopback, and may add only
+# x-forwarded-proto.
 _OF_PROXIES = (
     *("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto"),
     *("x-forwarded-prefix", "x-real-ip"),
@@ -42,7 +45,7 @@ _OF_PROXIES = (
 
 
 def is_loopback(address: str | None) -> bool:
-    """Return True for a loopback address or the name "localhost"."""
+    """Return whether an address is a loopback address or the name "localhost"."""
     try:
         ip = ip_address((address or "").partition("%")[0])
     except ValueError:
@@ -54,9 +57,9 @@ def is_loopback(address: str | None) -> bool:
 class Restrictions:
     """The secrets, as (key, value), that APIs require in a request header.
 
-    Except for inference and health, an API without a secret is open only to clients on this
-    machine, unless `for_all` is True. `prefix` precedes the key in the name of the header. `noun`
-    is Triton's word for an API in error messages.
+    Inference and health are open to all clients if they have no secret. Other APIs without a secret
+    are open only to clients on this machine, unless `for_all` is True. The name of the header is
+    `prefix` and the key. `noun` is Triton's word for an API in error messages.
     """
 
     def __init__(
@@ -83,8 +86,8 @@ class Restrictions:
         """Parse the operator's options, each ``API[,API...]:KEY=VALUE`` or ``...:KEY@FILE``.
 
         Raises:
-            InvalidOption: an option is malformed, names an unknown API, names an API a second time,
-                or names a file that cannot be read.
+            InvalidOption: an option is malformed, contains an unknown API, repeats an API, or
+                contains a file that cannot be read.
         """
         secrets: dict[str, tuple[str, str]] = {}
         for given in values:
@@ -100,7 +103,8 @@ class Restrictions:
             key, value = found["key"].strip(), found["value"].strip()
             if found["kind"] == "@":
                 value = _read(names, Path(value))
-            # Headers of both HTTP and gRPC can carry these characters.
+            # Only printable ASCII characters are allowed, because headers of both HTTP and gRPC can
+            # contain them.
             if not (_KEY.fullmatch(key) and value.isascii() and value.isprintable()):
                 raise InvalidOption(
                     f"the secret of '{names}' cannot be sent as a header: make its key of letters, "
@@ -119,7 +123,7 @@ class Restrictions:
         return cls(secrets, for_all=for_all, prefix=prefix, noun=noun)
 
     def secret(self, api: str) -> tuple[str, str] | None:
-        """Return the (key, value) that an API requires; None if the API is not restricted."""
+        """Return the (key, value) that an API requires, or None if the API is not restricted."""
         return self._secrets.get(api)
 
     def check(self, api: str, header: Callable[[str], str | None]) -> None:
@@ -130,26 +134,26 @@ class Restrictions:
             raise Restricted(f"This {self._noun} is restricted, {expected}")
 
     def missing(self, api: str, header: Callable[[str], str | None]) -> str | None:
-        """Return the key of the secret that a request lacks; None if the request is allowed."""
+        """Return the key of the missing secret, or None if the request is allowed."""
         if api not in self._secrets:
             return None
         key, value = self._secrets[api]
         given = header(f"{self._prefix}{key}") or ""
-        # The comparison takes constant time, so that its duration reveals nothing about the secret.
+        # Compare in constant time, so that the duration reveals nothing about the secret.
         return None if hmac.compare_digest(given.encode(), value.encode()) else key
 
     def check_local(
         self, api: str, client: str | None, header: Callable[[str], str | None]
     ) -> None:
-        """Check that a client may use an API that has no secret.
+        """Check that a client may use an API, if the API has no secret.
 
         Args:
             api: name of the API.
-            client: address of the client; None if unknown.
-            header: returns the value of a request header by its name, or None.
+            client: address of the client; None if it is unknown.
+            header: function that returns the value of a request header by its name, or None.
 
         Raises:
-            Restricted: the client is on another machine, and the server is not open to all.
+            Restricted: the client is on another machine, and the server is not open to all clients.
         """
         if api not in self._secrets and not self.lets_all_in(client, header):
             raise Restricted(
@@ -159,7 +163,10 @@ class Restrictions:
             )
 
     def lets_all_in(self, client: str | None, header: Callable[[str], str | None]) -> bool:
-        """Return True if the server is open to all, or the client is local and not a proxy."""
+        """Return whether the server is open to all clients, or the client is on this machine.
+
+        A proxy on this machine does not count as a client on this machine.
+        """
         return self._for_all or (is_loopback(client) and not any(map(header, _OF_PROXIES)))
 
 

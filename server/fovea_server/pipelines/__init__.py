@@ -1,1 +1,1 @@
-"""Pipelines: a model made of a detector and other models that run on the detected objects."""
+"""Pipelines: models that consist of a detector and of models for the detected objects."""

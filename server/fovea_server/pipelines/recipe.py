@@ -36,23 +36,26 @@ Answers = list[ImageResult | FoveaError]
 Ask = Callable[[str, ImageRequest], Awaitable[tuple[Engine, Answers]]]
 Results = Awaitable[Answers]
 
-# Divisor of a queue: the crops of one pipeline fill at most half of it, because other requests
-# use the same model.
+# The crops of one pipeline request take at most the model's queue size divided by this number,
+# because other requests use the same model.
 _SHARE_OF_QUEUE = 2
 _WAVES = 4
 
 PLATFORM = "fovea_composite"
-"""Platform in the configuration of a pipeline. Its ensemble steps are the models that it runs."""
+"""Platform in the configuration of a pipeline. The ensemble steps of this configuration are the
+pipeline's models.
+"""
 
 PIPELINE_FILE = "pipeline.toml"
 
-# Keys that choose a part of the image. A stage on the crops of another stage must not have them.
+# Keys that choose a part of the image. They are invalid in a stage that runs on the crops of
+# another stage.
 _OF_CROPS = ("crop", "padding", "min_size")
 
 
 @dataclass(slots=True, eq=False)
 class _Image:
-    """Crops of an image by stage and object, and the stage results of each object."""
+    """Crops of an image by stage and object index, and the stage results of each object."""
 
     crops: dict[str, dict[int, Pixels]]
     masked: bool
@@ -66,9 +69,9 @@ class PipelineRun:
 
     Args:
         first: name of the first stage, and its model.
-        stages: the other stages; each one follows the stage that it builds on.
-        ask: runs a model on images.
-        most: number of images that the queue of a model holds.
+        stages: other stages, in an order in which each stage follows its base stage.
+        ask: function that runs a model on images.
+        most: largest number of images in the queue of a model.
     """
 
     def __init__(
@@ -81,13 +84,13 @@ class PipelineRun:
         self._rooms = {stage.name: asyncio.Semaphore(min(_WAVES, most)) for stage in stages}
 
     async def __call__(self, request: ImageRequest) -> Answers:
-        """Return the results of images, in order."""
+        """Return the results of the images, in their order."""
         began, (name, model) = time.monotonic_ns(), self._first
         cut: dict[int, _Image] = {}
 
         def keep_crops(result: ImageResult) -> bytes:
-            # This function runs in the thread that detected the objects. It keeps the crops for the
-            # stages instead of the whole image.
+            # This function runs in the thread that detected the objects. It cuts the crops, so that
+            # the whole image need not stay in memory.
             found = result.found
             assert isinstance(found, Detections), "it was checked"
             assert result.pixels is not None, "asked for with keep_pixels"
@@ -115,7 +118,8 @@ class PipelineRun:
                 stages[stage.name] = time.monotonic_ns() - began
             for key, image in cut.items():
                 write = partial(_encode, request, images[key], image)
-                # Encoding masks takes milliseconds; encoding other results takes microseconds.
+                # Encode masks in a thread, because they take milliseconds. Other results take
+                # microseconds.
                 images[key].encoded = await asyncio.to_thread(write) if image.masked else write()
         for result in images.values():
             result.stages = stages
@@ -124,7 +128,7 @@ class PipelineRun:
     async def _run_stage(
         self, stage: BoundStage, images: Sequence[_Image], request: ImageRequest
     ) -> None:
-        """Run a stage on its crops of all images of a request."""
+        """Run a stage on its crops from all images of a request."""
         seen: list[tuple[_Image, int, Pixels]] = []
         for image in images:
             if stage.base:
@@ -165,7 +169,10 @@ def _options(stage: BoundStage) -> PredictOptions:
 
 
 def _choose_crops(stage: BoundStage, image: _Image) -> dict[int, Pixels]:
-    """Return the base stage's crops that this stage runs on, by the base's results."""
+    """Choose the crops that a stage runs on from its base stage's crops.
+
+    The choice depends on the results of the base stage.
+    """
     chosen: dict[int, Pixels] = {}
     for index, crop in image.crops[stage.base].items():
         base = next(each for each in image.stage_results[index] if each.stage == stage.base)
@@ -175,11 +182,11 @@ def _choose_crops(stage: BoundStage, image: _Image) -> dict[int, Pixels]:
 
 
 def _encode(request: ImageRequest, result: ImageResult, image: _Image | None) -> bytes:
-    """Add the stage results to the objects of a result, and encode it."""
+    """Add the stage results to the objects of a result, and encode the result."""
     found = result.found
     assert isinstance(found, Detections), "it was checked"
     stage_results = {} if image is None else image.stage_results
-    # The first model may be a pipeline whose objects already have stage results.
+    # If the first model is a pipeline, its objects already have stage results.
     before = found.stage_results or ((),) * len(found)
     merged = tuple((*mine, *stage_results.get(index, ())) for index, mine in enumerate(before))
     result.found = replace(found, stage_results=merged)
@@ -187,7 +194,7 @@ def _encode(request: ImageRequest, result: ImageResult, image: _Image | None) ->
 
 
 def pipeline_config(folder: Path, name: str) -> ModelConfig:
-    """Make the configuration of a pipeline's directory.
+    """Return the configuration of a pipeline's directory.
 
     Raises:
         InvalidModel: the directory also has config.pbtxt, or pipeline.toml is invalid.
@@ -200,7 +207,7 @@ def pipeline_config(folder: Path, name: str) -> ModelConfig:
 
 
 def complete_config(config: ModelConfig, first: ModelConfig, engine: Engine | None) -> ModelConfig:
-    """Complete a configuration with the batch size, input and image outputs of a model."""
+    """Add the batch size, the input and the image outputs of the first model to a configuration."""
     parameters = {}
     if engine is not None and engine.head is not None:
         listed = orjson.dumps(image_outputs(engine.head, of_pipeline=True)).decode()
@@ -210,7 +217,7 @@ def complete_config(config: ModelConfig, first: ModelConfig, engine: Engine | No
 
 
 class StageTable(BaseModel):
-    """A table `[[stages]]`: a model, and the crops that it runs on."""
+    """A table `[[stages]]` in pipeline.toml: a model, and the crops that it runs on."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -228,12 +235,15 @@ class StageTable(BaseModel):
 
     @property
     def title(self) -> str:
-        """Return the name of the stage; the default is the name of its model."""
+        """Return the name of the stage. The default is the name of the stage's model."""
         return self.name or self.model
 
 
 def is_pipeline(folder: Path) -> bool:
-    """Return True if a directory has a pipeline.toml; False if the directory may not be read."""
+    """Return whether a directory has a pipeline.toml.
+
+    If the directory may not be read, return False.
+    """
     try:
         return (folder / PIPELINE_FILE).is_file()
     except PermissionError:
@@ -241,7 +251,8 @@ def is_pipeline(folder: Path) -> bool:
 
 
 StageRow = dict[str, str]
-"""A stage for display: its "name", its "model", the crops that it "sees", what it "gives"."""
+"""A stage for display. The keys are "name", "model", "sees" (the crops) and "gives" (the result).
+"""
 
 
 class Pipeline(BaseModel):
@@ -257,7 +268,7 @@ class Pipeline(BaseModel):
         """Read the pipeline.toml in a model's directory.
 
         Raises:
-            InvalidModel: the file is invalid; the message has the reason.
+            InvalidModel: the file is invalid. The message has the reason.
         """
         path = folder / PIPELINE_FILE
         try:
@@ -303,7 +314,10 @@ class Pipeline(BaseModel):
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Return the names of the models without repetition, the first stage's model first."""
+        """Return the names of the models without repetition.
+
+        The first stage's model comes first.
+        """
         return tuple(dict.fromkeys(stage.model for stage in self.stages))
 
     def bind(
@@ -313,8 +327,8 @@ class Pipeline(BaseModel):
 
         Args:
             engines: engines of all models, by model name.
-            ask: runs a model on images.
-            most: number of images that the queue of a model holds.
+            ask: function that runs a model on images.
+            most: largest number of images in the queue of a model.
 
         Raises:
             InvalidModel: a model does not fit its stage.
@@ -323,7 +337,7 @@ class Pipeline(BaseModel):
         return PipelineRun((first.title, first.model), stages, ask, most)
 
     def describe(self, cards: Mapping[str, EngineCard]) -> tuple[StageRow, ...]:
-        """Return the stages for display; raises the errors of `bind_stage`."""
+        """Return the stages for display. Raise the errors of `bind_stage`."""
         first, stages = self.stages[0], self._bind_stages(cards)
         rows = [(first, "the image", cards[first.model].task)]
         rows += [(each.table, each.sees, each.field) for each in stages]
@@ -334,7 +348,7 @@ class Pipeline(BaseModel):
 
     @property
     def reference(self) -> str:
-        """Return a line about the pipeline's reference; "" if there is none.
+        """Return a line of text about the pipeline's reference, or "" if there is none.
 
         Raises:
             InvalidModel: the reference is damaged.
@@ -343,7 +357,7 @@ class Pipeline(BaseModel):
         return "" if card is None else card.text
 
     def engines(self) -> Iterator[tuple[str, StageEngine]]:
-        """Yield the name of each stage, and the engine that is served for it."""
+        """Yield the name of each stage and the engine that is served for the stage."""
         first, *later = self.stages
         root = self._folder.parent
         if (root / first.model / PIPELINE_FILE).is_file():
@@ -366,7 +380,7 @@ def check_reference(folder: Path) -> None:
     """Check that the reference of a pipeline was made with the engines that are served now.
 
     Raises:
-        InvalidOption: a stage has another engine than the reference.
+        InvalidOption: a stage's engine differs from its engine in the reference.
         InvalidModel: the pipeline or its reference is invalid.
     """
     card = PipelineCard.read(folder) if is_pipeline(folder) else None
@@ -390,7 +404,7 @@ def _engine(repository: ModelRepository, model: str) -> StageEngine:
     if not served:
         raise NotFound(f"there is no model '{model}'")
     file = repository.folder(model, served[-1]) / CARD_FILE
-    # An engine that Fovea did not build has no card.json.
+    # An engine from another program has no card.json, and therefore no content key.
     key = EngineCard.read(file).content_key if file.is_file() else ""
     return StageEngine(model=model, version=served[-1], key=key)
 
@@ -401,8 +415,8 @@ def _key(field: str) -> str:
 
 
 def _wrong(error: ValidationError) -> str:
-    """Describe the first error; for an unknown key, suggest a similar one."""
-    # Report unknown keys first: a missing key may be a misspelt one.
+    """Return a text for the first error. If a key is unknown, suggest a similar key."""
+    # Report unknown keys first, because a missing key may be a key with a spelling mistake.
     first, *_ = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     match first["loc"]:
         case ("stages",) | ("stages", int()):

@@ -1,4 +1,4 @@
-"""Stores the results of a pipeline on images as its reference, and compares new results."""
+"""Stores the results of a pipeline on images as a reference, and compares new results with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from fovea_preprocess.text import counted
 
 REFERENCE_FILE = "reference.json"
 
-# Agreement below which the worst example is shown. Equal embeddings differ by float32 rounding.
+# Agreement below which the report shows the worst example. The agreement of equal embeddings is
+# slightly below 1, because of float32 rounding.
 _SHOWN = 0.9995
 
 _MAX = float(np.finfo(np.float32).max)
@@ -35,7 +36,7 @@ def reference_path(folder: Path) -> Path:
         InvalidModel: the path exists but is not a regular file.
     """
     path = folder / REFERENCE_FILE
-    # Reading a named pipe could block forever.
+    # A named pipe in this place could block the reader forever.
     if path.exists() and not path.is_file():
         raise InvalidModel(f"{path} is not a file: move it away")
     return path
@@ -48,7 +49,7 @@ class _Comparison(NamedTuple):
 
 
 class StageEngine(BaseModel):
-    """The engine that ran for a stage; `key` is the content key of its card.json."""
+    """The engine that ran for a stage. `key` is the content key in its card.json."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -57,7 +58,7 @@ class StageEngine(BaseModel):
     key: str
 
     def text(self, before: Self | None) -> str:
-        """Describe this engine, and the engine `before` that it has replaced."""
+        """Describe this engine, and the engine `before` that it replaced."""
         text = f"{self.model} version {self.version}"
         if before is None or (before.model, before.key) == (self.model, self.key):
             return text
@@ -67,14 +68,14 @@ class StageEngine(BaseModel):
         return f"{text}, was {was}version {before.version}"
 
     def undo(self, before: Self | None) -> str:
-        """Return the command that restores the version before; "" if no command can."""
+        """Return the command that restores the previous version, or "" if there is none."""
         if before is None or before.model != self.model or before.version == self.version:
             return ""
         return f"fovea promote {self.model} {before.version}"
 
 
 class StageOutput(BaseModel):
-    """The result of a stage on a crop: kind and arrays of its value; empty if the crop failed."""
+    """The result of a stage on a crop: kind and arrays. Both are empty if the crop failed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -84,7 +85,7 @@ class StageOutput(BaseModel):
 
     @classmethod
     def of(cls, result: StageResult) -> Self:
-        """Convert a stage result."""
+        """Convert a `StageResult`."""
         found = result.found
         arrays = [] if found is None else [array.tolist() for array in found.arrays]
         kind = "" if found is None else type(found).__name__
@@ -94,7 +95,7 @@ class StageOutput(BaseModel):
         """Compare this result with a new result of the same stage."""
         try:
             agreement, words = self._measure_shared(result.found, result.vocabulary.labels)
-        except (ValueError, IndexError, OverflowError):  # another model may return other arrays
+        except (ValueError, IndexError, OverflowError):  # another model's arrays
             agreement, words = 0.0, self.caption
         change = f"{self.caption!r}, now {result.caption!r}, on {image}"
         if result.caption in (self.caption, words):
@@ -105,7 +106,11 @@ class StageOutput(BaseModel):
     def _measure_shared(
         self, found: TaskResult | None, labels: Sequence[str] | None
     ) -> tuple[float, str]:
-        """Return the agreement (0 to 1), and the old result's caption with current names."""
+        """Compare a new result with this one.
+
+        Returns:
+            The agreement (0 to 1), and the caption of the old result with the current class names.
+        """
         if found is None or type(found).__name__ != self.kind:
             return 0.0, self.caption
         pairs = zip(self.arrays, found.arrays, strict=True)
@@ -117,7 +122,7 @@ class StageOutput(BaseModel):
 
 
 class SeenImage(BaseModel):
-    """The objects on an image, best first, and for each object the stage results by stage name."""
+    """The objects in an image, best first, with each object's stage results by stage name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -132,7 +137,7 @@ class SeenImage(BaseModel):
 
     @classmethod
     def of(cls, name: str, sha256: str, found: Detections) -> Self:
-        """Convert the result of a pipeline."""
+        """Convert the result of a pipeline for an image."""
         outputs = [
             {each.stage: StageOutput.of(each) for each in one} for one in found.stage_results or ()
         ]
@@ -159,7 +164,7 @@ class SeenImage(BaseModel):
     def objects(self, now: Detections) -> Detections:
         """Return the objects without stage results.
 
-        Keypoints are omitted if `now` has another number of keypoints.
+        If `now` has a different number of keypoints, the keypoints are left out.
         """
         rotated, points = (
             None if rows is None else np.array(rows, np.float32)
@@ -177,7 +182,7 @@ class SeenImage(BaseModel):
 
 
 class PipelineCard(BaseModel):
-    """The reference of a pipeline: its results on images, and the engines by stage name."""
+    """The reference of a pipeline: its results on images, and its engines by stage name."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -190,13 +195,13 @@ class PipelineCard(BaseModel):
     def of(
         cls, images_from: str, stages: Mapping[str, StageEngine], images: Sequence[SeenImage]
     ) -> Self:
-        """Make a reference of new results, with the current time."""
+        """Make a reference from new results, with the current time."""
         now = datetime.now(UTC).replace(microsecond=0)
         return cls(created=now, images_from=images_from, stages=dict(stages), images=list(images))
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """Read the reference in a pipeline's directory; return None if there is none.
+        """Read the reference in a pipeline's directory, or return None if there is none.
 
         Raises:
             InvalidModel: the file is damaged or cannot be read.
@@ -218,12 +223,12 @@ class PipelineCard(BaseModel):
 
     @property
     def objects(self) -> int:
-        """Return the number of objects with the default minimum score or more."""
+        """Return the number of objects whose score is at least the default minimum score."""
         return sum(score >= CONF for each in self.images for score in each.scores)
 
     @property
     def text(self) -> str:
-        """Return a line with the counts, the images and the time of the reference."""
+        """Return a line of text with the reference's number of objects, images and time."""
         objects = counted(self.objects, "object")
         images = counted(len(self.images), "image")
         return f"{objects} on {images} of {self.images_from}, {self.created:%Y-%m-%d %H:%M} UTC"
@@ -233,8 +238,8 @@ class PipelineCard(BaseModel):
     ) -> Iterator[StageAgreement]:
         """Yield for each stage how well its new results agree with the reference.
 
-        A later stage is compared only on objects that it saw both times. A change in an earlier
-        stage that shows it other objects does not lower its agreement.
+        A later stage is compared only on objects that it processed in both runs. If an earlier
+        stage changes and passes other objects, the agreement of the later stage is not lower.
         """
         first, *later = engines
         pairs = [

@@ -1,4 +1,4 @@
-"""Checks a later stage of a pipeline against the models, and cuts the crops that it runs on."""
+"""Checks a later stage of a pipeline against the models, and cuts the crops for the stage."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 Pixels = NDArray[np.uint8]
 
-# Positions of the eyes, the tip of the nose and the corners of the mouth in 112 x 112 pixels.
-# ArcFace and later face models were trained on faces aligned to these positions.
+# Positions of the eyes, the tip of the nose and the corners of the mouth in a crop of 112 x 112
+# pixels. ArcFace and later face models were trained on faces that were aligned to these positions.
 _FACE = np.array(
     [
         [38.2946, 51.6963],
@@ -40,7 +40,7 @@ _FACE = np.array(
     ]
 )
 _FACE_SIDE = 112
-# Maps the words in a corner's name to its number, clockwise from the top left.
+# Maps the words in a corner's name to the number of the corner, clockwise from the top left.
 _CORNERS = {
     frozenset(vocabulary.split()): number
     for number, names in enumerate(
@@ -53,17 +53,18 @@ _CORNERS = {
     )
     for vocabulary in names
 }
-# Ratio of height to width from which a crop is rotated, because text runs along the longer side.
+# Ratio of height to width. A taller crop is rotated by 90 degrees, because text runs along the
+# longer side.
 _UPRIGHT = 1.5
 
-# Largest total number of pixels of rotated crops, as a multiple of the image's pixels.
+# Largest total number of pixels of rotated crops, divided by the number of pixels of the image.
 _MAX_PIXELS = 2
-# Largest total number of values in box crops of full resolution. Beyond this number, large
-# crops are cut from a downscaled image, whose crops have at least `_FINER` times the sides of
-# the model's input.
+# Largest total number of values in box crops at full resolution. If there are more, large crops are
+# cut from a downscaled image. The sides of such crops have at least `_FINER` times the length of
+# the sides of the model's input.
 _MAX_READ, _FINER = 1 << 30, 2
 _FINDS = ("detect", "segment", "pose", "obb", "text")
-# Maps the task of a stage's model to the fields that may hold its result, the default first.
+# Maps the task of a stage's model to the object fields that may hold the result, the default first.
 _PLACES: Mapping[str, tuple[str, ...]] = {
     "attributes": ("attributes",),
     "classify": ("classes", "attributes"),
@@ -75,10 +76,10 @@ _PLACES: Mapping[str, tuple[str, ...]] = {
 def box_crop(pixels: Pixels, found: Detections, index: int, padding: float) -> Pixels:
     """Return the crop of an upright box as a view of the image.
 
-    `padding` is a fraction of the box's sides, added on each side. The crop ends
-    at the image's edge.
+    `padding` is the width of a border around the box, as a fraction of the box's sides. The crop
+    ends at the edge of the image.
     """
-    # Round like the response does, so that clients can cut the same crop.
+    # Round the box like the response does, so that clients can cut the same crop.
     x1, y1, x2, y2 = (round(each, 2) for each in found.boxes[index].tolist())
     wide, high = padding * (x2 - x1), padding * (y2 - y1)
     left, top = max(0, math.floor(x1 - wide)), max(0, math.floor(y1 - high))
@@ -86,7 +87,7 @@ def box_crop(pixels: Pixels, found: Detections, index: int, padding: float) -> P
 
 
 def smaller(pixels: Pixels, times: int) -> Pixels:
-    """Return an image downscaled by the factor `times`, with averaged pixels."""
+    """Return an image whose sides are divided by `times`. Each new pixel is an average."""
     made = cv2.resize(pixels, None, fx=1 / times, fy=1 / times, interpolation=cv2.INTER_AREA)
     return made.astype(np.uint8, copy=False)
 
@@ -94,9 +95,10 @@ def smaller(pixels: Pixels, times: int) -> Pixels:
 def rotated_crop(
     pixels: Pixels, found: Detections, index: int, padding: float, *, scale: float = 1.0
 ) -> Pixels:
-    """Return the crop of a rotated box, turned upright by the smaller angle.
+    """Return the crop of a rotated box.
 
-    Text runs from left to right in the crop. `scale` is the size of the crop relative to the image.
+    The crop is rotated by the smallest angle that makes its sides upright, and text runs from left
+    to right in it. `scale` is the size of the crop divided by its size in the image.
     """
     assert found.rotated is not None, "the stage was checked"
     row = found.rotated[index : index + 1].astype(np.float64)
@@ -109,10 +111,10 @@ def rotated_crop(
 
 
 def corner_order(names: Sequence[str]) -> tuple[int, ...] | None:
-    """Return the indices of four points, clockwise from the top left, by the names of the points.
+    """Return the indices of four corner points, which are found by the names of the points.
 
     Returns:
-        None if the names do not identify the four corners.
+        Indices, clockwise from the top left. None if the names do not identify four corners.
     """
     corners = [_CORNERS.get(frozenset(re.split(r"[\W_]+", name.lower()))) for name in names]
     if set(corners) != {0, 1, 2, 3} or len(corners) != 4:
@@ -127,17 +129,17 @@ def point_crop(
     size: tuple[int, int],
     order: tuple[int, ...] | None = None,
 ) -> Pixels:
-    """Return a perspective crop of four points, or the aligned crop of a face.
+    """Return the perspective crop of a quadrilateral, or the aligned crop of a face.
 
-    A face has five points and keeps its proportions.
+    A quadrilateral has four points. A face has five points, and its proportions do not change.
 
     Args:
-        pixels: the image, uint8 [height, width, 3].
+        pixels: pixels of the image, uint8 [height, width, 3].
         found: detections with keypoints.
         index: index of the object.
         size: (width, height) of the crop.
-        order: indices of the four points, clockwise from the top left. If None, the top is the side
-            that points most directly to the right.
+        order: indices of the four points, clockwise from the top left. If None, the side whose
+            direction is closest to the right is the top.
     """
     assert found.keypoints is not None, "the stage was checked"
     points = found.keypoints[index, :, :2].astype(np.float64)
@@ -150,14 +152,17 @@ def point_crop(
 
 
 def _clockwise(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return points in clockwise order around their mean."""
+    """Return points in clockwise order around their mean position."""
     x, y = (points - points.mean(axis=0)).T
     around: NDArray[np.float64] = points[np.argsort(np.arctan2(y, x))]
     return around
 
 
 def _top_first(outline: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotate clockwise corners so that the first side points most directly to the right."""
+    """Rotate a clockwise list of corners.
+
+    Afterwards, the direction of the first side is closer to the right than the other sides.
+    """
     sides = np.roll(outline, -1, axis=0) - outline
     lengths = np.maximum(np.hypot(*sides.T), np.finfo(np.float64).tiny)
     return np.roll(outline, -int(np.argmax(sides[:, 0] / lengths)), axis=0)
@@ -174,7 +179,10 @@ def _warp(pixels: Pixels, outline: NDArray[np.float64], size: tuple[int, int]) -
 
 
 def _similarity(points: NDArray[np.float64], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the least-squares rotation, scale and shift as a matrix [2, 3]."""
+    """Return the rotation, scale and shift from `points` to `wanted` as a matrix [2, 3].
+
+    The transformation has the smallest sum of squared errors.
+    """
     x, y = points.T
     one, none = np.ones_like(x), np.zeros_like(x)
     rows = np.concatenate([np.stack([x, -y, one, none], 1), np.stack([y, x, none, one], 1)])
@@ -187,14 +195,17 @@ class BoundStage:
     """A stage with its model.
 
     Attributes:
-        table: the stage in pipeline.toml.
-        base: stage whose crops it runs on; "" for the detector's objects.
-        classes: IDs of the detector's or the base's classes that it runs on; None for all.
+        table: table of the stage in pipeline.toml.
+        base: name of the stage whose crops this stage runs on; "" if it runs on the detector's
+            objects.
+        classes: class IDs (of the base or the detector) of the objects that the stage runs on; None
+            for all.
         size: (width, height) of the model's input in pixels.
-        turn: maps class IDs of the base to the score from which a crop is rotated by 180 degrees.
-        field: field of an object for the result.
-        order: indices of the detector's four points, clockwise from the top left; None if the names
-            of the points do not identify corners.
+        turn: dict from class IDs of the base to minimum scores. From this score of a class on, the
+            crop is rotated by 180 degrees.
+        field: name of the object field that holds the result.
+        order: indices of the detector's four keypoints, clockwise from the top left; None if the
+            names of the keypoints do not identify corners.
     """
 
     table: StageTable
@@ -242,7 +253,8 @@ class BoundStage:
                 cut = partial(box_crop, padding=self.table.padding)
             case "rotated":
                 assert found.rotated is not None, "the stage was checked"
-                # Boxes that overlap, or extend far beyond the image, could fill the memory.
+                # Limit the total area. Boxes may overlap or extend far beyond the image, so their
+                # crops could fill the memory.
                 area = (
                     found.rotated[wanted, 2:4].prod(axis=1).sum()
                     * (1 + 2 * self.table.padding) ** 2
@@ -254,7 +266,7 @@ class BoundStage:
         crops = {index: cut(pixels, found, index) for index in np.flatnonzero(wanted).tolist()}
         size = sum(each.size for each in crops.values())
         if self.table.crop == "box" and size <= pixels.size:
-            # Copy the crops, because views would keep the larger image in memory.
+            # Copy the crops, because a view keeps the whole image in memory.
             return {index: crop.copy() for index, crop in crops.items()}
         if self.table.crop == "box" and size > _MAX_READ:
             return self._coarser(crops, pixels, found)
@@ -263,7 +275,10 @@ class BoundStage:
     def _coarser(
         self, crops: Mapping[int, Pixels], pixels: Pixels, found: Detections
     ) -> dict[int, Pixels]:
-        """Return large crops from an image that is downscaled once, not crop by crop."""
+        """Cut large crops from a downscaled image.
+
+        The image is downscaled once for all of its crops.
+        """
         wide, high = (_FINER * side for side in self.size)
         coarse: dict[int, Pixels] = {1: pixels}
         coarser: dict[int, Pixels] = {}
@@ -277,7 +292,11 @@ class BoundStage:
         return coarser
 
     def cut_from_crop(self, crop: Pixels, base: StageResult) -> Pixels | None:
-        """Return the base's crop, rotated if `turn` says so; None if the stage skips the object."""
+        """Return the crop of the base stage for this stage.
+
+        The crop is rotated if a class in `turn` has the required score. If this stage does not run
+        on the object, return None.
+        """
         likely = {} if base.found is None else base.found.likely
         if any(likely.get(each, -1.0) >= least for each, least in self.turn.items()):
             crop = crop[::-1, ::-1].copy()
@@ -287,14 +306,14 @@ class BoundStage:
         return crop if max(chosen, default=-1.0) >= self.table.least_score else None
 
     def make_result(self, engine: Engine, answer: TaskResult) -> StageResult:
-        """Return the stage result of an object."""
+        """Convert the answer of the stage's model to the stage result of an object."""
         vocabulary = engine.vocabulary()
         return StageResult(
             self.name, self.field, answer, vocabulary, answer.caption(vocabulary.labels)
         )
 
     def make_failed_result(self, error: FoveaError) -> StageResult:
-        """Return the stage result of an object whose crop failed."""
+        """Return the stage result of an object for which the stage failed."""
         text = f"stage '{self.name}': {error}"
         return StageResult(self.name, self.field, caption=FAILED, error=(error.code, text))
 
@@ -302,16 +321,17 @@ class BoundStage:
 def bind_stage(
     table: StageTable, cards: Mapping[str, EngineCard], first: str, base: BoundStage | None
 ) -> BoundStage:
-    """Check a stage against the first model, its base and its own model.
+    """Check that a stage fits the first model, the base stage and the stage's own model.
 
     Args:
-        table: the stage in pipeline.toml.
+        table: table of the stage in pipeline.toml.
         cards: card.json of all models, by model name.
         first: name of the first stage's model.
-        base: stage whose crops it runs on; None for the objects of the first stage.
+        base: stage whose crops this stage runs on; None if it runs on the objects of the first
+            stage.
 
     Raises:
-        InvalidModel: the models do not fit together; the message has the reason.
+        InvalidModel: the models do not fit together. The message has the reason.
     """
     detector = _card(cards, first)
     if (task := _task(detector)) not in _FINDS:

@@ -1,4 +1,4 @@
-"""Routes that compute text embeddings, and their metrics."""
+"""Routes that compute text embeddings, and the metrics of text embeddings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TextVector(BaseModel):
 
 
 class TextAnswer(BaseModel):
-    """The embeddings of the texts of a request, in order."""
+    """The embeddings of the texts in a request, in their order."""
 
     model: str
     version: str
@@ -73,17 +73,17 @@ def _example(value: object) -> dict[str, Any]:
 
 
 def embed_routes() -> APIRouter:
-    """Make the routes for the current version of a model and for a given version."""
+    """Return the routes for the current version of a model and for a given version."""
     router = APIRouter(tags=["search"], dependencies=[inferring])
 
     @router.post("/v1/models/{name}/embed", **_describe_route("embed"))
     async def embed(request: Request, name: ModelName) -> Response:
-        """Compute embeddings of texts, comparable with the embeddings of images."""
+        """Compute embeddings of texts, which can be compared with embeddings of images."""
         return await _embed(request, name, None)
 
     @router.post("/v1/models/{name}/versions/{version}/embed", **_describe_route("embed_version"))
     async def embed_version(request: Request, name: ModelName, version: Version) -> Response:
-        """Compute embeddings of texts with one version of a model."""
+        """Compute embeddings of texts with a given version of a model."""
         return await _embed(request, name, version)
 
     return router
@@ -111,17 +111,17 @@ async def _embed(request: Request, name: str, version: int | None) -> Response:
 
 
 class Texts(Feature):
-    """Routes and metrics of models with a text encoder."""
+    """Server feature: routes and metrics of models with a text encoder."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
 
     def router(self) -> APIRouter:
-        """Return the routes."""
+        """Return the routes for text embeddings."""
         return embed_routes()
 
     def families(self) -> Iterable[Family]:
-        """Return how many text embeddings came from the cache, and how many were computed."""
+        """Return the numbers of text embeddings from the cache and of computed ones."""
         family = Family(
             "fovea_texts_total", "counter", "texts of requests, by cache hit or computation"
         )

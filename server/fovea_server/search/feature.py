@@ -1,4 +1,4 @@
-"""Routes for similarity search by images and by texts, their schemas, and the cache of indexes."""
+"""Routes for similarity search by image and by text, their schemas, and the cache of indexes."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ from fovea_server.search.index import (
     find_index,
 )
 
-# Default number of matches per image.
+# Default number of matches for each image.
 _DEFAULT_K = 10
 
-# Function that returns an index by its name and the directory of its model.
+# Function that returns an index, given the directory of its model and its name.
 _FindIndex = Callable[[Path, str], VectorIndex]
 
 
 class Match(BaseModel):
-    """An image of an index; the score is the cosine of both embeddings, -1 to 1."""
+    """An image of an index. The score is the cosine similarity of both embeddings, -1 to 1."""
 
     name: str
     score: float = Field(description="the cosine of both vectors", ge=-1, le=1)
@@ -65,14 +65,14 @@ class Match(BaseModel):
 
 
 class ImageMatches(BaseModel):
-    """The matches of one image of a request, or its `error`."""
+    """The matches of one image in a request, or its `error`."""
 
     matches: list[Match] | Absent = Field(None, description="best first")
     error: ErrorDetail | Absent = Field(None, description="why this image failed")
 
 
 class SearchAnswer(BaseModel):
-    """For each image of a request, in order, the most similar images of an index."""
+    """The most similar images of an index, for each image of a request in order."""
 
     model: str
     version: str
@@ -149,7 +149,7 @@ def _described_search(operation_id: str) -> dict[str, Any]:
 
 
 def _described_words(operation_id: str) -> dict[str, Any]:
-    """Return the description of a route without a request body, for FastAPI."""
+    """Return arguments for FastAPI's route decorator, for a search route without a request body."""
     made = _described_search(operation_id)
     extra = made["openapi_extra"]
     del extra["requestBody"]
@@ -157,12 +157,12 @@ def _described_words(operation_id: str) -> dict[str, Any]:
     return made
 
 
-# Largest number of indexes in memory. An index of 100,000 embeddings of 512 numbers takes 200 MB.
+# Largest number of indexes in memory. An index of 100,000 embeddings with 512 values takes 200 MB.
 _MAX_INDEXES = 4
 
 
 class Search(Feature):
-    """Search routes. The indexes that were used last stay in memory."""
+    """Server feature: search routes. The indexes that were used last stay in memory."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[Path, int, int], VectorIndex] = OrderedDict()
@@ -170,7 +170,7 @@ class Search(Feature):
         self._lock = Lock()
 
     def index(self, folder: Path, name: str) -> VectorIndex:
-        """Return an index in a model's directory; read the file only if it has changed.
+        """Return an index in a model's directory. Read the file only if it has changed.
 
         Raises:
             InvalidOption: `name` is not the name of an index.
@@ -180,7 +180,8 @@ class Search(Feature):
         path = find_index(folder, name)
         with self._lock:
             reading = self._reading.setdefault(path, Lock())
-        # Only one thread reads a file: a second reader would need the memory of the index again.
+        # One thread at a time reads a file, because a second reader would need the memory of the
+        # index again.
         with reading:
             file = path.stat()
             key = path, file.st_mtime_ns, file.st_size
@@ -198,16 +199,16 @@ class Search(Feature):
             return made
 
     def router(self) -> APIRouter:
-        """Return the routes."""
+        """Return the search routes."""
         return _search_routes(self.index)
 
     async def stop(self) -> None:
-        """Release the indexes."""
+        """Release the indexes in memory."""
         self._kept.clear()
 
 
 def _search_routes(find: _FindIndex) -> APIRouter:
-    """Make the routes for the current version of a model and for a given version."""
+    """Return the search routes, for the current version of a model and for a given version."""
     router = APIRouter(tags=["search"], dependencies=[inferring])
 
     @router.post("/v1/models/{name}/search", **_described_search("search"))
@@ -219,7 +220,7 @@ def _search_routes(find: _FindIndex) -> APIRouter:
         "/v1/models/{name}/versions/{version}/search", **_described_search("search_version")
     )
     async def search_version(request: Request, name: ModelName, version: Version) -> Response:
-        """Find the images of an index most similar to an image, with one version of a model."""
+        """Find the images of an index that are most similar to an image, with one model version."""
         return await _search(request, name, version, find)
 
     @router.get("/v1/models/{name}/search", **_described_words("search_words"))
@@ -241,7 +242,7 @@ async def _search(request: Request, name: str, version: int | None, find: _FindI
     service = service_of(request)
     model = service.models.get(name, version)
     index_name, most, pictures = _search_options(_given(request))
-    # Check the index first, so that an error is returned before the image arrives.
+    # Check the index first, so that an error is returned before the images arrive.
     index, mending = await _index_of(model, version, index_name, find)
     timeout_s = timeout_of(request.headers.get("x-request-timeout-ms"))
 
@@ -254,7 +255,7 @@ async def _search(request: Request, name: str, version: int | None, find: _FindI
             raise InvalidOption("a search takes options in its URL only")
         images = await fetch_images(request, sources)
         call_of(request).enter()
-        # The model may have been replaced while the images arrived.
+        # Look up the model again, because it may have been replaced while the images arrived.
         serving = service.models.get(name, version)
         _check_model(index, serving, mending)
         asked = PredictRequest(serving, version, images, options, timeout_s=timeout_s)
@@ -307,12 +308,12 @@ def _answer(
 async def _index_of(
     model: ServedModel, version: int | None, index_name: str, find: _FindIndex
 ) -> tuple[VectorIndex, str]:
-    """Return an index of a model, and the advice for an error if it belongs to another model.
+    """Return an index of a model, and advice for the error if the index belongs to another model.
 
     Raises:
         ModelNotReady: the model is not ready.
         NotFound: the index does not exist.
-        InvalidOption: the model has another task, or the index belongs to another model.
+        InvalidOption: the model does not compute embeddings, or the index belongs to another model.
     """
     model.check_ready()
     if model.task != "embed":
@@ -356,7 +357,7 @@ def _search_options(given: Mapping[str, str]) -> tuple[str, int, bool]:
     if unknown := sorted(given.keys() - {"index", "k", "thumbnails"}):
         raise InvalidOption(f"'{unknown[0][:60]}' is not an option; options: index, k, thumbnails")
     text = given.get("k", str(_DEFAULT_K))
-    # Python rejects numbers with thousands of digits.
+    # Use five digits at most, because Python rejects numbers with thousands of digits.
     most = int(text.lstrip("0")[:5] or 0) if text.isascii() and text.isdigit() else 0
     if not 1 <= most <= MAX_MATCHES:
         raise InvalidOption(f"k is '{text[:60]}'; it must be a whole number, 1 to {MAX_MATCHES}")

@@ -31,10 +31,10 @@ from fovea_preprocess.text import counted
 _SIDE = 128
 _QUALITY = 80
 
-# Largest size of an index in bytes: a million embeddings of 512 numbers.
+# Largest size of an index in bytes: a million embeddings with 512 values each.
 MAX_BYTES = 2 << 30
 
-# Functions that read the header of a NumPy array, by format version.
+# Functions that read the header of a NumPy array, by the version of the format.
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 _PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _CHUNK = 1 << 20
@@ -55,7 +55,10 @@ _DAMAGE = (
 
 
 def thumbnail(pixels: NDArray[np.uint8]) -> bytes:
-    """Encode an image, uint8 RGB [height, width, 3], as a JPEG file of at most 128 x 128 pixels."""
+    """Encode an image as a JPEG file of at most 128 x 128 pixels.
+
+    `pixels` is uint8 RGB [height, width, 3].
+    """
     height, width = pixels.shape[:2]
     scale = min(1.0, _SIDE / max(height, width))
     size = max(1, round(scale * width)), max(1, round(scale * height))
@@ -66,11 +69,11 @@ def thumbnail(pixels: NDArray[np.uint8]) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Thumbnails:
-    """JPEG files in the order of the images.
+    """JPEG thumbnails in the order of the images.
 
     Attributes:
-        files: the concatenated files, uint8 [bytes].
-        ends: end offset of each file, int64 [n].
+        files: concatenated JPEG files, uint8 [number of bytes].
+        ends: offset of the end of each file, int64 [n].
     """
 
     files: NDArray[np.uint8]
@@ -84,7 +87,7 @@ class Thumbnails:
 
     @classmethod
     def read(cls, files: NDArray[Any], ends: NDArray[Any], number: int) -> Self:
-        """Check the arrays of an index file.
+        """Check the arrays `thumbnails` and `ends` of an index file with `number` images.
 
         Raises:
             ValueError: the arrays do not fit the number of images.
@@ -99,21 +102,24 @@ class Thumbnails:
         return made
 
     def __getitem__(self, at: int) -> bytes:
-        """Return the JPEG file of an image by its position."""
+        """Return the JPEG file of the image at a position."""
         start = 0 if at == 0 else self.ends[at - 1]
         return self.files[start : self.ends[at]].tobytes()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """Everything that determines an image's embedding, except the precision and the backend.
+    """The properties of a model that determine an image's embedding.
 
-    Precision and backend may change, because a build compares its engine with the source model.
+    Precision and backend are not included. They may change, because each build checks that its
+    engine agrees with the source model.
 
     Attributes:
         network: SHA-256 of the source model.
-        preprocessing: digest of the source model's preprocessing, wherever its parts run.
-        outputs: positions of the outputs that the head reads. Backends may rename outputs.
+        preprocessing: digest of the source model's preprocessing. It does not depend on which steps
+            run inside the engine.
+        outputs: positions of the outputs that the head reads. Names are not used, because backends
+            may rename outputs.
     """
 
     network: str
@@ -122,10 +128,11 @@ class ModelIdentity:
 
     @classmethod
     def of(cls, card: EngineCard) -> Self:
-        """Return the identity of the model that a card.json describes."""
+        """Return the identity of the model whose card.json is `card`."""
         spec = card.source_preprocess or card.preprocess
         names = [output.name for output in card.outputs]
-        # An engine without a source model, such as a plan from another program, identifies itself.
+        # If the engine has no source model, such as a plan from another program, use the digest of
+        # the engine file.
         return cls(
             card.onnx_sha256 or next(iter(card.files.values())),
             "" if spec is None else spec.digest,
@@ -134,7 +141,7 @@ class ModelIdentity:
 
     @classmethod
     def read(cls, parts: Sequence[str]) -> Self:
-        """Make an identity of the texts from `parts`.
+        """Return the identity from the texts that the property `parts` returned.
 
         Raises:
             ValueError: the number of texts is wrong.
@@ -146,11 +153,11 @@ class ModelIdentity:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the identity as texts for a file."""
+        """Return the identity as a tuple of texts, which an index file stores."""
         return astuple(self)
 
     def difference(self, other: Self) -> str | None:
-        """Return how another model differs; None if both compute the same embeddings."""
+        """Return how another model differs, or None if both models compute the same embeddings."""
         if self.network != other.network:
             return "by another network"
         if self.preprocessing != other.preprocessing:
@@ -159,16 +166,16 @@ class ModelIdentity:
 
 
 def read_arrays(path: Path, forms: Mapping[str, tuple[str, int]]) -> dict[str, NDArray[Any]]:
-    """Read the arrays with these names from an .npz file, or `vectors` from an .npy file.
+    """Read the arrays named in `forms` from an .npz file, or `vectors` from an .npy file.
 
     Args:
         path: path of the file.
-        forms: maps names of arrays to NumPy's `dtype.kind` and the number of dimensions.
+        forms: dict from the name of an array to NumPy's `dtype.kind` and the number of dimensions.
 
     Raises:
-        ValueError: an array has another form, or the file exceeds `MAX_BYTES`. OSError,
-            LookupError, EOFError, ArithmeticError, RuntimeError, MemoryError,
-            zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError: the file is damaged.
+        ValueError: an array does not have its form, or the file exceeds `MAX_BYTES`. OSError,
+            LookupError, EOFError, ArithmeticError, RuntimeError, MemoryError, zipfile.BadZipFile,
+            zlib.error, struct.error, tokenize.TokenError: the file is damaged.
     """
     if path.suffix == ".npy":
         with path.open("rb") as file:
@@ -193,7 +200,7 @@ def _member(archive: zipfile.ZipFile, name: str, most: int) -> Iterator[tuple[IO
     _check_size(info.file_size, most)
     with archive.open(info) as file:
         yield file, info.file_size
-        file.read(1)  # zipfile verifies the checksum only at the end
+        file.read(1)  # zipfile checks the checksum only at the end
 
 
 def _read(
@@ -233,7 +240,7 @@ def _check_size(size: int, most: int) -> None:
 
 
 class Neighbour(NamedTuple):
-    """An image of an index, its cosine similarity to the query, and its JPEG thumbnail."""
+    """An image of an index: name, cosine similarity to the query, and thumbnail if requested."""
 
     name: str
     score: float
@@ -245,9 +252,11 @@ class VectorIndex:
     """The embeddings of images.
 
     Attributes:
-        vectors: embeddings, float32 [n, d], with norm 1 or all zeros.
+        vectors: embeddings, float32 [n, d]. The norm of each embedding is 1, or 0 if all its values
+            are 0.
         names: names of the n images.
-        model: model of the embeddings; None if unknown, as in a file from another program.
+        model: identity of the model that computed the embeddings; None if it is unknown, for
+            example in a file from another program.
         thumbnails: thumbnails of the images; None if the index has none.
     """
 
@@ -264,7 +273,7 @@ class VectorIndex:
         model: ModelIdentity | None = None,
         thumbnails: Thumbnails | None = None,
     ) -> Self:
-        """Normalize embeddings [n, d] and make an index.
+        """Make an index from embeddings [n, d], which are normalized.
 
         Raises:
             ValueError: the numbers of embeddings and names differ, or an embedding is not finite.
@@ -272,7 +281,8 @@ class VectorIndex:
         if len(names) != len(vectors):
             raise ValueError(f"{len(names)} names, and vectors of {list(vectors.shape)}")
         unit = np.empty(vectors.shape, np.float32)
-        # Convert block by block: float64 copies of all embeddings would take twice the memory.
+        # Convert the embeddings in blocks, because a float64 copy of all would take twice their
+        # memory.
         for start in range(0, len(vectors), _BLOCK):
             block = vectors[start : start + _BLOCK].astype(np.float64)
             with np.errstate(over="ignore"):
@@ -281,7 +291,7 @@ class VectorIndex:
                 raise ValueError("a vector has a number that is NaN, infinite, or far too large")
             norms[norms == 0] = 1
             unit[start : start + _BLOCK] = block / norms
-        # A file name may contain invalid UTF-8, and a response must not.
+        # File names may contain invalid UTF-8, but responses must be valid UTF-8.
         texts = [name.encode(errors="replace").decode() for name in names]
         return cls(unit, texts, model, thumbnails)
 
@@ -290,7 +300,7 @@ class VectorIndex:
         """Read an index file.
 
         An .npz file has ``vectors`` and ``names``, and optionally ``model``, ``thumbnails`` and
-        ``ends``. The embeddings of an .npy file are numbered.
+        ``ends``. In an .npy file, the numbers of the embeddings are used as names.
 
         Raises:
             InvalidModel: the file is not an index.
@@ -315,7 +325,9 @@ class VectorIndex:
             ) from error
 
     def write(self, path: Path) -> None:
-        """Write an .npz file atomically. Readers of the previous file can continue to read it.
+        """Write an .npz file atomically.
+
+        Programs that read the previous file can continue to read it.
 
         Raises:
             InvalidOption: the file would exceed `MAX_BYTES`.
@@ -332,7 +344,8 @@ class VectorIndex:
                 "read: index fewer images, or leave out --thumbnails"
             )
         np.savez(content, **arrays)
-        # Each concurrent writer has its own temporary file, and the last one wins.
+        # Each writer has its own temporary file. If several write at the same time, the last file
+        # stays.
         partial = path.with_name(f".{path.name}.{uuid4().hex}.part")
         try:
             write_file(partial, content.getvalue())
@@ -343,15 +356,15 @@ class VectorIndex:
     def nearest(
         self, vector: NDArray[np.float32], most: int, *, thumbnails: bool = False
     ) -> list[Neighbour]:
-        """Return the most similar images, best first. The search is exact.
+        """Return the most similar images, the best first. The search is exact.
 
         Args:
-            vector: query of norm 1, float32 [d].
+            vector: embedding to search for, float32 [d], with norm 1.
             most: largest number of images to return.
-            thumbnails: True to return thumbnails, too.
+            thumbnails: True to return the thumbnails with the images.
 
         Raises:
-            ValueError: `vector` has another length than the embeddings.
+            ValueError: the length of `vector` differs from the length of the embeddings.
         """
         pictures = self.thumbnails if thumbnails else None
         if vector.shape != self.vectors.shape[1:]:
@@ -361,10 +374,11 @@ class VectorIndex:
             )
         cosines = self.vectors @ vector
         most = min(most, len(cosines))
-        # Sorting all cosines would take longer than computing them.
+        # Select the best cosines first, because sorting all cosines would take longer than
+        # computing them.
         best = np.argpartition(-cosines, most - 1)[:most] if most else np.zeros(0, np.intp)
         best = best[np.lexsort((best, -cosines[best]))]
-        # Rounding errors may exceed the range -1 to 1.
+        # Because of rounding errors, a cosine may be slightly outside -1 to 1.
         scores = np.clip(cosines[best], -1, 1)
         return [
             Neighbour(
@@ -382,7 +396,7 @@ class VectorIndex:
 
 
 def check_name(name: str) -> str:
-    """Return the name of an index.
+    """Return `name` if it is a valid name of an index.
 
     Raises:
         InvalidOption: the name is invalid, for example a path.
@@ -395,7 +409,7 @@ def check_name(name: str) -> str:
 def find_index(folder: Path, name: str) -> Path:
     """Return the path of an index file in the directory of a model.
 
-    A symbolic link that leads out of the directory is ignored.
+    A symbolic link to a file outside the directory is ignored.
 
     Raises:
         InvalidOption: the name is invalid.
@@ -412,6 +426,6 @@ def find_index(folder: Path, name: str) -> Path:
 
 
 def command_for(model: str, name: str, version: int | None = None) -> str:
-    """Return the command that builds an index; the default version is the newest."""
+    """Return the command that builds an index. Without a version, it uses the newest version."""
     named = "" if name == DEFAULT else f" --name {name}"
     return f"fovea index {model} IMAGES{named}{'' if version is None else f' --version {version}'}"

@@ -230,7 +230,7 @@ def _event_routes(logs: EventLogs) -> APIRouter:
         ),
     )
     async def follow(request: Request, stream: StreamId) -> Response:
-        """Follow the events of a stream: objects that appear, cross, enter, leave and are lost."""
+        """Follow the events of a stream, for example objects that cross lines or enter zones."""
         if "sec-websocket-key" in request.headers:
             raise no_socket()
         query = request.query_params

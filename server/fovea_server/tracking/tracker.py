@@ -24,26 +24,30 @@ _CLASSES: Mapping[str, str] = {
     "botsort": "BoTSORTTracker",
 }
 SEES_PIXELS = frozenset({"botsort"})
-"""Trackers that need the pixels, to measure the motion of the camera."""
+"""Trackers that need the pixels of the images, because they measure the motion of the camera."""
 _WITHOUT = {"track_high": ("sort",), "track_new": ("ocsort",)}
-"""Maps thresholds to the trackers that do not have them."""
-# Defaults of track_high and track_new as fractions of the distance from `conf` to 1, and of
-# min_frames. benchmarks/track_thresholds.py: no other values reach as high an IDF1 both for
-# confident and for unsure detectors, and count all cars. A second frame adds half a percent for
-# three trackers, and costs three percent for OC-SORT.
+"""Maps names of thresholds to the trackers without this threshold."""
+# Defaults of the thresholds: track_high and track_new as fractions of the distance from `conf` to
+# 1, and min_frames. benchmarks/track_thresholds.py compares values. No other values have as high an
+# IDF1 for both confident and unsure detectors and count all cars. With min_frames = 2, three
+# trackers gain half a percent, and OC-SORT loses three percent.
 _HIGH, _NEW, _FRAMES = 0.07, 0.13, 1
-# Smallest IoU of an object's boxes in consecutive frames.
+# Smallest IoU between the boxes of an object in consecutive frames, if the object stays in its
+# place.
 _SAME_PLACE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The thresholds of a tracker. Their defaults depend on the minimum score of a detection.
+    """The thresholds of a tracker.
+
+    Their defaults depend on the minimum score of detections (`conf`).
 
     Attributes:
-        high: minimum score of the boxes that are matched with tracks first; the others follow.
-        new: minimum score of a box that begins a track.
-        min_frames: number of frames in which an object must be seen before it gets an ID.
+        high: minimum score of boxes in the first round of matching with tracks. Boxes with lower
+            scores are matched in a second round.
+        new: minimum score of a box that begins a new track.
+        min_frames: number of consecutive frames with an object before the object gets an ID.
     """
 
     high: float
@@ -52,13 +56,13 @@ class Tuning:
 
     @classmethod
     def of(cls, options: PredictOptions) -> Tuning:
-        """Return the thresholds of a request; missing ones are computed from `conf`."""
+        """Return the thresholds of a request. Missing thresholds are computed from `conf`."""
         rest = 1 - options.conf
         new, high = options.track_new, options.track_high
         if new is None:
             new = max(options.conf + _NEW * rest, high or 0.0)
         if high is None:
-            # OC-SORT ignores boxes below this threshold.
+            # OC-SORT ignores boxes below this threshold, so the default is `conf`.
             share = 0.0 if options.track == "ocsort" else _HIGH
             high = min(options.conf + share * rest, new)
         return cls(high, new, options.min_frames or _FRAMES)
@@ -68,8 +72,8 @@ def check(options: PredictOptions) -> None:
     """Check the tracker of a request and its options.
 
     Raises:
-        InvalidOption: the tracker is unknown, or its thresholds contradict each other
-            or have no effect.
+        InvalidOption: the tracker is unknown, or thresholds contradict each other, or the tracker
+            does not have a given threshold.
         InvalidRequest: the packages of the extra `streams` are not installed.
     """
     name = options.track or ""
@@ -96,11 +100,11 @@ class _Known:
     """State of one object.
 
     Attributes:
-        tracklet: object of the package; its identity identifies the tracked object.
+        tracklet: tracked object in the package `trackers`. The reference keeps its `id` unique.
         number: track ID.
-        box: box in the last frame, [x1, y1, x2, y2].
+        box: box in the last frame with the object, [x1, y1, x2, y2] in pixels.
         votes: sum of the scores of each class.
-        other: class in the last frame if it was new to the object and the object had moved.
+        other: class in the last frame, if the object had moved and had never had this class before.
     """
 
     tracklet: Any
@@ -111,23 +115,25 @@ class _Known:
 
 
 class Tracker:
-    """One tracker with the state of one stream. Create it in a thread, because its import is slow.
+    """A tracker with the state of one stream. Create it in a thread, because its import is slow.
 
-    The class of a detection may change between frames: a car from above may be a phone on some
-    frames. Boxes are therefore matched whatever their class, and an object has the class with the
-    largest sum of scores. An object that changes both its place and its class for two frames is a
-    new object, such as the television behind a person.
+    The class of an object may change between frames: for example, a detector may find a car from
+    above as a phone in some frames. Boxes are therefore matched independently of their class, and
+    an object gets the class with the largest sum of scores. If a box jumps to another place and has
+    a new class in two consecutive frames, it is treated as a new object, for example a television
+    behind a person.
     """
 
     def __init__(self, name: str) -> None:
-        # The import warns of optional packages, and the warnings would appear in the server's log.
+        # Suppress the import's warnings about optional packages, because they would appear in the
+        # server's log.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             import trackers
 
         self._tracker: Any = getattr(trackers, _CLASSES[name])()
         if name == "botsort":
-            # Treat the first frame of a stream like all others.
+            # Treat the first frame of a stream like all other frames.
             self._tracker.instant_first_frame_activation = False
         self._sees_pixels = name in SEES_PIXELS
         self._known: dict[int, _Known] = {}
@@ -140,12 +146,13 @@ class Tracker:
 
         Args:
             found: detections of the frame.
-            pixels: image of the frame, uint8 RGB [height, width, 3]; needed for `SEES_PIXELS`.
-            tuning: thresholds.
+            pixels: image of the frame, uint8 RGB [height, width, 3]. Trackers in `SEES_PIXELS` need
+                it.
+            tuning: thresholds of the tracker.
 
         Returns:
-            The detections with track IDs. The ID of an untracked object is 0, and the ID of an
-            unconfirmed object is negative.
+            The detections with track IDs and classes. The ID of an untracked object is 0. The ID of
+            an object that is not confirmed yet is negative.
         """
         from supervision import Detections as Given
 
@@ -154,7 +161,7 @@ class Tracker:
         if self._sees_pixels and pixels is not None:
             bgr = np.ascontiguousarray(pixels[..., ::-1])
         tracker = self._tracker
-        # A tracker ignores thresholds that it does not have.
+        # Set all thresholds. A tracker ignores the thresholds that it does not use.
         tracker.high_conf_det_threshold = tuning.high
         tracker.track_activation_threshold = tuning.new
         tracker.minimum_consecutive_frames = tuning.min_frames
@@ -189,7 +196,7 @@ class Tracker:
         if class_id in one.votes or not (class_id == one.other or _moved(before, box)):
             one.other = None
         elif class_id != one.other:
-            # One frame may be wrong, so the next one decides.
+            # The class in one frame may be wrong, so wait for the next frame.
             one.other = class_id
             return one.votes.most_common(1)[0][0]
         else:
@@ -200,20 +207,23 @@ class Tracker:
 
 
 def _moved(before: NDArray[np.float32] | None, box: NDArray[np.float32]) -> bool:
-    """Return True if a box overlaps too little with the object's previous box."""
+    """Return whether a box overlaps the object's previous box less than `_SAME_PLACE`."""
     return before is not None and bool(_overlap(before, box[None])[0] < _SAME_PLACE)
 
 
 def _nearest(
     box: NDArray[np.float64], boxes: NDArray[np.float32], rows: NDArray[np.intp]
 ) -> int | None:
-    """Return the row among `rows` whose box overlaps most with a tracklet, or None."""
+    """Return the row (one of `rows`) whose box overlaps most with a tracklet.
+
+    If no box overlaps, return None.
+    """
     overlaps = _overlap(box, boxes[rows])
     return int(rows[overlaps.argmax()]) if len(rows) and overlaps.max() > 0 else None
 
 
 def _overlap(box: NDArray[Any], boxes: NDArray[np.float32]) -> NDArray[Any]:
-    """Return the IoU of a box with other boxes [n, 4]."""
+    """Return the IoU of a box with each of the boxes [n, 4]."""
     sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
     shared = sides.clip(0).prod(1)
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1) + (box[2:] - box[:2]).prod()

@@ -1,4 +1,4 @@
-"""The tracked streams: their number and their lifetime are limited."""
+"""The tracked streams, with limits for their number and their lifetime."""
 
 from __future__ import annotations
 
@@ -18,49 +18,54 @@ from fovea_server.tracking.tracker import SEES_PIXELS, Tracker, Tuning, check
 from fovea_server.traffic.call import CALL
 
 GAP_S = 0.2
-"""Seconds that a frame waits for missing earlier frames, which may arrive on another connection."""
+"""Time in seconds for which a frame waits for missing earlier frames. These may arrive on another
+connection.
+"""
 
-# Largest number of failed frames to remember before their turn. Further ones count as missing.
+# Largest number of remembered frames that failed before earlier frames were tracked. If there are
+# more, they are treated as missing.
 _MAX_FAILED = 64
 
 MAX_STREAMS = 1000
 LONGEST_ID = 200
 
 Key = tuple[str, str, str, str]
-"""Name of the API key, model, stream_id and tracker."""
+"""Key of a stream: name of the API key, model, stream ID, and name of the tracker."""
 
 
 class FrameOrder:
-    """Passes frames in the order of their numbers. A request has one or several consecutive frames.
+    """Lets frames pass in the order of their numbers.
+
+    A request has one or several consecutive frames.
 
     Use it on the event loop only.
 
     Attributes:
-        last: number of the last frame that passed; None before the first.
+        last: number of the last frame that passed; None before the first frame.
     """
 
     def __init__(self) -> None:
         self.last: int | None = None
         self._next = 0
         self._under_way: dict[int, range] = {}
-        """Frames of each request in progress, by their first number."""
+        """Frames of each request in flight, by the number of the request's first frame."""
         self._failed: set[int] = set()
         self._waiting: dict[int, asyncio.Future[None]] = {}
 
     @property
     def busy(self) -> bool:
-        """Return True if requests are in progress."""
+        """Return whether requests are in flight."""
         return bool(self._under_way)
 
     def enter(self, first: int | None, count: int) -> range:
-        """Register a request when it arrives. A request without a number follows all others.
+        """Register a request when it arrives. If it has no number, it follows all other requests.
 
         Args:
-            first: number of its first frame; None if the client does not number frames.
-            count: number of its frames.
+            first: number of the request's first frame; None if the client does not number frames.
+            count: number of the request's frames.
 
         Raises:
-            OutOfOrder: a later frame has passed, or the same frame is in progress.
+            OutOfOrder: a later frame has passed, or a frame of this request is in flight already.
         """
         if first is None:
             first = max([self._next, *(each.stop for each in self._under_way.values())])
@@ -80,7 +85,10 @@ class FrameOrder:
         return frames
 
     async def wait(self, frames: range) -> None:
-        """Wait until all earlier frames are done, but at most `GAP_S` for missing ones."""
+        """Wait until all earlier frames have passed or failed.
+
+        Wait at most `GAP_S` for missing frames.
+        """
         loop, until = asyncio.get_running_loop(), None
         while True:
             left = None
@@ -95,7 +103,7 @@ class FrameOrder:
         self._go_on_from(frames.stop)
 
     def leave(self, frames: range) -> None:
-        """Remove a request, whether its frames have passed or failed."""
+        """Remove a request after its frames have passed or failed."""
         del self._under_way[frames.start]
         self._waiting.pop(frames.start, None)
         if frames.start >= self._next and len(self._failed) < _MAX_FAILED:
@@ -114,7 +122,7 @@ class FrameOrder:
 
 
 class Track:
-    """The state of one stream."""
+    """The tracker of one stream, and the order of the stream's frames."""
 
     def __init__(self, model: str, tracker: str) -> None:
         self.model = model
@@ -124,7 +132,10 @@ class Track:
         self._tracker: Tracker | None = None
 
     def identify(self, results: Sequence[ImageResult | FoveaError], tuning: Tuning) -> int:
-        """Add track IDs to the objects on frames, and return the number of frames."""
+        """Add track IDs to the objects in frames.
+
+        Return the number of frames that are not errors.
+        """
         tracker = self._tracker = self._tracker or Tracker(self._name)
         frames = 0
         for result in results:
@@ -135,21 +146,22 @@ class Track:
 
 
 class Tracks:
-    """The tracked streams by their keys. Use it on the event loop only.
+    """The tracked streams by key. Use this class on the event loop only.
 
     Args:
-        idle_s: seconds without a frame after which a stream is removed.
+        idle_s: time in seconds without a frame after which a stream is removed.
     """
 
     def __init__(self, idle_s: float) -> None:
         self._idle_s = idle_s
         self._tracks: OrderedDict[Key, Track] = OrderedDict()
-        """The streams in order of their last use, the latest one last."""
+        """The streams in the order of their last use. The stream that was used last is at the end.
+        """
         self.frames: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
 
     def turn_of(self, model: str, options: PredictOptions, images: int) -> TrackTurn:
-        """Return the turn of a request.
+        """Return the context manager in which the frames of a request are tracked.
 
         Raises:
             InvalidOption: the stream ID, the frame number, the tracker or a threshold is invalid.
@@ -170,7 +182,7 @@ class Tracks:
         return TrackTurn(self, key, frame, images, Tuning.of(options))
 
     def track(self, key: Key) -> Track:
-        """Return the state of a stream, or create it.
+        """Return the state of a stream. If there is none, create it.
 
         Raises:
             QueueFull: too many streams are tracked.
@@ -190,7 +202,7 @@ class Tracks:
         return track
 
     def forget(self, stream_id: str) -> None:
-        """Remove the state of a stream. Frames in progress still use it."""
+        """Remove the state of a stream. Frames in flight still use it."""
         for key in [key for key in self._tracks if key[2] == stream_id]:
             del self._tracks[key]
 
@@ -202,7 +214,7 @@ class Tracks:
                 del self._tracks[key]
 
     def families(self) -> Iterator[Family]:
-        """Return the counts of streams and frames by model."""
+        """Return the numbers of streams and frames by model."""
         self._forget_idle()
         now = Counter(track.model for track in self._tracks.values())
         models = sorted({*now, *self.frames, *self.refused})
@@ -227,7 +239,7 @@ class Tracks:
 
 
 class TrackTurn:
-    """The turn of one request's frames in its stream: a context manager.
+    """Context manager in which the frames of one request wait for earlier frames and are tracked.
 
     Attributes:
         keeps_pixels: True if the tracker needs the upright images.
@@ -259,10 +271,11 @@ class TrackTurn:
         self._track.order.leave(self._frames)
 
     async def identify(self, results: Sequence[ImageResult | FoveaError]) -> None:
-        """Wait for the turn, and add track IDs to the objects."""
+        """Wait for all earlier frames of the stream, and add track IDs to the objects."""
         track = self._track
         await track.order.wait(self._frames)
-        # The thread continues after a cancellation, and the next frame must wait for it.
+        # The thread continues after a cancellation. Wait for it, because the next frame uses the
+        # same tracker.
         work = asyncio.ensure_future(asyncio.to_thread(track.identify, results, self._tuning))
         try:
             frames = await asyncio.shield(work)
