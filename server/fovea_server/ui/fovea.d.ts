@@ -185,7 +185,7 @@ export interface PredictAnswer {
   timing_ms: TimingMs;
 }
 
-/** For each image of a request, in order, the most similar images of an index. */
+/** The most similar images of an index, for each image of a request in order. */
 export interface SearchAnswer {
   model: string;
   version: string;
@@ -531,7 +531,7 @@ export interface TimingMs {
   stages?: Record<string, number>;
 }
 
-/** The matches of one image of a request, or its `error`. */
+/** The matches of one image in a request, or its `error`. */
 export interface ImageMatches {
   /** best first */
   matches?: Match[];
@@ -788,7 +788,7 @@ export interface ErrorDetail {
   message: string;
 }
 
-/** An image of an index; the score is the cosine of both embeddings, -1 to 1. */
+/** An image of an index. The score is the cosine similarity of both embeddings, -1 to 1. */
 export interface Match {
   name: string;
   /** the cosine of both vectors */
