@@ -288,7 +288,11 @@ class _Chooser:
         return candidates[fastest(*zip(*map(self._order_by_goal, candidates), strict=True))]
 
     def _order_by_goal(self, one: Candidate) -> tuple[Sequence[float], Sequence[float]]:
-        """Return the rates in the layout of the goal, and the rates in the other layout."""
+        """Return the rates that the goal compares first, and the rates that decide in a tie.
+
+        For the goal "latency", the first ones are the rates of single calls, and the others are the
+        rates of parallel calls. For "throughput", the order is reversed.
+        """
         rates = self._rates[one.choice]
         both = rates.alone, rates.parallel
         return both if self._plan.goal == "latency" else both[::-1]

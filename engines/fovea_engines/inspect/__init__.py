@@ -1,1 +1,1 @@
-"""Compares two models, or two precisions of one model, layer by layer."""
+"""Reads models, and compares two models layer by layer, e.g. two precisions of one model."""

@@ -1,4 +1,4 @@
-"""Finds reasons why a layer with equal inputs computes different results in two networks."""
+"""Finds the reasons why a layer with equal inputs computes different results in two models."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from fovea_engines.inspect.network import INPUT, Network, Operator
 from fovea_engines.inspect.verdict import Comparison
 from fovea_engines.session import Array
 
-# Margin in decibel. A weight explains a divergence if its own SNR is below the tensor's SNR plus
-# this.
+# Margin in decibel. A difference between weights explains a divergence if the weights' SNR is less
+# than the tensor's SNR plus this margin.
 _EXPLAINS_DB = 20.0
-# Highest SNR in decibel at which a weight explains a divergence in FP16. Rounding to float16 alone
-# leaves an SNR of about 73 dB.
+# Highest SNR of weights in decibel that explains a divergence in FP16. Weights that are only
+# rounded to float16 have an SNR of about 73 dB.
 _HALF_DB = 60.0
 _HALF_MAX = float(np.finfo(np.float16).max)
-# B's weight counts as a multiple of A's if scaling raises their SNR by this, in decibel.
+# A weight of B counts as a multiple of A's weight if scaling A's weight raises the SNR by this
+# number of decibels.
 _MULTIPLE_DB = 20.0
-# A range that ends below this fraction of the largest value clips values.
+# A quantisation range clips values if it ends below this fraction of the largest value.
 _CLIPPED = 0.9
 _COMMUTE = {"Add", "Mul", "Max", "Min", "Sum", "And", "Or", "Xor", "Equal"}
 _MAX_SHOWN = 8
-_PLAIN = (int, float, str, bytes, list)  # neither tensors nor subgraphs
+_PLAIN = (int, float, str, bytes, list)  # attributes without tensors and subgraphs
 
 
 def find_causes(
     a: Network, b: Network, first: Comparison, names: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Describe how the computation of a layer differs, if its inputs agree.
+    """Return texts about the differences in the computation of a layer whose inputs agree.
 
     Args:
-        a: first network.
-        b: second network.
-        first: the pair of layers.
-        names: name of a paired layer in the first network -> its name in the second.
+        a: first model.
+        b: second model.
+        first: pair of layers to compare.
+        names: name of each paired layer in the first model -> its name in the second model.
 
     Returns:
-        At least one description.
+        At least one text.
     """
     one, other = a.operator(first.a), b.operator(first.b)
     found = [*_overflow(first), *differences(a, b, first)]
@@ -53,7 +54,10 @@ def find_causes(
 
 
 def differences(a: Network, b: Network, pair: Comparison) -> list[str]:
-    """Describe differences in operator, attributes and constants; [] if an operator is unknown."""
+    """Return texts about the differences in a layer's operator, attributes and constants.
+
+    If an operator is unknown, return [].
+    """
     one, other = a.operator(pair.a), b.operator(pair.b)
     if one is None or other is None:
         return []

@@ -1,4 +1,4 @@
-"""Formats a diff as text and as JSON."""
+"""Formats the result of a comparison as text and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_INDICES = 6
 
 
 def verdict(diff: Diff) -> str:
-    """Describe in one or two sentences where and why the models diverge, or how they agree."""
+    """Return a text about where and why the models diverge, or how well they agree."""
     text = _agreement(diff) if diff.first is None else _divergence(diff, diff.first)
     unjudged = sum(one.state == "not judged" for one in diff.layers)
     picks = next((one for one in diff.layers if one.state == "other picks"), None)
@@ -94,24 +94,27 @@ def _indices(positions: tuple[int, ...]) -> str:
 
 
 def title(layer: Layer) -> str:
-    """Format the name of a layer with its operator, to find it in the model's graph."""
+    """Return the name of a layer with its operator, which helps to find it in the graph."""
     # OpenVINO reports no operator type, and ONNX operators often have no name.
     made_by = " ".join(word for word in (layer.op, layer.node) if word)
     return f"{layer.name} ({made_by})" if made_by else layer.name
 
 
 def shape(layer: Layer) -> str:
-    """Format the shape of a layer, e.g. "1x3x640x640"."""
+    """Return the shape of a layer as text, e.g. "1x3x640x640"."""
     return "x".join(map(str, layer.shape)) or "scalar"
 
 
 def decibels(snr_db: float) -> str:
-    """Format an SNR, e.g. "12.3 dB", or "equal" if it is infinite."""
+    """Return an SNR in decibel as text, e.g. "12.3 dB", or "equal" if it is infinite."""
     return "equal" if snr_db == inf else f"{snr_db:.1f} dB"
 
 
 def to_json(diff: Diff) -> dict[str, Any]:
-    """Convert a diff to plain JSON types. An infinite SNR is null, with `equal` true."""
+    """Convert a comparison to dictionaries, lists, strings and numbers.
+
+    If the tensors are equal, their SNR is infinite; then `snr_db` is null and `equal` is true.
+    """
     by = [one.by for one in diff.layers]
     first = None
     if diff.first is not None:
@@ -181,5 +184,5 @@ def _values(range_: tuple[float, float], values: tuple[float, ...]) -> dict[str,
 
 
 def _number(value: float) -> float | None:
-    """Return the value, or None for infinity and NaN, which JSON lacks."""
+    """Return a number for JSON: None in place of infinity and NaN, which JSON does not have."""
     return value if isfinite(value) else None

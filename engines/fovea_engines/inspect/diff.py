@@ -1,4 +1,4 @@
-"""Runs two models and compares them layer by layer."""
+"""Runs two models, and compares their tensors layer by layer."""
 
 from __future__ import annotations
 
@@ -22,15 +22,24 @@ from fovea_engines.repository.card import Precision
 from fovea_engines.session import Array
 from fovea_preprocess.errors import InvalidOption
 
-# Largest total size of the tensors that are kept from the runs of each model, in bytes.
+# Largest total size in bytes of the tensors that are kept in memory for each model.
 _CHUNK_BYTES = 256 << 20
-# Largest number of dimensions. The permutations of more dimensions are too many to try.
+# Largest number of dimensions of a tensor for which all permutations are tried.
 _MAX_DIMENSIONS = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Two networks with paired layers, and their inputs."""
+    """Two models with paired layers, and the inputs for their comparison.
+
+    Attributes:
+        a: first model.
+        b: second model.
+        pairs: pairs of corresponding layers.
+        feeds: inputs for both models.
+        threshold_db: SNR in decibel below which a tensor diverges.
+        progress: object that receives the phases.
+    """
 
     a: Network
     b: Network
@@ -40,10 +49,11 @@ class Measured:
     progress: Progress
 
     def judge(self) -> list[Comparison]:
-        """Compare every pair, in the order of the first network.
+        """Compare each pair of layers, and return the results in the order of the first model.
 
-        Reading a tensor from a network that `fuses`, as it is served, needs a separate compilation.
-        So only the outputs are read this way, and the other tensors only if something diverges.
+        If a model's `fuses` is True, reading a tensor as the server computes it needs a separate
+        compilation for each tensor. So only the outputs are read in this way. The other tensors are
+        only read in this way if a tensor diverges.
         """
         alike = [pair for pair in self.pairs if _orders(*self._layers(pair))]
         figures = self._measure(alike)
@@ -86,10 +96,12 @@ class Measured:
 
 
 def _orders(a: Layer, b: Layer) -> list[tuple[int, ...]]:
-    """Return the permutations that make the second shape equal the first, ignoring dimensions of 1.
+    """Return the permutations that convert the second layer's shape to the first layer's shape.
 
-    A runtime may keep a tensor under its name and store it transposed, if a later operator
-    transposes it.
+    Dimensions of length 1 are ignored.
+
+    A runtime may store a tensor transposed under its original name, if a later operator transposes
+    it.
     """
     if a.shape == b.shape:
         return [tuple(range(len(a.shape)))]
@@ -103,7 +115,7 @@ def _orders(a: Layer, b: Layer) -> list[tuple[int, ...]]:
 def _match_order(
     a: Layer, b: Layer, one: Sequence[Array], other: Sequence[Array]
 ) -> Sequence[Array]:
-    """Return the second network's arrays in the permutation that is most similar to the first's."""
+    """Return the second model's arrays, transposed so that they are most similar to the first's."""
     if a.shape == b.shape:
         return other
     laid = [
@@ -114,7 +126,10 @@ def _match_order(
 
 
 def _chunks(layers: Sequence[Layer], pairs: Sequence[Pair], nbytes: int) -> Iterator[list[Pair]]:
-    """Split pairs so that the tensors of each part fit into `nbytes`, or a part has one pair."""
+    """Split the pairs into parts.
+
+    The tensors of a part fit into `nbytes`, or the part has one pair.
+    """
     chunk: list[Pair] = []
     room = nbytes
     for pair in pairs:
@@ -129,20 +144,21 @@ def _chunks(layers: Sequence[Layer], pairs: Sequence[Pair], nbytes: int) -> Iter
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Differences between two models.
+    """The result of a comparison of two models.
 
     Attributes:
         a: path of the first model.
         b: path of the second model.
-        precision_a: coarsest arithmetic in the first model.
-        precision_b: coarsest arithmetic in the second model.
-        images: names of the inputs that both models got.
+        precision_a: lowest precision of the arithmetic in the first model.
+        precision_b: lowest precision of the arithmetic in the second model.
+        images: names of the images or random inputs that both models received.
         threshold_db: SNR in decibel below which a tensor diverges.
-        layers: all pairs, in the order of the first network.
-        unmatched_a: layers of the first network without a counterpart.
-        unmatched_b: layers of the second network without a counterpart.
-        first: the first layer that diverges; None if none diverges.
-        causes: differences in the computation of `first`; empty if the error only grew gradually.
+        layers: results for all pairs, in the order of the first model.
+        unmatched_a: layers of the first model without a counterpart.
+        unmatched_b: layers of the second model without a counterpart.
+        first: first pair that diverges; None if no pair diverges.
+        causes: texts about the differences in the computation of `first`; empty if the error grew
+            gradually over several layers.
     """
 
     a: Path
@@ -159,12 +175,12 @@ class Diff:
 
     @property
     def agrees(self) -> bool:
-        """Return True if nothing diverges, and every output of the first model was compared."""
+        """Return whether no tensor diverges, and every output of the first model was compared."""
         return self.first is None and not self.undecided
 
     @property
     def undecided(self) -> tuple[Layer, ...]:
-        """Return the outputs of the first model without a counterpart or a verdict."""
+        """Return the first model's outputs that have no counterpart, or that were not judged."""
         unjudged = (one.a for one in self.layers if one.state == "not judged")
         return tuple(x for x in (*self.unmatched_a, *unjudged) if x.is_output)
 
@@ -177,17 +193,19 @@ def diff(
     progress: Progress | None = None,
     head: str | None = None,
 ) -> Diff:
-    """Compare two models of the same network. The first model is the reference.
+    """Compare two versions of the same model, e.g. an ONNX file and an engine, layer by layer.
+
+    The first model is the reference.
 
     Args:
         path_a: first model: an .onnx file or the directory of an engine.
-        path_b: second model, in the same form.
+        path_b: second model: an .onnx file or the directory of an engine.
         images: directory of images. At most 4 of them are used. None means the images that ship
             with Fovea.
-        threshold_db: SNR in decibel below which a tensor diverges; None derives it from the
-            precisions.
-        progress: receives phases.
-        head: family of .onnx files whose head is not recognised.
+        threshold_db: SNR in decibel below which a tensor diverges; None means a default for the
+            precisions of the models.
+        progress: object that receives the phases.
+        head: head family of the .onnx files; None means that the families are recognised.
 
     Raises:
         NotFound: a model does not exist.

@@ -13,11 +13,11 @@ from fovea_engines.session import Array
 
 _VALUES = 5
 _BEGIN = 4096
-# Smallest gap in power between small and large slices, in decibel. Scores are at least this much
-# below boxes in pixels.
+# Smallest difference in power between small and large slices in decibel. In an output with boxes in
+# pixels and scores of 0 to 1, the difference is larger than this.
 _GAP_DB = 40.0
-# Smallest number of values in a slice. Fewer values may be small by chance, e.g. a classifier has
-# one value per class.
+# Smallest number of values in a slice. A slice with fewer values may have small values by chance.
+# For example, a classifier has one value per class.
 _FEWEST_VALUES = 16
 _MAP_DIMENSIONS = 4
 
@@ -26,12 +26,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SmallSlices:
-    """Slices of an axis whose values are far smaller than in the other slices.
+    """Slices along an axis whose values are far smaller than the values in the other slices.
+
+    For example, an output may have boxes in pixels and scores of 0 to 1 along one axis.
 
     Attributes:
-        axis: the axis.
-        positions: positions of the slices on the axis.
-        snr_db: SNR of these slices, decibel.
+        axis: index of the axis.
+        positions: indices of the small slices on the axis.
+        snr_db: SNR of the small slices in decibel.
     """
 
     axis: int
@@ -41,23 +43,24 @@ class SmallSlices:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures of a pair of tensors over all images.
+    """The difference between two tensors over all images.
 
     Attributes:
-        cosine: cosine similarity, -1 to 1; 1 if both are zero.
-        snr_db: 10 log10(sum a^2 / sum (a - b)^2), decibel. It is inf if the tensors are equal, and
-            -inf if only the first is zero.
-        max_error: largest |a - b|; booleans count as 0 and 1.
+        cosine: cosine similarity, -1 to 1; 1 if both tensors are zero.
+        snr_db: signal-to-noise ratio 10 log10(sum a^2 / sum (a - b)^2) in decibel. It is inf if the
+            tensors are equal, and -inf if only the first tensor is zero.
+        max_error: largest |a - b|. Booleans count as 0 and 1.
         range_a: smallest and largest value of the first tensor.
         range_b: smallest and largest value of the second tensor.
-        broken: number of values that are finite in only one tensor, or not finite in different
-            ways. The other figures leave them out.
-        largest_lost: largest |a| whose counterpart is not finite; 0 if there is none.
-        values: first five nonzero values of the first tensor, for the first image, and the second
+        broken: number of positions at which only one value is finite, or at which both values are
+            not finite but differ, e.g. NaN and infinity. The other figures ignore these positions.
+        largest_lost: largest |a| at a position where b is not finite; 0 if there is no such
+            position.
+        values: first five nonzero values of the first tensor for the first image, and the second
             tensor's values at the same positions.
-        small: small slices whose error the large ones would hide; None if there are none, or
-            without `channels`.
-        unknown: number of values that are NaN in both tensors, so nothing is known about them.
+        small: small slices, whose error the large slices would hide in `snr_db`; None if there are
+            no small slices, or if they were not searched.
+        unknown: number of positions at which both values are NaN. It is unknown whether they agree.
     """
 
     cosine: float
@@ -76,8 +79,8 @@ def figures_of(pairs: Iterable[tuple[Array, Array]], *, channels: bool = False) 
     """Measure a pair of tensors over all images.
 
     Args:
-        pairs: two tensors of the same shape for each image.
-        channels: also measure slices that are far smaller than the others.
+        pairs: for each image, the two tensors. They have the same shape.
+        channels: True to search for slices whose values are far smaller than in the other slices.
     """
     a2 = b2 = ab = noise = max_error = largest_lost = 0.0
     ranges = [(math.inf, -math.inf), (math.inf, -math.inf)]
@@ -124,23 +127,29 @@ def figures_of(pairs: Iterable[tuple[Array, Array]], *, channels: bool = False) 
 
 
 def decibel(signal: float, noise: float) -> float:
-    """Return 10 log10 of a ratio of powers; inf without noise, -inf without signal."""
+    """Return 10 log10(signal / noise) in decibel.
+
+    The result is inf if the noise is 0; otherwise it is -inf if the signal is 0.
+    """
     if noise == 0:
         return math.inf
     return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
 def dot(a: Array, b: Array) -> float:
-    """Return the dot product of float arrays.
+    """Return the dot product of two float arrays of the same size.
 
-    `np.vdot` is not used: it calls OpenBLAS, which takes all cores and keeps their threads
-    spinning.
+    `np.vdot` is not suitable: it calls OpenBLAS, which starts threads on all cores. The threads
+    keep spinning after the call.
     """
     return float(np.einsum("i,i", a.ravel(), b.ravel(), dtype=np.float64))
 
 
 def _nonzero(values: Floats) -> NDArray[np.intp]:
-    """Return the positions of the first nonzero values, which are mostly near the beginning."""
+    """Return the flat indices of the first five nonzero values.
+
+    They are usually near the beginning, so the beginning is searched first.
+    """
     found = np.flatnonzero(values.flat[:_BEGIN])
     return (found if found.size >= _VALUES else np.flatnonzero(values))[:_VALUES]
 
@@ -150,10 +159,12 @@ def _widen(known: tuple[float, float], values: Floats) -> tuple[float, float]:
 
 
 def _add_slices(slices: dict[tuple[int, int], Floats], one: Floats, off: Floats) -> None:
-    """Add the signal power, noise power and number of values of each channel in one image.
+    """Add the values of one image to the sums for each slice of the possible channel axes.
 
-    The keys are an axis that may have channels, and its length: axis 1 of a map, axis 1 or the last
-    axis of other tensors.
+    The sums are the signal power, the noise power and the number of values of each slice.
+
+    The keys of `slices` are an axis that may have channels, and its length. This is axis 1 for
+    tensors with four dimensions. For other tensors it is axis 1 and the last axis.
     """
     last = one.ndim - 1
     for axis in {1} if one.ndim == _MAP_DIMENSIONS else {1, last} if last > 0 else ():
@@ -165,10 +176,12 @@ def _add_slices(slices: dict[tuple[int, int], Floats], one: Floats, off: Floats)
 
 
 def _find_gap(axis: int, sums: Floats) -> SmallSlices | None:
-    """Return the slices below the widest gap in power; None if no gap is wide enough.
+    """Return the slices whose power is below the widest gap between the slices' powers.
 
-    Slices without any signal are left out. The other slices below the gap are measured together, so
-    a nearly empty slice, such as a class that is in no image, has little weight.
+    If no gap is wide enough, return None.
+
+    Slices that are completely zero are ignored. The SNR is measured over all small slices together.
+    So a slice with almost no signal, e.g. a class that is in no image, has little weight.
     """
     signal, noise, counts = sums
     if counts.max(initial=0) < _FEWEST_VALUES:

@@ -1,4 +1,4 @@
-"""Reads ONNX files, and the layers of engines, for `fovea inspect`."""
+"""Reads ONNX files and the layers of engines for the command `fovea inspect`."""
 
 from __future__ import annotations
 
@@ -27,23 +27,28 @@ from fovea_preprocess.spec import PreprocessSpec
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
-    """An ONNX file before it is built.
+    """A description of an ONNX file from which an engine can be built.
 
     Attributes:
         inputs: inputs of the graph.
         outputs: outputs of the graph.
         family: head family; None if the outputs are not decoded.
-        reason: evidence for the family, or against all families.
-        task: e.g. "detect".
-        labels: class names by id; None if the metadata has none.
+        reason: text about the evidence for the family. If no family was recognised, the evidence
+            against all families.
+        task: task of the model, e.g. "detect".
+        labels: class names by id; None if they are unknown.
         num_classes: number of classes; None if unknown.
-        opset: version of the default operator set.
-        metadata: key-value pairs of the exporter.
-        candidates: considered families, best first; empty if --head set the family.
-        head_doubt: evidence against a family that --head set; None if there is none.
-        open: families among which a build requires a choice.
-        preprocess: preprocessing of images in a build; None if the model does not accept images.
-        preprocess_from: origin of `preprocess`, for people.
+        opset: version of ONNX's operator set.
+        metadata: key-value pairs that the exporter wrote into the file.
+        candidates: head families that the recognition considered, the best first; empty if --head
+            set the family.
+        head_doubt: text about the evidence against a family that --head set; None if there is no
+            doubt.
+        open: head families that fit equally well, so a build requires --head; empty if the head is
+            clear.
+        preprocess: preprocessing of images that a build would use; None if the model does not
+            accept images.
+        preprocess_from: text about the origin of `preprocess`.
         size: text about a dynamic input size; None if the size is fixed.
     """
 
@@ -65,25 +70,26 @@ class ModelFile:
 
     @property
     def preprocess_text(self) -> str | None:
-        """Describe the preprocessing and its origin."""
+        """Return a text about the preprocessing and its origin."""
         if self.preprocess is None:
             return None
         return f"{self.preprocess.text}\n{self.preprocess_from}"
 
 
 def read_model_file(path: Path, family: str | None = None) -> ModelFile:
-    """Read an ONNX file without building it.
+    """Read an ONNX file, and recognise its head, without a build.
 
     Args:
-        path: the file.
-        family: head family; None recognises it.
+        path: path of the ONNX file.
+        family: head family; None means that the family is recognised.
 
     Raises:
         NotFound: the file does not exist.
-        InvalidModel: the file is not ONNX.
+        InvalidModel: the file is not an ONNX model.
         InvalidOption: the family does not fit the outputs.
     """
-    # Imported here, because onnx takes 0.3 s to import, and engines with a card do not need it.
+    # Imported here, because the import of onnx takes 0.3 s, and `fovea inspect` does not need onnx
+    # for engines with a card.
     from fovea_engines.evaluation.observe import recognise_graph
     from fovea_engines.onnx_graph.load import load
     from fovea_engines.onnx_graph.normalise import open_size, pin_inputs
@@ -129,9 +135,9 @@ def _size_text(usual: str, needed: tuple[int, int] | None) -> str:
 
 
 def read_layers(path: Path) -> PlanLayers:
-    """Read the layers of a TensorRT engine, from the directory of a version or of a model.
+    """Read the layers of a TensorRT engine from a version directory or a model directory.
 
-    For a model, this is the newest version.
+    For a model directory, the layers of the newest version are read.
 
     Raises:
         NotFound: the directory has no list of layers.

@@ -1,4 +1,4 @@
-"""Matches the layers of two networks."""
+"""Finds corresponding layers in two models."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ import numpy as np
 from fovea_engines.heads.nms_tail import RAW
 from fovea_engines.inspect.network import Layer
 
-# Fraction of tensors with equal names that must be alike. Otherwise names are not trusted:
-# exporters that number tensors give equal numbers to different tensors.
+# Smallest fraction of the layers with equal names that must have the same operator or shape. If the
+# fraction is smaller, names are not used to pair layers: some exporters only number the tensors, so
+# different tensors get equal names.
 _TRUSTED = 0.9
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Positions of two corresponding layers in the first and in the second network."""
+    """Two corresponding layers.
+
+    Attributes:
+        a: index of the layer in the first model.
+        b: index of the layer in the second model.
+        by: method that paired the layers.
+    """
 
     a: int
     b: int
@@ -26,11 +33,13 @@ class Pair:
 
 
 def match(a: Sequence[Layer], b: Sequence[Layer]) -> list[Pair]:
-    """Pair the layers of two networks, in the order of the first. A layer is in at most one pair.
+    """Pair the layers of two models, and return the pairs in the order of the first model.
 
-    Layers are paired by name if the names can be trusted. The other layers are paired by the
-    longest common subsequence of operators and shapes, then by neighbours and shape with different
-    operators.
+    A layer is in at most one pair.
+
+    First, layers with equal names are paired, if the names are reliable. The remaining layers are
+    paired by the longest common subsequence of their operators and shapes. Then the remaining
+    layers with equal shapes are paired if they lie between the same paired layers.
     """
     named = _pair_by_name(a, b)
     taken = set(named.values())
@@ -65,20 +74,20 @@ def _pair_by_name(a: Sequence[Layer], b: Sequence[Layer]) -> dict[int, int]:
 def _are_alike(one: Layer, other: Layer) -> bool:
     if one.op == other.op:
         return True
-    # A simplified graph computes a tensor with other operators. It keeps the name if that is a
-    # path.
+    # A simplified graph may compute a tensor with other operators, but keeps its name. Only names
+    # that are paths, such as /model/conv/output, are reliable for this.
     return ("" in (one.op, other.op) or "/" in one.name) and one.shape == other.shape
 
 
 def _is_renamed(one: Layer, other: Layer) -> bool:
-    """Return True if a simplified graph uses the name for another tensor."""
+    """Return whether a simplified graph uses the first layer's name for a different tensor."""
     return "" not in (one.op, other.op) and one.op != other.op and one.shape != other.shape
 
 
 def _find_replaced(
     a: Sequence[Layer], b: Sequence[Layer], paired: Mapping[int, int]
 ) -> Iterator[tuple[int, int]]:
-    """Yield pairs of layers that lie between the same paired layers in both networks."""
+    """Yield pairs of layers that lie between the same paired layers in both models."""
     above_a, above_b = paired_sources(a, paired), paired_sources(b, set(paired.values()))
     below_a, below_b = _readers(a), _readers(b)
     free = sorted(set(range(len(b))) - set(paired.values()))
@@ -97,7 +106,7 @@ def _find_replaced(
 
 
 def paired_sources(layers: Sequence[Layer], paired: Container[int]) -> list[set[int]]:
-    """Return for each layer the nearest paired layers that it is computed from."""
+    """Return for each layer the indices of the nearest paired layers on which it depends."""
     sources: list[set[int]] = []
     for layer in layers:
         nearest: set[int] = set()
@@ -116,7 +125,7 @@ def _readers(layers: Sequence[Layer]) -> list[set[int]]:
 
 
 def _common_subsequence(a: Sequence[Hashable], b: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
-    """Yield the positions of the longest common subsequence of keys."""
+    """Yield the index pairs of the longest common subsequence of two lists of keys."""
     begin, end_a, end_b = 0, len(a), len(b)
     while begin < min(end_a, end_b) and a[begin] == b[begin]:
         yield begin, begin

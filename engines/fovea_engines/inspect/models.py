@@ -1,4 +1,4 @@
-"""Opens two models to compare, and prepares the same images for both."""
+"""Opens the two models of a comparison, and prepares the same images for both."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 from fovea_preprocess.spec import PixelType, PreprocessSpec
 from fovea_preprocess.text import counted
 
-# Largest number of images. A wrong layer is wrong for every image, and each image needs two runs
-# without optimisation.
+# Largest number of images in a comparison. Few images are enough, because an incorrect layer is
+# incorrect for every image. More images would be slow, because both models run without
+# optimisation.
 _MAX_IMAGES = 4
 _DEFAULT_SIZE = (640, 640)
 _RAW: dict[str, Any] = {"scale": 1.0, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
@@ -42,17 +43,17 @@ Feed = dict[str, Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DiffModel:
-    """A model before it runs.
+    """A model of a comparison, before it is opened.
 
     Attributes:
-        path: the file.
+        path: path of the ONNX or engine file.
         inputs: inputs of the model.
-        metadata: key-value pairs of the exporter.
-        family: returns the head family; recognising it runs the model.
-        preprocess: preprocessing of an engine's source model; None for an ONNX file.
-        open: opens the network for inputs of one shape.
-        front: True if the graph itself normalises decoded images.
-        sized: True if the file accepts images of any size, and its size was fixed to the default.
+        metadata: key-value pairs that the exporter wrote into the model.
+        family: function that returns the head family. It may run the model to recognise the family.
+        preprocess: complete preprocessing of an engine's source model; None for an ONNX file.
+        open: function that opens the model for inputs of the given shapes.
+        front: True if the graph accepts uint8 images and normalises them itself.
+        sized: True if the file accepts images of any size, and its input was fixed to one size.
     """
 
     path: Path
@@ -66,21 +67,21 @@ class DiffModel:
 
     @property
     def image_sides(self) -> tuple[int, int] | None:
-        """Height and width of its images; None if it accepts no images, or several sizes."""
+        """Height and width of the images in pixels; None without images or with several sizes."""
         sides = [image_sides(spec) for spec in self.inputs if _takes_images(spec)]
         return sides[0] if sides and -1 not in sides[0] else None
 
 
 def find_models(path_a: Path, path_b: Path, head: str | None = None) -> tuple[DiffModel, DiffModel]:
-    """Read two models.
+    """Read the two models of a comparison.
 
-    Each is an .onnx file, the directory of a version, or the directory of a model.
+    Each path is an .onnx file, the directory of a version, or the directory of a model.
 
-    For a model's directory, the latest version is read. `head` is the family of .onnx files; the
-    card has the family of an engine.
+    For a model's directory, the latest version is read. `head` is the head family of .onnx files,
+    or None. The card of an engine has the engine's family.
     """
     a, b = _find_model(path_a, head), _find_model(path_b, head)
-    if a.sized != b.sized:  # a model of any size gets the size of the other model
+    if a.sized != b.sized:  # a model that accepts any size gets the size of the other model
         a = _inspect_file(path_a, head, b.image_sides) if a.sized else a
         b = _inspect_file(path_b, head, a.image_sides) if b.sized else b
     return a, b
@@ -96,7 +97,7 @@ def _inspect_file(path: Path, head: str | None, size: tuple[int, int] | None = N
     sized = False
     if len(inputs) > 1 or any(len(spec.shape) == 3 for spec in inputs):
         with suppress(UnsupportedModel, InvalidOption):
-            # The build of an engine fixes the inputs in the same way.
+            # Fix the inputs in the same way as the build of an engine.
             is_open = open_size(model) is not None
             pin_inputs(model, size)
             sized = is_open
@@ -106,7 +107,7 @@ def _inspect_file(path: Path, head: str | None, size: tuple[int, int] | None = N
         return recognise_graph(model, head)[0].family
 
     if head is not None:
-        family()  # raises an error if the family does not fit
+        family()  # this raises an error if the family does not fit
     return DiffModel(
         path=path,
         inputs=graph_inputs(model),
@@ -121,7 +122,7 @@ def _inspect_file(path: Path, head: str | None, size: tuple[int, int] | None = N
 def _inspect_folder(folder: Path) -> DiffModel:
     if not any((folder / file).is_file() for file in (CARD_FILE, *_NETWORKS)):
         folder = ModelRepository(folder.parent).folder(folder.name)
-    # Opening verifies the files, and initialises the runtime.
+    # Open the engine once, to verify its files and to initialise the runtime.
     if (folder / CARD_FILE).is_file():
         card = EngineCard.read(folder / CARD_FILE)
         open_built(folder, card).close()
@@ -152,7 +153,13 @@ _NETWORKS: Mapping[str, Callable[[Path, Precision, Mapping[str, Array]], Network
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Feeds:
-    """Inputs for both models: one feed of each model for each image or set of random numbers."""
+    """The inputs for both models.
+
+    Attributes:
+        names: names of the images or of the random inputs.
+        a: for each name, the input arrays of the first model.
+        b: for each name, the input arrays of the second model.
+    """
 
     names: tuple[str, ...]
     a: list[Feed]
@@ -160,10 +167,14 @@ class Feeds:
 
 
 def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
-    """Preprocess images like in the training of the first model, in the layout of each model.
+    """Create the inputs for both models from images.
 
-    The card of the first model, or else its head family, decides the preprocessing. Inputs that are
-    not images get random numbers, which are the same in every run.
+    `images` is a directory; None means the images that ship with Fovea.
+
+    Both models get the same images in their own layout and element type. The preprocessing comes
+    from the card of a model, the first model's card first. Without a card, it comes from the head
+    family of the first model. Inputs other than images get random numbers, which are the same in
+    every run.
     """
     samples = [name for name, _ in sample_images(images, _MAX_IMAGES)]
     pairs = _pair_inputs(a, b)
@@ -204,7 +215,7 @@ def _takes_images(spec: TensorSpec) -> bool:
 def _preprocess(
     a: DiffModel, b: DiffModel, one: TensorSpec, other: TensorSpec
 ) -> tuple[PreprocessSpec, int]:
-    """Return preprocessing in a size that both models accept, and the batch size that they need."""
+    """Return the preprocessing for a size that both models accept, and the batch size for both."""
     size = image_size(a.metadata) or image_size(b.metadata) or _DEFAULT_SIZE
     batch = _common(one.shape[0], other.shape[0], 1)
     height, width = map(_common, image_sides(one), image_sides(other), size)
@@ -216,7 +227,10 @@ def _preprocess(
 
 
 def _common(a: int, b: int, default: int) -> int:
-    """Return a length of a dimension that both models accept; -1 means any length."""
+    """Return a length of a dimension that both models accept.
+
+    `a` and `b` are the lengths in the models; -1 means that a model accepts any length.
+    """
     fixed = {a, b} - {-1}
     if len(fixed) > 1:
         raise InvalidOption(

@@ -1,4 +1,4 @@
-"""A network as the set of its tensors, independent of the runtime."""
+"""Describes the tensors of a model, independently of its runtime."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from fovea_engines.repository.card import Precision
 from fovea_engines.session import Array
 
 INPUT = "Input"
-"""Operator type of layers that are inputs of the network."""
+"""Operator type of layers that are inputs of the model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One tensor that depends on the inputs, with its copies by casts or quantisation.
+    """A tensor that depends on the model's inputs, together with its copies.
+
+    A copy is, for example, the result of a cast or of QuantizeLinear and DequantizeLinear.
 
     Attributes:
         name: name of the tensor.
-        names: names of the tensor and its copies.
-        tensor: name of the copy to compare: an output of the model, or else the last copy, to
-            include the error of quantisation.
-        op: operator type; `INPUT` for an input of the model.
-        node: name of the operator, often empty.
+        names: names of the tensor and of its copies.
+        tensor: name of the tensor or copy to compare. It is an output of the model if possible.
+            Otherwise it is the last copy, which includes the error of the quantisation.
+        op: type of the operator; `INPUT` for an input of the model, "" if unknown.
+        node: name of the operator; often empty.
         port: index of the tensor among the operator's outputs.
-        dtype: NumPy's name of the computed element type.
-        shape: shape for the compared inputs.
-        inputs: positions of the layers from which it is computed.
+        dtype: NumPy's name of the tensor's element type.
+        shape: shape of the tensor for the inputs of the comparison.
+        inputs: indices of the layers from which the tensor is computed.
         is_output: True if the tensor or a copy is an output of the model.
     """
 
@@ -45,26 +47,26 @@ class Layer:
 
     @property
     def is_float(self) -> bool:
-        """Return True for float tensors, which are measured.
+        """Return whether the tensor has floats. Only floats may differ by rounding.
 
-        Integers and booleans must be equal.
+        Integers and booleans of both models must be equal.
         """
         return "float" in self.dtype
 
     @property
     def nbytes(self) -> int:
-        """Return the estimated size of the values in bytes."""
+        """Return the estimated size of the tensor's values in bytes."""
         return 4 * prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """The computation of a layer.
+    """The operator that computes a layer.
 
     Attributes:
-        attributes: attributes, including defaults of the operator.
-        given: names of the attributes in the file.
-        constants: name and value of the constant inputs (weights), in order.
+        attributes: name of each attribute -> its value, including default values.
+        given: names of the attributes that the file sets.
+        constants: name and value of each constant input, e.g. of the weights, in order.
     """
 
     attributes: dict[str, Any]
@@ -78,8 +80,9 @@ class Network(Protocol):
     Attributes:
         layers: layers in a topological order that depends only on the graph, not on the order of
             nodes in the file.
-        precision: coarsest arithmetic in the model.
-        fuses: True if the network may compute a tensor differently when more tensors are read.
+        precision: lowest precision of the arithmetic in the model.
+        fuses: True if the runtime may compute a tensor differently when additional tensors are
+            read.
     """
 
     layers: tuple[Layer, ...]
@@ -89,7 +92,7 @@ class Network(Protocol):
     def run(
         self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
     ) -> Iterator[list[Array]]:
-        """Yield the values of each tensor for all feeds.
+        """Yield for each tensor its values for all feeds.
 
         Raises:
             UnsupportedModel: the runtime cannot run the model.
@@ -97,5 +100,5 @@ class Network(Protocol):
         ...
 
     def operator(self, layer: Layer) -> Operator | None:
-        """Return the computation of a layer, or None if it is unknown."""
+        """Return the operator that computes a layer, or None if it is unknown."""
         ...

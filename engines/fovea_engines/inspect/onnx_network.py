@@ -1,4 +1,4 @@
-"""Finds the layers of an ONNX model, and runs them on ONNX Runtime exactly as written."""
+"""Finds the layers of an ONNX model, and runs them on ONNX Runtime without optimisation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fovea_engines.session import NUMPY_NAMES, Array
 
 _QUANTISERS = {"QuantizeLinear", "DequantizeLinear", "QLinearConv"}
 _HALVES = {"float16", "bfloat16"}
-# Operators whose results do not depend on the values of their inputs.
+# Operators whose results depend only on the shapes of their inputs.
 _SHAPES_ONLY = {"Shape", "Size"}
 _COPIES = {"Identity", "Dropout", "QuantizeLinear", "DequantizeLinear"}
 _NORMALISATION = "BatchNormalization"
@@ -26,7 +26,10 @@ _FOLDED_INTO = {"Conv", "ConvTranspose", "Gemm"}
 
 
 class OnnxNetwork:
-    """A `Network` of an ONNX file, run without optimisation. Its shapes hold for one feed."""
+    """A `Network` for an ONNX model, which runs without optimisation.
+
+    The shapes of its layers are the shapes for `feed`, the input arrays of one image.
+    """
 
     fuses = False
 
@@ -41,9 +44,9 @@ class OnnxNetwork:
     def run(
         self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
     ) -> Iterator[list[Array]]:
-        """Yield the values of each tensor for all feeds.
+        """Yield for each tensor its values for all feeds.
 
-        One run computes all, and all stay in memory.
+        One run per feed computes all tensors, and all values stay in memory.
         """
         session = self._open(tensors)
         with onnxruntime_errors(cannot_run):
@@ -51,7 +54,7 @@ class OnnxNetwork:
         yield from map(list, zip(*rows, strict=True))
 
     def operator(self, layer: Layer) -> Operator | None:
-        """Return the operator of a layer, or None for an input."""
+        """Return the operator that computes a layer, or None for an input of the model."""
         nodes = self._graph.makers(layer)
         if not nodes:
             return None
@@ -81,7 +84,11 @@ class OnnxNetwork:
         }
 
     def _dtypes(self) -> dict[str, str]:
-        """Return NumPy's name of the element type of each varying tensor."""
+        """Return the element types of the tensors that depend on the inputs.
+
+        Returns:
+            Name of each tensor -> NumPy's name of its element type.
+        """
         found = {}
         for value in self._open(list(self._graph.varying)).get_outputs():
             if value.type.startswith("tensor(") and value.type != "tensor(string)":
@@ -90,7 +97,11 @@ class OnnxNetwork:
         return found
 
     def _shapes(self, names: list[str]) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor. Shape nodes compute it, so no values stay in memory."""
+        """Return the name of each tensor -> its shape.
+
+        Additional Shape nodes compute the shapes, so the values of the tensors do not stay in
+        memory.
+        """
         outputs = [f"shape of {name}" for name in names]
         nodes = [make_node("Shape", [n], [out]) for n, out in zip(names, outputs, strict=True)]
         with onnxruntime_errors(cannot_run):
@@ -103,7 +114,7 @@ class OnnxNetwork:
         return "fp32" if _HALVES.isdisjoint(dtypes) else "fp16"
 
     def _open(self, tensors: Sequence[str], more: Sequence[onnx.NodeProto] = ()) -> Any:
-        """Open a session that computes tensors, followed by additional nodes."""
+        """Open a session that computes some tensors of the graph, and runs additional nodes."""
         with onnxruntime_errors(cannot_run):
             return open_plain(self._part(tensors, more), keeps_memory=False)
 
@@ -118,8 +129,8 @@ class OnnxNetwork:
         part.functions.extend(self._model.functions)
         part.graph.name = whole.name
         part.graph.node.extend(nodes)
-        # Older exporters also list weights as inputs. A weight that is left out would become an
-        # input.
+        # Older exporters list weights as inputs, too. Leave out such an input if its weight is left
+        # out: otherwise the weight would become a required input.
         weights = {tensor.name for tensor in whole.initializer}
         part.graph.input.extend(v for v in whole.input if v.name in read or v.name not in weights)
         part.graph.initializer.extend(t for t in whole.initializer if t.name in read)
@@ -129,12 +140,13 @@ class OnnxNetwork:
 
 
 class _Graph:
-    """The part of a graph that its outputs depend on.
+    """The part of a graph on which its outputs depend.
 
     Attributes:
         nodes: nodes in an order that depends only on the outputs and on the inputs of each node. So
-            every file of the same graph has the same order.
-        varying: tensors that depend on the inputs.
+            two files with the same graph have the same order, even if the files store the nodes in
+            different orders.
+        varying: names of the tensors whose values depend on the inputs.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
@@ -155,7 +167,7 @@ class _Graph:
     def layers(
         self, dtypes: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
     ) -> tuple[Layer, ...]:
-        """Return all layers. Values without an element type, such as sequences, are left out."""
+        """Return all layers. Values that are not tensors, such as sequences, are left out."""
         original = self._originals(dtypes)
         copies: dict[str, list[str]] = {}
         for name, first in original.items():
@@ -187,12 +199,19 @@ class _Graph:
         return tuple(layers)
 
     def makers(self, layer: Layer) -> list[onnx.NodeProto]:
-        """Return the node of a layer and its fused normalisation; empty for an input."""
+        """Return the node that computes a layer, and the BatchNormalization in the layer, if any.
+
+        The result is empty for an input of the model.
+        """
         nodes = [self._maker[name] for name in layer.names if name in self._maker]
         return [n for n in nodes if layer.name in n.output or n.op_type == _NORMALISATION]
 
     def _originals(self, dtypes: Mapping[str, str]) -> dict[str, str]:
-        """Map each varying tensor to the tensor that it copies, or to itself."""
+        """Return the name of each tensor that depends on the inputs -> name of its original.
+
+        The original of a copy is the tensor that it copies. The original of every other tensor is
+        itself.
+        """
         original = {name: name for name in self.inputs if name in dtypes}
         for node in self.nodes:
             source = next(iter(tensors_read(node)), "")
@@ -208,7 +227,8 @@ class _Graph:
         if node.op_type == "Cast":
             return all("float" in dtypes[name] for name in (source, node.output[0]))
         if node.op_type == _NORMALISATION:
-            # Most exporters fold the normalisation into the weights, so both count as one layer.
+            # Most exporters fold a BatchNormalization into the weights of the layer before it. So
+            # both nodes count as one layer.
             before = self._maker.get(source)
             alone = self._readers[source] == 1
             return alone and before is not None and before.op_type in _FOLDED_INTO
@@ -216,7 +236,7 @@ class _Graph:
 
 
 def _needed(graph: onnx.GraphProto, tensors: Iterable[str]) -> list[onnx.NodeProto]:
-    """Return the nodes that tensors depend on, depth first along the inputs of each node."""
+    """Return the nodes on which tensors depend, depth first along the inputs of each node."""
     maker = {name: index for index, node in enumerate(graph.node) for name in node.output if name}
     to_do = [maker[name] for name in reversed(list(tensors)) if name in maker]
     done: dict[int, None] = {}

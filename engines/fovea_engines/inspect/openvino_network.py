@@ -1,4 +1,4 @@
-"""Reads the inner tensors of an OpenVINO engine one at a time."""
+"""Reads the inner tensors of an OpenVINO engine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fovea_engines.repository.card import Precision
 from fovea_engines.session import Array
 from fovea_preprocess.errors import UnsupportedModel
 
-# QuantizeLinear and DequantizeLinear become this operator, followed by a chain of further
-# operators.
+# OpenVINO converts QuantizeLinear and DequantizeLinear to this operator, followed by a chain of the
+# operators below.
 _QUANTISER = "FakeQuantize"
 _DEQUANTISERS = {"Convert", "Subtract", "Multiply"}
 _LAST_DEQUANTISER = "Multiply"
@@ -22,12 +22,13 @@ _Port = tuple[str, int]
 
 
 class OpenVinoNetwork:
-    """A `Network` of OpenVINO IR. Its tensors have the names of the source ONNX file.
+    """A `Network` for OpenVINO IR. Its tensors have the names in the source ONNX file.
 
-    A tensor that is read cannot be fused away. If many tensors are read, OpenVINO compiles another
-    program than in serving; one model was correct with all tensors read and wrong without. So each
-    tensor is read separately, and only the operators before it are compiled. The backend must have
-    opened the model before, to initialise OpenVINO.
+    OpenVINO cannot fuse operators across a tensor that is read. If many tensors are read, it
+    compiles a different program than for a server. For example, one model was correct when all
+    tensors were read, and incorrect on the server. So callers should read each tensor with a
+    separate call of `run`, which compiles only the operators before the tensor. The backend must
+    have opened the model before, to initialise OpenVINO.
     """
 
     fuses = True
@@ -50,13 +51,16 @@ class OpenVinoNetwork:
     def run(
         self, tensors: Sequence[str], feeds: Sequence[Mapping[str, Array]]
     ) -> Iterator[list[Array]]:
-        """Yield the values of each tensor for all feeds. One program computes all of them."""
+        """Yield for each tensor its values for all feeds.
+
+        One compiled program computes all tensors.
+        """
         with _refusals():
             rows = self._values(tensors, feeds)
         yield from map(list, zip(*rows, strict=True))
 
     def operator(self, layer: Layer) -> Operator | None:
-        """Return None: OpenVINO does not show how it computes an operator."""
+        """Return None, because OpenVINO does not show how it computes a layer."""
         return None
 
     def _values(
@@ -66,7 +70,7 @@ class OpenVinoNetwork:
 
         model = self._model.clone()
         part = ov.Model(model.add_outputs(list(tensors)), model.get_parameters())
-        # Serving uses the same settings.
+        # These are the settings of the backend that serves the engine.
         hint = "bf16" if self.precision == "bf16" else "f32"
         compiled = self._core.compile_model(part, "CPU", {"INFERENCE_PRECISION_HINT": hint})
         found = (compiled([feed[name] for name in self._inputs]) for feed in feeds)
@@ -79,16 +83,16 @@ class OpenVinoNetwork:
 
 
 class _Walk:
-    """Visits the operators of a model once, in topological order."""
+    """Collects the layers of a model. It visits each operator once, in topological order."""
 
     def __init__(self, model: Any) -> None:
         self._outputs = {name for port in model.outputs for name in port.get_names()}
-        self._ports: list[list[Any]] = []  # per layer: its own port, and the ports of its copies
+        self._ports: list[list[Any]] = []  # for each layer: its port and the ports of its copies
         self._inputs: list[tuple[int, ...]] = []
         self._layer: dict[_Port, int] = {}
         self._nearest: dict[
             _Port, set[int]
-        ] = {}  # nearest layers from which a varying port is computed
+        ] = {}  # port that depends on the inputs -> nearest layers
         self._quantised: set[_Port] = set()
         for op in model.get_ordered_ops():
             if op.get_type_name() not in ("Constant", "Result", "ShapeOf"):

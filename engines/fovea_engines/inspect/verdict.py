@@ -1,4 +1,4 @@
-"""Decides where two networks diverge."""
+"""Decides at which layers two models diverge."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from fovea_engines.repository.card import Precision
 
 State = Literal["agrees", "diverges", "other picks", "not judged"]
 
-# SNR in decibel below which a tensor diverges from FP32. Weights scaled by 1.5 give about 6 dB.
-# Correct models have lowest SNRs against their FP32 file of 18 (u2netp) to 65 dB (yolov5n) in FP16,
-# and 15 dB (yolov5n) in INT8.
+# Precision -> SNR in decibel below which a tensor diverges from the tensor of an FP32 model. In
+# correct models, the lowest SNR of a tensor is 18 dB (u2netp) to 65 dB (yolov5n) for FP16, and 15
+# dB (yolov5n) for INT8. An error such as weights that are scaled by 1.5 gives about 6 dB.
 _SNR_DB: Mapping[Precision, float] = {"fp32": 60.0, "fp16": 15.0, "bf16": 10.0, "int8": 10.0}
-# SNR in decibel below which models in the same precision diverge. They round at the same places, so
-# their SNR is higher: 24 dB for INT8 on two runtimes (yolov5n), and 13 dB if one of them computes
-# incorrectly.
+# Precision -> SNR in decibel below which the tensors of two models in this precision diverge. Both
+# models round at the same places, so their SNR is higher. For example, yolov5n in INT8 on two
+# runtimes has 24 dB, and 13 dB if one runtime computes incorrectly.
 _BOTH_DB: Mapping[Precision, float] = {"fp32": 60.0, "fp16": 20.0, "bf16": 18.0, "int8": 18.0}
 
-# Smallest fall of the SNR within a layer, in decibel, that counts as a new error.
+# Smallest decrease of the SNR within a layer in decibel that counts as an error of this layer.
 _JUMP_DB = 10.0
-# Margin in decibel. If the readers of a pair by order agree better than the pair by this margin,
-# the pair was matched wrongly.
+# Margin in decibel. A pair by order was matched incorrectly if the SNR of all layers that read it
+# is higher than the pair's SNR by this margin.
 _HEALED_DB = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One pair of layers and the result of its comparison.
+    """A pair of layers, and the result of its comparison.
 
     Attributes:
-        a: layer of the first network.
-        b: layer of the second network.
-        by: how the layers were paired.
-        figures: measured difference; None if the shapes differ.
-        inputs_snr_db: lowest SNR of the layers from which it is computed, decibel; inf if there are
-            none.
-        state: "agrees", "diverges", "other picks" or "not judged". "other picks" are integers or
-            booleans with the same computation that differ because rounding reordered their inputs,
-            e.g. two close scores. "not judged" means: the pair differs after such picks, or it was
-            paired by order and all its readers agree, or values are NaN in both.
+        a: layer of the first model.
+        b: layer of the second model.
+        by: method that paired the layers.
+        figures: measured difference; None if the shapes of the layers differ.
+        inputs_snr_db: lowest SNR in decibel of the paired layers from which the pair is computed;
+            inf if there are no such layers.
+        state: "agrees", "diverges", "other picks" or "not judged". "other picks" means that
+            integers or booleans differ because rounding changed the order of their inputs, e.g. of
+            two close scores. "not judged" means that the pair depends on "other picks", or that it
+            was probably matched incorrectly, or that values are NaN in both models.
     """
 
     a: Layer
@@ -56,7 +56,7 @@ class Comparison:
 
     @property
     def snr_db(self) -> float:
-        """Return the lowest SNR of the tensor and its small slices, in decibel.
+        """Return the SNR of the tensor or of its small slices, whichever is lower, in decibel.
 
         The SNR is -inf if the shapes differ.
         """
@@ -66,7 +66,7 @@ class Comparison:
 
     @property
     def hidden(self) -> SmallSlices | None:
-        """Return the small slices if they differ more than the whole tensor, otherwise None."""
+        """Return the small slices if their SNR is lower than the tensor's SNR; otherwise None."""
         small = None if self.figures is None else self.figures.small
         if self.figures is None or small is None or small.snr_db >= self.figures.snr_db:
             return None
@@ -74,7 +74,7 @@ class Comparison:
 
     @property
     def is_jump(self) -> bool:
-        """Return True if the error arises in this layer, instead of growing over earlier layers."""
+        """Return whether this layer causes the error, and not an error of its inputs that grew."""
         if self.figures is None or self.figures.broken:
             return True
         return self.inputs_snr_db - self.snr_db >= _JUMP_DB
@@ -86,7 +86,7 @@ class Comparison:
 
 
 def default_threshold(a: Precision, b: Precision) -> float:
-    """Return the SNR in decibel below which tensors of models in these precisions diverge."""
+    """Return the SNR in decibel below which tensors diverge, for models in these precisions."""
     return _BOTH_DB[a] if a == b else min(_SNR_DB[a], _SNR_DB[b])
 
 
@@ -97,18 +97,19 @@ def judge(
     threshold: float,
     computed_otherwise: Callable[[Comparison], bool],
 ) -> list[Comparison]:
-    """Compare every pair, in the order of the first network.
+    """Decide the state of each pair, and return the results in the order of the first model.
 
     Args:
-        layers: layers of the first network.
-        others: layers of the second network.
-        measured: pair -> its figures; None if the shapes differ.
+        layers: layers of the first model.
+        others: layers of the second model.
+        measured: pair -> its measured difference; None if the shapes differ.
         threshold: SNR in decibel below which a tensor diverges.
-        computed_otherwise: returns True if operator, attributes or constants of a pair differ.
+        computed_otherwise: function that returns True if the operator, attributes or constants of a
+            pair differ.
     """
     sources = paired_sources(layers, {pair.a for pair in measured})
     judged: dict[int, Comparison] = {}
-    behind: set[int] = set()  # picks that differ, and layers computed from them
+    behind: set[int] = set()  # layers in the state "other picks", and layers that depend on them
     for pair, figures in measured.items():
         above = [judged[position] for position in sorted(sources[pair.a])]
         one = Comparison(
@@ -139,7 +140,7 @@ def _differs(one: Comparison, threshold: float) -> bool:
 
 
 def _rounding_picks(one: Comparison, above: Sequence[Comparison]) -> bool:
-    """Return True if rounding of the inputs may explain a difference."""
+    """Return whether rounding of the inputs can explain the difference of a pair."""
     if one.a.is_float or any(source.state == "diverges" for source in above):
         return False
     return not above or one.inputs_snr_db < inf
@@ -151,7 +152,10 @@ def _doubt(
     judged: Mapping[int, Comparison],
     sources: Sequence[set[int]],
 ) -> Comparison:
-    """Return the pair; as "not judged" if it was paired by order and its readers agree."""
+    """Return the pair, in the state "not judged" if it was probably matched incorrectly.
+
+    This is so if the layers were paired by order, and all layers that read them agree.
+    """
     if one.state != "diverges" or one.by == "name" or one.a.is_output:
         return one
     readers = [other for reader, other in judged.items() if position in sources[reader]]

@@ -1,1 +1,1 @@
-"""Stores engines on disk in Triton's layout: cards, config.pbtxt, labels, version directories."""
+"""Stores engines, cards, config.pbtxt and labels on disk, in the layout of a Triton repository."""

@@ -1,4 +1,4 @@
-"""Distributions of an engine's results on the images of its build, to detect drift."""
+"""Stores the distributions of an engine's results on the images of its build, to detect drift."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ MIN_LIVE: Final = 20
 
 _CONF = PredictOptions().conf
 _BINS = 6
-# Largest number of classes with their own bin, and smallest number of images of such a class. The
-# last bin counts all other classes.
+# Largest number of classes that have their own bin, and smallest number of images for such a class.
+# The last bin counts all other classes.
 _MAX_CLASSES, _MIN_OF_CLASS = 9, 5
-# Rounding of edges, to keep the numbers in the card short.
+# Step to which edges are rounded. Rounding keeps the numbers in the card short.
 _STEP = 1e-4
 
 Floats = NDArray[np.float64]
 Found = tuple[NDArray[np.float32], NDArray[np.int32], NDArray[np.float32] | None, int]
-"""Scores, class ids, boxes (None without objects), and number of pixels of the image."""
+"""Scores, class ids, boxes (None for a classifier), and the image's number of pixels."""
 
 
 class QuantityValues(NamedTuple):
-    """Values of a quantity, and for each value the index of its image."""
+    """The values of a quantity in several images, and for each value the index of its image."""
 
     values: Floats
     image: NDArray[np.intp]
@@ -39,14 +39,18 @@ class QuantityValues(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """The number of images in each bin. An image with several objects is divided among their bins.
+    """The number of images in each bin of a quantity, e.g. of the scores.
+
+    An image with several objects counts as a fraction in the bin of each object.
 
     Attributes:
-        edges: ascending edges between bins; a value equal to an edge is in the upper bin. For
-            classes: the ids with their own bin; the last bin has all other classes.
-        counts: number of images in each bin. The first bin is below the first edge.
-        spread: sum over bins of variance / mean over single images.
-        exact: True if the edges are class ids.
+        edges: ascending edges between bins. A value that equals an edge is in the bin above it. If
+            `exact` is True, the edges are the ids of the classes that have their own bin; the last
+            bin has all other classes.
+        counts: number of images in each bin. The first bin has the values below the first edge.
+        spread: sum over all bins of variance / mean, where the variance and the mean are taken over
+            the images' fractions in the bin.
+        exact: True if the edges are class ids, False if they are edges of intervals.
     """
 
     edges: tuple[float, ...]
@@ -56,7 +60,11 @@ class Distribution:
 
     @classmethod
     def of(cls, found: QuantityValues, *, exact: bool) -> Self:
-        """Choose bins with equal numbers of images, or one bin for each frequent class."""
+        """Choose bins for the values of a quantity, and return their distribution.
+
+        If `exact` is True, each frequent class has its own bin. Otherwise each bin has about the
+        same number of images.
+        """
         weights = _weights(found.image)
         if exact:
             ids, places = np.unique(found.values, return_inverse=True)
@@ -67,7 +75,8 @@ class Distribution:
             shares = np.linspace(0, 1, _BINS + 1)
             steps = np.quantile(found.values, shares, weights=weights, method="inverted_cdf")
             steps = np.floor(steps / _STEP)
-            # The bin above the largest value is empty here, and may only contain live images.
+            # The last edge is above the largest value. So the bin above it is empty now, and counts
+            # live values that are larger than all values here.
             steps[-1] += 1
             edges = np.unique(steps) * _STEP
         made = cls(tuple(edges.round(4).tolist()), (), 0.0, exact)
@@ -78,12 +87,12 @@ class Distribution:
         return cls(made.edges, counts, round(spread, 4), exact)
 
     def count(self, found: QuantityValues) -> Floats:
-        """Return the number of images in each bin."""
+        """Return the number of images in each bin for other values of the quantity."""
         counts: Floats = self._share_by_image(found).sum(axis=0)
         return counts
 
     def _share_by_image(self, found: QuantityValues) -> Floats:
-        """Return the fractions of each image with values in the bins, [images, bins]."""
+        """Return the fraction of each image's values in each bin, float64 [images, bins]."""
         edges, bins = np.array(self.edges), len(self.edges) + 1
         if self.exact:
             places = np.searchsorted(edges, found.values)
@@ -97,20 +106,23 @@ class Distribution:
         return flat.astype(np.float64).reshape(images, bins)
 
     def distance(self, live: Floats) -> float | None:
-        """Return the population stability index of live images, minus the part due to chance.
+        """Return how much live images differ from this distribution.
 
-        For two samples of the same distribution, spread * (1/n + 1/m) is the mean of the index. Two
-        standard deviations are added to it.
+        The result is the population stability index, minus the part that chance explains. `live` is
+        the number of live images in each bin.
+
+        For two samples of the same distribution with n and m images, the mean of the index is
+        spread * (1/n + 1/m). The subtracted part is this mean plus two standard deviations.
 
         Returns:
-            The distance, at least 0; None if there are too few live images.
+            The distance, at least 0. If there are too few live images, None.
         """
         n, m = live.sum(), sum(self.counts)
         if n < MIN_LIVE:
             return None
         before = np.array(self.counts)
         used = (before > 0) | (live > 0)
-        # Each bin gets half an image more, because an empty bin would make the index infinite.
+        # Add half an image to each bin, because an empty bin would make the index infinite.
         want, have = ((each[used] + 0.5) / (each[used] + 0.5).sum() for each in (before, live))
         index = ((have - want) * np.log(have / want)).sum()
         free = max(1, used.sum() - 1)
@@ -124,9 +136,10 @@ class Baseline:
 
     Attributes:
         images: number of images.
-        images_from: name of their directory.
-        quantities: distributions of "scores", "classes", "sizes" (square root of the fraction of
-            the image), "objects" (per image) and "brightness", as far as the task has them.
+        images_from: name of the directory or label file of the images.
+        quantities: name of each quantity that the task has -> its distribution. The quantities are
+            "scores", "classes", "sizes" (square root of the object's fraction of the image's area),
+            "objects" (number of objects in an image) and "brightness".
     """
 
     images: int
@@ -135,7 +148,7 @@ class Baseline:
 
     @classmethod
     def of(cls, images_from: str, found: Sequence[Found], brightness: Sequence[float]) -> Self:
-        """Return the distributions of images, from their results and their brightness (0 to 1)."""
+        """Return the baseline for the results and the brightness values (0 to 1) of some images."""
         made = {
             name: Distribution.of(values, exact=name == "classes")
             for name, values in _quantities(found, brightness).items()
@@ -144,7 +157,7 @@ class Baseline:
         return cls(len(brightness), images_from, made)
 
     def count(self, found: Sequence[Found], brightness: Sequence[float]) -> dict[str, Floats]:
-        """Return the number of live images in each bin, by quantity."""
+        """Return the name of each quantity -> the number of live images in each bin."""
         live = _quantities(found, brightness)
         return {name: each.count(live.get(name, _NONE)) for name, each in self.quantities.items()}
 
@@ -153,10 +166,12 @@ _NONE = QuantityValues(np.zeros(0), np.zeros(0, np.intp))
 
 
 def select_values(found: TaskResult | None, pixels: int) -> Found | None:
-    """Return the values of a result to compare, or None for other tasks.
+    """Return the values of a result that a baseline compares.
 
-    It is quick, and the returned values need little memory. `pixels` is the number of pixels of the
-    image.
+    If the task has no such values, return None.
+
+    The function is fast, and the values need little memory. `pixels` is the image's number of
+    pixels.
     """
     if isinstance(found, Detections):
         return found.scores, found.class_ids, found.boxes, pixels
@@ -166,7 +181,10 @@ def select_values(found: TaskResult | None, pixels: int) -> Found | None:
 
 
 def _quantities(found: Sequence[Found], brightness: Sequence[float]) -> dict[str, QuantityValues]:
-    """Return the values of each quantity. Objects with a score below 0.25 are left out."""
+    """Return the name of each quantity -> its values in several images.
+
+    Objects with a score below 0.25 are left out.
+    """
     of_images = {
         "brightness": QuantityValues(np.array(brightness, np.float64), np.arange(len(brightness)))
     }
@@ -194,5 +212,5 @@ def _quantities(found: Sequence[Found], brightness: Sequence[float]) -> dict[str
 
 
 def _weights(image: NDArray[np.intp]) -> Floats:
-    """Return weights that add up to 1 for each image."""
+    """Return a weight for each value. The weights of the values of one image add up to 1."""
     return 1 / np.bincount(image)[image] if len(image) else np.zeros(0)

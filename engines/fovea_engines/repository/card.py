@@ -1,4 +1,4 @@
-"""The card beside an engine: its source, its build, and its agreement with the source."""
+"""Defines the card beside an engine: its source, its build, and its measured figures."""
 
 from __future__ import annotations
 
@@ -45,23 +45,24 @@ from fovea_preprocess.text import counted
 CARD_FORMAT: Final = 1
 CARD_FILE = "card.json"
 HEAD_FILE = "head.py"
-"""File with the code of a user's head, beside the engine that it decodes."""
+"""Name of the file with the Python code of a user's head, beside the engine."""
 NOTHING_SEEN: Final = "no image showed anything that the model finds"
-"""Doubt about a head if the images showed nothing that could confirm it."""
+"""Value of `head_doubt` if the build's images showed nothing that could confirm the head."""
 
 FileName = Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
 
 
 @dataclass(frozen=True, slots=True)
 class HeadCandidate:
-    """A head family that was considered for the model.
+    """A head family that the recognition considered for the model.
 
     Attributes:
         family: name of the family.
-        strength: strength of the evidence, weakest first: "rare", "possible", "shape", "names",
-            "metadata"; None if the outputs exclude the family.
-        evidence: evidence for the family; None if the outputs exclude it.
-        against: evidence that excludes the family; None if there is none.
+        strength: strength of the evidence for the family. The values, from weak to strong, are
+            "rare", "possible", "shape", "names" and "metadata". None if the outputs exclude the
+            family.
+        evidence: text about the evidence for the family; None if the outputs exclude the family.
+        against: text about the evidence that excludes the family; None if the family is possible.
     """
 
     family: str
@@ -72,67 +73,76 @@ class HeadCandidate:
 
 @dataclass(frozen=True, slots=True)
 class EngineCard:
-    """Everything that a server needs to know about an engine before it opens the engine.
+    """The description of an engine. A server reads it before it opens the engine.
 
     Attributes:
         format: version of the card's format.
         name: name of the model.
-        created: time of the build, UTC; None without a build (a plain Triton repository).
-        content_key: SHA-256 of all inputs of the build; equal keys build equal engines.
+        created: time of the build in UTC; None for a plain Triton repository, whose engines Fovea
+            did not build.
+        content_key: SHA-256 of all inputs of the build. Builds with equal keys create equal
+            engines.
         backend: name of the backend.
         backend_version: version of the runtime that compiled and checked the engine.
-        device: processor on which the engine was checked.
-        precision: element type of the arithmetic.
+        device: name of the processor or GPU on which the engine was checked.
+        precision: precision of the engine, e.g. "int8".
         onnx_sha256: SHA-256 of the source model, including external data.
-        files: name of each file in the version directory -> SHA-256; the first file is the one to
-            open.
+        files: name of each file in the version directory -> its SHA-256. The first file is the
+            engine file.
         max_batch: largest batch size of a call.
         inputs: inputs of the engine.
         outputs: outputs of the engine.
-        family: head family, e.g. "yolov8". For a head in a file: its name and the first digits of
-            its SHA-256, "my_head.py@0123456789ab". None: not recognised, the engine serves tensors.
-        reason: evidence for the family, or against every family.
-        task: e.g. "detect"; "tensors" if unknown.
+        family: head family, e.g. "yolov8". For a user's head: the name of its file and the first
+            digits of the file's SHA-256, e.g. "my_head.py@0123456789ab". None if no family was
+            recognised; then the engine only serves tensors.
+        reason: text about the evidence for the family. If no family was recognised, the evidence
+            against all families.
+        task: task of the model, e.g. "detect"; "tensors" if it is unknown.
         labels: class names by id; None if unknown.
-        preprocess: preprocessing of an image to an input row. Without a family, the usual YOLO
-            preprocessing is assumed. None if the model does not accept images.
-        agreement: agreement with the source; None without a build.
-        build_seconds: phase of the build -> seconds.
+        preprocess: preprocessing of an image for the engine's input. If no family was recognised,
+            this is the usual YOLO preprocessing. None if the model does not accept images.
+        agreement: agreement with the source model; None if it was not measured.
+        build_seconds: name of each phase of the build -> its duration in seconds.
         metadata: `metadata_props` of the source model.
-        calibration: calibration of INT8; None unless this build quantised the graph.
-        accuracy: precision -> accuracy on labelled images; "fp32" is the source model.
-        tensorrt: agreement of the graph that was exported for TensorRT, computed by ONNX Runtime;
-            None if none was requested.
-        judge: backend that computed the figures because the engine could not run; None otherwise.
+        calibration: description of the INT8 calibration; None if the build did not quantise the
+            model.
+        accuracy: name of each measured graph, e.g. its precision -> its accuracy on labelled
+            images. The entry "fp32" is the source model.
+        tensorrt: agreement of the additional graph for TensorRT, as ONNX Runtime computes it; None
+            if the build did not write such a graph.
+        judge: name of the backend that computed the figures, because the engine could not run on
+            the build's machine; None if the engine computed them itself.
         builder: options of a TensorRT build; None for other backends.
-        gpu: target GPU of a TensorRT engine. None if it was built for the compute capabilities in
-            `builder`, and for other backends.
-        weight_bits: bits of INT8 weights: 7 if built for CPUs that overflow with 8.
-        cpu_features: instruction sets of the CPU that verified the engine, by their Linux names, as
-            far as the arithmetic depends on them; empty if every CPU computes it equally.
-        candidates: backends and precisions among which the build chose; empty if the user chose.
-        goal: criterion of the choice; None if the user chose.
-        refused: reason why the engine was rejected; None in every card of a published version.
-        head_outputs: names of the outputs that the head reads, in its order; empty without a
+        gpu: target GPU of a TensorRT engine. None for other backends, and if the engine was built
+            for the compute capabilities in `builder`.
+        weight_bits: number of bits of INT8 weights. 7 if the build was for a CPU that overflows
+            with 8 bits; otherwise 8.
+        cpu_features: Linux's names of the instruction sets that the build's CPU used for the
+            engine's INT8 or bfloat16 arithmetic. Empty if every CPU computes the engine equally.
+        candidates: backends and precisions from which the build chose; empty if the user set both.
+        goal: criterion of the build's choice; None if the user set the backend and precision.
+        refused: reason why the engine was rejected; None for a published version.
+        head_outputs: names of the outputs that the head reads, in the head's order. Empty without a
             family, and in cards of earlier builds.
-        num_classes: number of classes of the head; None if unknown.
+        num_classes: number of classes of the model; None if unknown.
         skeleton: skeleton of the keypoints that the head returns; None without keypoints.
-        unproven: operators of TensorRT plugins. Nothing else computes them, so the engine was not
-            compared with its source. Empty for a checked engine.
-        head_candidates: considered families, best first; empty in cards of earlier builds, and if
-            --head set the family.
-        preprocess_from: origin of the preprocessing, for people: "by the family yolov8", "by
-            --preprocess", "a guess: ...". None in cards of earlier builds, and if the model does
-            not accept images.
-        source_preprocess: preprocessing of the source model, if the graph does the last part of it.
-            None if `preprocess` is complete, and in cards of earlier builds.
-        head_doubt: evidence against a family that --head or --force-head set, or `NOTHING_SEEN`;
-            None if there is none.
-        sizes: agreement at some sizes, e.g. "384x640" (height x width), if the engine accepts
-            several. `agreement` is measured at the largest size, and `accuracy` also has an entry
-            "at one size".
-        baseline: distributions of results on the images of the build, for drift detection. None
-            without such images, without a head, and in cards of earlier builds.
+        unproven: names of operators of TensorRT plugins. No other runtime can compute them, so the
+            engine was not compared with its source. Empty if the engine was compared.
+        head_candidates: head families that the recognition considered, the best first. Empty in
+            cards of earlier builds, and if --head set the family.
+        preprocess_from: text about the origin of the preprocessing, e.g. "by the family yolov8",
+            "by --preprocess" or "a guess: ...". None in cards of earlier builds, and if the model
+            does not accept images.
+        source_preprocess: complete preprocessing of the source model, if the engine's graph
+            contains its last part. None if `preprocess` is complete, and in cards of earlier
+            builds.
+        head_doubt: text about the evidence against a family that --head or --force-head set, or
+            `NOTHING_SEEN`. None if there is no doubt.
+        sizes: input size "HEIGHTxWIDTH", e.g. "384x640" -> agreement at this size, for some sizes
+            of an engine that accepts several. `agreement` is the agreement at the largest size, and
+            `accuracy` also has an entry "... at one size".
+        baseline: distributions of the results on the images of the build, for drift detection. None
+            if the build had too few images, without a head, and in cards of earlier builds.
     """
 
     format: Literal[1]
@@ -180,7 +190,10 @@ class EngineCard:
 
     @property
     def cpu_mismatch(self) -> str | None:
-        """Return the reason why this CPU would compute other results, or None."""
+        """Return the reason why this CPU would compute different results than the CPU of the build.
+
+        If it would compute the same results, return None.
+        """
         if self.builder is not None:
             return None
         had = ", ".join(self.cpu_features)
@@ -199,7 +212,7 @@ class EngineCard:
 
     @property
     def backend_text(self) -> str:
-        """Describe the backend, and the target of a TensorRT engine."""
+        """Return a text about the backend, and the target of a TensorRT engine."""
         text = f"{self.backend} {self.backend_version}"
         if self.builder is None:
             return text
@@ -209,7 +222,7 @@ class EngineCard:
 
     @property
     def checked_text(self) -> str:
-        """Describe where the engine's figures were measured."""
+        """Return a text about the device on which the engine's figures were measured."""
         if self.unproven:
             operators = ", ".join(self.unproven)
             return f"nothing: unproven, as only a plugin of TensorRT computes {operators}"
@@ -221,7 +234,7 @@ class EngineCard:
 
     @property
     def calibration_text(self) -> str | None:
-        """Describe the origin of the ranges of an INT8 engine; None for other engines."""
+        """Return a text about the origin of an INT8 engine's ranges, or None for other engines."""
         found = self.calibration
         bits = "" if self.weight_bits == 8 else "; weights in 7 bits, for CPUs without VNNI"
         if found is None:
@@ -232,7 +245,7 @@ class EngineCard:
 
     @property
     def preprocess_text(self) -> str:
-        """Describe the preprocessing and its origin."""
+        """Return a text about the preprocessing and its origin."""
         if self.preprocess is None:
             return NO_FIGURE
         text = self.preprocess.text
@@ -242,7 +255,7 @@ class EngineCard:
 
     @property
     def guess(self) -> str | None:
-        """Return warnings about a guessed head or preprocessing; None if both are known."""
+        """Return warnings about a guessed head or preprocessing, or None if both are certain."""
         warnings = []
         if self.head_doubt == NOTHING_SEEN:
             warnings.append(
@@ -259,16 +272,16 @@ class EngineCard:
         return "\n".join(warnings) or None
 
     def to_json(self) -> dict[str, Any]:
-        """Convert the card to plain JSON types."""
+        """Convert the card to dictionaries, lists, strings and numbers."""
         value: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
         return value
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Read the JSON that `to_json` writes.
+        """Create a card from the value that `to_json` returns.
 
         Raises:
-            InvalidModel: the JSON is damaged, or a newer format.
+            InvalidModel: the value is not a valid card, or has a newer format.
         """
         if isinstance(value, dict) and value.get("format", CARD_FORMAT) != CARD_FORMAT:
             raise InvalidModel(
@@ -276,8 +289,8 @@ class EngineCard:
                 f"format {CARD_FORMAT}: build the engine again with this version"
             )
         try:
-            # Validated as text, because only JSON's own rules are strict and accept a list as a
-            # tuple.
+            # Validate the value as JSON text: pydantic's strict mode accepts a list for a tuple
+            # only in JSON text.
             card: Self = _ADAPTER.validate_json(json.dumps(value), strict=True)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
@@ -289,11 +302,11 @@ class EngineCard:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the card at `path`.
+        """Read a card from a file.
 
         Raises:
             NotFound: the file does not exist.
-            InvalidModel: the card is damaged, or a newer format.
+            InvalidModel: the card is damaged, or has a newer format.
         """
         try:
             return cls.from_json(json.loads(path.read_bytes()))
@@ -305,7 +318,7 @@ class EngineCard:
             raise InvalidModel(f"{path}: {error}") from error
 
     def write(self, path: Path) -> None:
-        """Write the card as indented JSON."""
+        """Write the card to a file as indented JSON."""
         write_file(path, json.dumps(self.to_json(), indent=2).encode() + b"\n")
 
 

@@ -1,4 +1,4 @@
-"""Changes fields of a config.pbtxt, and keeps the rest of its text unchanged."""
+"""Changes fields in the text of a config.pbtxt, and keeps all other text unchanged."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _OPENING, _CLOSING = "{[<", "}]>"
 
 
 def edit_text(text: str, config: ModelConfig) -> str:
-    """Return the text of a config.pbtxt with the changed fields of a configuration.
+    """Return the text of a config.pbtxt after changes of some fields.
 
-    Comments and layout stay, except inside fields that change. Each parameter is changed
-    separately.
+    Comments and layout are kept, except inside fields that change. Each entry of `parameters`
+    counts as a separate field.
 
     Args:
-        text: text of a valid file.
-        config: configuration that was read from the text, and then changed.
+        text: text of a valid config.pbtxt.
+        config: configuration that was read from `text` and then changed.
     """
     message = config_message(config)
     wanted, have = _parts(message), _parts(_parse(text))
     missing, pieces, at = dict(wanted), [], 0
     for start, end in _fields(text):
         named = _parts(_parse(text[start:end]))
-        # A repeated field is written as a whole, at its first position.
+        # Write all items of a repeated field at the position of the first item.
         new = [missing.pop(name) for name in named if name in missing]
         if any(wanted.get(name) != have[name] for name in named):
             pieces += [text[at:start], _text(new).rstrip("\n")]
@@ -41,14 +41,16 @@ def edit_text(text: str, config: ModelConfig) -> str:
     if missing:
         kept = f"{edited.rstrip()}\n" if edited.strip() else ""
         edited = kept + _text(missing.values())
-    # If the text uses syntax that this code does not support, only the layout is lost.
+    # If the text uses syntax that this code does not support, return a new text. Then only comments
+    # and layout are lost.
     return edited if _parts(_parse(edited)) == wanted else _text(wanted.values())
 
 
 def _fields(text: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of the top-level fields.
+    """Yield the start and end position of each top-level field in a text.
 
-    No field in the schema has a name as its value.
+    A name at the top level always starts a field, because no top-level field of the schema has a
+    bare name as its value.
     """
     depth, start, end = 0, -1, -1
     for token in _TOKEN.finditer(text):
@@ -71,7 +73,11 @@ def _parse(text: str) -> Any:
 
 
 def _parts(message: Any) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Split a message into JSON fields. Each parameter is a field of its own."""
+    """Split a message into its fields. Each entry of `parameters` is a separate field.
+
+    Returns:
+        Path of each field, e.g. ("parameters", "key") -> JSON object with only this field.
+    """
     from google.protobuf import json_format
 
     plain = json_format.MessageToDict(message, preserving_proto_field_name=True)

@@ -1,4 +1,4 @@
-"""Reads and writes config.pbtxt, Triton's description of a model, and its protobuf message."""
+"""Reads and writes config.pbtxt, Triton's configuration of a model, and its protobuf message."""
 
 from __future__ import annotations
 
@@ -50,12 +50,16 @@ DATA_TYPES = {
 }
 """NumPy's name of an element type -> its name in config.pbtxt."""
 
-# Largest size of a file in bytes. Parsing it takes a second, and other models wait meanwhile.
+# Largest size of a config.pbtxt in bytes. Parsing a file of this size takes a second, and other
+# models have to wait during this time.
 _LONGEST = 256 << 10
 
 
 def config_text(card: EngineCard) -> str:
-    """Return the text of a config.pbtxt. Equal cards give equal texts."""
+    """Return the text of the config.pbtxt that a build writes for an engine.
+
+    Equal cards give equal texts.
+    """
     from google.protobuf import text_format
 
     text: str = text_format.MessageToString(config_message(config_of(card)))
@@ -78,16 +82,17 @@ def config_of(card: EngineCard) -> ModelConfig:
             ModelOutput(**make_tensor_fields(spec, batched=batched > 0), label_filename=labels)
             for spec in card.outputs
         ),
-        # Ultralytics' Triton client reads names, stride and task from here, as a Python literal.
+        # Ultralytics' Triton client reads the names, stride and task from this parameter, as a
+        # Python literal.
         parameters={"metadata": ModelParameter(repr(card.metadata))},
     )
 
 
 def update_config(config: ModelConfig, before: EngineCard, after: EngineCard) -> ModelConfig:
-    """Return a configuration for a new engine that replaces another one.
+    """Return a configuration for a new engine that replaces another engine.
 
-    Fields that equal the build's defaults for the engine `before` get the defaults for the engine
-    `after`. Fields that somebody edited stay.
+    Fields that equal the build's defaults for the card `before` get the defaults for the card
+    `after`. Fields that a user has edited stay unchanged.
     """
     old, new = config_of(before), config_of(after)
     make_tensor_fields = ("backend", "platform", "input", "output", "max_batch_size")
@@ -97,10 +102,10 @@ def update_config(config: ModelConfig, before: EngineCard, after: EngineCard) ->
 
 
 def read_config(path: Path) -> ModelConfig:
-    """Read a config.pbtxt; return an empty configuration if the file does not exist.
+    """Read a config.pbtxt. If the file does not exist, return an empty configuration.
 
     Raises:
-        InvalidModel: the file is not a valid configuration.
+        InvalidModel: the file is not a valid configuration, or is too large.
     """
     from google.protobuf import text_format
 
@@ -112,7 +117,7 @@ def read_config(path: Path) -> ModelConfig:
                 f"{size_text(_LONGEST)}: shorten it"
             )
         try:
-            # utf-8-sig: Windows editors begin files with a byte order mark.
+            # The encoding utf-8-sig skips the byte order mark that Windows editors write.
             text_format.Parse(path.read_text(encoding="utf-8-sig"), message)
         except text_format.ParseError as error:
             reason = str(error).partition(" : ")[2].rstrip(".") or error
@@ -144,7 +149,10 @@ def parse_config(text: str) -> ModelConfig:
 
 
 def config_message(config: ModelConfig) -> Message:
-    """Return the `ModelConfig` message with all fields of the source and the changed fields."""
+    """Return the protobuf message of a configuration.
+
+    The message has all fields of `config.source`, and the fields that were changed since.
+    """
     from google.protobuf import json_format
 
     changed = _json(config, orjson.loads(config.source))
@@ -152,14 +160,17 @@ def config_message(config: ModelConfig) -> Message:
 
 
 def drop_version_policy(config: ModelConfig) -> bytes:
-    """Return the fields of the file without the version policy, as JSON for comparisons."""
+    """Return the fields of the file without the version policy, as JSON text.
+
+    Two equal texts mean that only the version policy may differ.
+    """
     source = orjson.loads(config.source)
     source.pop("version_policy", None)
     return orjson.dumps(source)
 
 
 def fields_in_source(config: ModelConfig) -> frozenset[str]:
-    """Return the names of the fields in the file, e.g. "instance_group.count"."""
+    """Return the paths of all fields in the file, e.g. "instance_group.count"."""
     return frozenset(_names(orjson.loads(config.source)))
 
 
@@ -175,10 +186,10 @@ def _names(value: Any, prefix: str = "") -> Iterator[str]:
 
 @cache
 def model_config_messages() -> ModuleType:
-    """Return the module with `ModelConfig`, the schema of config.pbtxt.
+    """Return the Python module with the protobuf class `ModelConfig`, the schema of config.pbtxt.
 
-    The module is loaded by its path. An import by name would run `tritonclient.grpc`, which imports
-    all of grpc (0.27 s and 37 MB). The schema does not need it.
+    The module is loaded by its path. An import by its name would run `tritonclient.grpc`, which
+    imports grpc (0.27 s and 37 MB). The schema does not need grpc.
     """
     package = importlib.util.find_spec("tritonclient")
     assert package is not None, "tritonclient is a dependency"
@@ -200,15 +211,15 @@ def _adapter() -> TypeAdapter[ModelConfig]:
 def _read_message(message: Message) -> ModelConfig:
     from google.protobuf import json_format
 
-    # The keys are sorted, because the order of protobuf maps is undefined.
+    # Sort the keys, because the order of protobuf maps is undefined.
     source = json_format.MessageToJson(
         message, preserving_proto_field_name=True, indent=None, sort_keys=True
     )
     try:
         return replace(_adapter().validate_json(source), source=source)
     except ValidationError as error:
-        # Only enum numbers can be invalid here: protobuf checks everything else, but allows any
-        # number.
+        # Only the number of an enum can be invalid here: protobuf has checked all other values, but
+        # allows any number for an enum.
         first = error.errors()[0]
         raise InvalidModel(_unknown_number(first["input"], first["loc"])) from error
 
@@ -223,7 +234,7 @@ def _unknown_number(number: object, place: tuple[int | str, ...]) -> str:
         field = message.fields_by_name[name]
         message = field.message_type
         if field.is_repeated:
-            next(steps)  # the index in a list, or the key of a map
+            next(steps)  # skips the index in a list, or the key of a map
         if message.GetOptions().map_entry:
             message = message.fields_by_name["value"].message_type
     known = ", ".join(message.fields_by_name[enum].enum_type.values_by_name)
@@ -231,7 +242,11 @@ def _unknown_number(number: object, place: tuple[int | str, ...]) -> str:
 
 
 def _json(value: Any, source: Any) -> Any:
-    """Convert to JSON; keep fields of the source that have no dataclass field, omit defaults."""
+    """Convert a value of a configuration to JSON types.
+
+    Fields of `source` that the dataclass does not have are kept. Fields with default values are
+    omitted, unless `source` has them.
+    """
     if is_dataclass(value):
         known = source or {}
         changed = {
@@ -247,10 +262,10 @@ def _json(value: Any, source: Any) -> Any:
     if isinstance(value, tuple):
         return [_json(*pair) for pair in zip_longest(value, (source or ())[: len(value)])]
     if isinstance(value, float):
-        # The schema has float32 values. The shortest decimal of the largest float32 is out of its
-        # range.
+        # Convert to float32, because the schema has float32 values. Python's shortest text for the
+        # largest float32 would be out of the range of float32.
         exact = float(np.float32(value))
-        # protobuf reads the names "NaN" and "Infinity".
+        # protobuf reads the strings "NaN" and "Infinity".
         return exact if isfinite(exact) else str(Decimal(exact))
     return value
 
@@ -260,16 +275,17 @@ def _default(field: Field[Any]) -> object:
 
 
 def tensor_spec(tensor: ConfigTensor, max_batch: int) -> TensorSpec:
-    """Convert an input or output; add the batch dimension if `max_batch` is not 0."""
+    """Convert an input or output. If `max_batch` is not 0, add the batch dimension."""
     kind = tensor.data_type
     dtype = next((dtype for dtype, name in DATA_TYPES.items() if name == kind), kind)
     return TensorSpec(tensor.name, dtype, (-1, *tensor.dims) if max_batch else tensor.dims)
 
 
 def make_tensor_fields(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
-    """Return the fields of a tensor: name, data_type, dims and reshape.
+    """Return the fields of a tensor in config.pbtxt: name, data_type, dims and reshape.
 
-    An empty `dims` is not valid. For one number per row, Triton requires [1], reshaped to [].
+    Triton does not allow an empty `dims`. For a tensor with one value per row, it requires `dims`
+    [1], reshaped to [].
     """
     dims = spec.shape[1:] if batched else spec.shape
     reshape = ModelTensorReshape() if batched and not dims else None
@@ -279,14 +295,14 @@ def make_tensor_fields(spec: TensorSpec, *, batched: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """The inputs, outputs and models of an ensemble.
+    """The inputs, outputs and steps of an ensemble.
 
     Attributes:
         name: name of the ensemble.
         max_batch: largest batch size of a request; 0 if the first dimension is not the batch.
         inputs: tensors that clients send, including the batch dimension.
         outputs: tensors that clients receive, including the batch dimension.
-        steps: models in the order of the file.
+        steps: steps in the order of the file. Each step runs one model.
     """
 
     name: str
@@ -297,14 +313,14 @@ class Ensemble:
 
     @classmethod
     def of(cls, config: ModelConfig, name: str) -> Self:
-        """Convert the configuration of a model."""
+        """Return the ensemble that a model's configuration describes."""
         rows = config.max_batch_size
         inputs = tuple(tensor_spec(tensor, rows) for tensor in config.input)
         outputs = tuple(tensor_spec(tensor, rows) for tensor in config.output)
         return cls(name, rows, inputs, outputs, config.steps)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert the ensemble to plain JSON types."""
+        """Convert the ensemble to dictionaries, lists, strings and numbers."""
         steps = [
             {
                 "model": step.model_name,

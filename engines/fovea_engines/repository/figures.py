@@ -1,4 +1,4 @@
-"""The measured figures in an engine's card."""
+"""Defines the measured figures that an engine's card stores."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from fovea_preprocess.text import counted
 
 Precision = Literal["fp32", "bf16", "fp16", "int8"]
 Goal = Literal["throughput", "latency"]
-"""Criterion of a build's choice.
+"""Criterion by which a build chooses between backends and precisions.
 
-"throughput": most images per second of parallel calls with one core each. "latency": shortest time
-of a single call with all cores.
+"throughput" chooses the most images per second in parallel calls with one core each. "latency"
+chooses the shortest time of a single call with all cores.
 """
 
 Overlap = Literal["IoU", "mask IoU", "OKS", "rotated IoU"]
-"""Overlap of objects: of boxes, masks, keypoints (COCO's OKS), or rotated boxes."""
+"""Kind of overlap between two objects.
+
+It compares boxes, masks, keypoints (COCO's OKS) or rotated boxes.
+"""
 
 SHIPPED: Final = "photographs that ship with Fovea"
-"""Name of the image directory in figures of a build without its own images."""
+"""Text in place of a directory's name, if a build used the photographs that ship with Fovea."""
 
 NO_FIGURE: Final = "-"
 _NAMES_SHOWN = 8
@@ -29,17 +32,19 @@ _SAME = 0.98
 
 @dataclass(frozen=True, slots=True)
 class StageAgreement:
-    """Agreement of a pipeline's stage with a recorded reference.
+    """The agreement of a pipeline's stage with a recorded reference.
 
     Attributes:
         stage: name of the stage.
-        engine: text about the engine of the stage, and the engine that it replaced since the
-            reference.
-        objects: number of objects in the reference; for a later stage, of objects that it saw both
-            times.
-        agreement: 0 to 1; also 0 if the stage saw objects, but none of them both times.
-        differs: text about the largest difference and changed names; may be empty.
-        undo: command that makes the engine of the reference current again; empty if there is none.
+        engine: text about the stage's engine. If the engine was replaced since the reference was
+            recorded, the text also names the earlier engine.
+        objects: for the first stage, number of objects in the reference. For a later stage, number
+            of objects that the stage received both now and in the reference.
+        agreement: agreement, 0 to 1. It is 0 if the stage received objects, but no object both now
+            and in the reference.
+        differs: text about the largest difference and about changed names; may be empty.
+        undo: command that makes the reference's engine current again; empty if there is no such
+            command.
     """
 
     stage: str
@@ -51,7 +56,7 @@ class StageAgreement:
 
     @property
     def same(self) -> bool:
-        """Return True if the results of the stage changed no more than an engine in FP16 would."""
+        """Return whether the stage's results changed at most as much as by a conversion to FP16."""
         return self.agreement >= _SAME
 
 
@@ -62,10 +67,10 @@ class WorstImage:
     Attributes:
         name: name of the image.
         quality: quality of the image, 0 to 1.
-        lost: half a detection for each missed or extra detection, plus 1 minus the overlap for each
-            shared detection. Without detections, 1 minus the quality.
-        missed: number of detections that only the source has; None without a known head.
-        extra: number of detections that only the engine has; None without a known head.
+        lost: loss on this image: 0.5 for each missed or extra detection, plus 1 - overlap for each
+            detection that both models have. If the model is no detector, 1 - quality.
+        missed: number of detections that only the source has; None if the model is not a detector.
+        extra: number of detections that only the engine has; None if the model is not a detector.
     """
 
     name: str
@@ -77,36 +82,40 @@ class WorstImage:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Comparison of the built engine with its unchanged source model.
+    """The result of a comparison of a built engine with its unchanged source model.
 
     Attributes:
-        images: number of images.
-        detections: number of compared detections of the source model, in FP32 before NMS; 0 without
-            a known head.
-        box_px: largest difference of a box corner, in pixels of the model's input. In FP32 it is
-            weighted by the score, see `IdentityCheck`.
+        images: number of compared images.
+        detections: number of the source's detections that were compared. For an FP32 engine, they
+            are boxes before NMS. 0 if the model is not a detector.
+        box_px: largest difference of a box coordinate in pixels of the model's input. For an FP32
+            engine, differences are weighted by the box's score (see `IdentityCheck`).
         score: largest difference of a score.
-        output_error: largest difference of a raw output, divided by the largest value of this
-            output. It is 1e30 if a value is NaN or a shape differs. An end-to-end head sorts its
-            rows, so two swapped rows of equal score count in full.
-        missed: number of detections that only the source has, after NMS.
-        extra: number of detections that only the engine has, after NMS.
-        mean_iou: mean overlap of shared detections; None if there are none.
-        score_drift: mean of the engine's score minus the source's score; None if there are none.
-        quality: panoptic quality of the detections, 0 to 1, which combines overlap and matches.
-            Without detections, 1 minus the relative error of the outputs.
-        same_top: fraction of images with the same best class; None for models other than
-            classifiers.
-        same_order: fraction of the source's best five classes at the same rank; None for other
-            models.
+        output_error: largest difference of an output's values, divided by the largest value of this
+            output. It is 1e30 if a value is NaN or a shape differs. If an end-to-end model swaps
+            two rows of equal scores, this counts as a difference.
+        missed: number of detections after NMS that only the source has.
+        extra: number of detections after NMS that only the engine has.
+        mean_iou: mean overlap of the detections that both have; None if there are no such
+            detections.
+        score_drift: mean of the engine's score minus the source's score; None without compared
+            scores.
+        quality: agreement as one figure, 0 to 1. For detectors, it is the panoptic quality of the
+            detections, which combines overlaps and matches. For other models, it is 1 - relative
+            error of the outputs.
+        same_top: fraction of images for which both models return the same best class; None if the
+            model is not a classifier.
+        same_order: fraction of the source's best five classes that have the same rank in the
+            engine's result; None if the model is not a classifier.
         images_from: name of the image directory, or `SHIPPED`; None in cards of older builds.
-        worst: images that lower the quality most, by `lost`; empty if all agree fully.
-        overlap: kind of overlap that compares detections.
-        shared: fraction of equal results, 0 to 1, for models without objects and classes; None for
-            other models.
-        shares: what `shared` compares, for people.
-        replaced: number of images on which OpenVINO ran the source, because ONNX Runtime computed
-            NaN or infinite values.
+        worst: images with the largest `lost`, the worst first; empty if all images agree
+            completely.
+        overlap: kind of overlap by which detections are compared.
+        shared: agreement of the results, 0 to 1, for tasks such as maps; None for detectors and
+            classifiers.
+        shares: text about the results that `shared` compares, e.g. "maps".
+        replaced: number of images for which OpenVINO ran the source model, because ONNX Runtime
+            computed NaN or infinite values.
     """
 
     images: int
@@ -129,7 +138,7 @@ class Agreement:
     replaced: int = 0
 
     def text(self, precision: Precision) -> str:
-        """Describe the agreement of an engine of a precision in one line."""
+        """Return one line of text about the agreement of an engine of this precision."""
         return "; ".join(filter(None, (self._text(precision), self.replaced_text)))
 
     @property
@@ -167,7 +176,7 @@ class Agreement:
         return f"outputs within {self.output_error:.2g} on {images}{same_top}{quality}"
 
     def rows(self, precision: Precision) -> dict[str, str]:
-        """Return the figures as text, by description."""
+        """Return the description of each figure -> the figure as text."""
         rows = {"images": str(self.images)}
         if self.replaced:
             rows["of these with OpenVINO as the reference"] = str(self.replaced)
@@ -200,12 +209,12 @@ class Agreement:
 
     @property
     def least(self) -> float:
-        """Return the smaller of quality and `same_top`."""
+        """Return the smaller one of `quality` and `same_top`."""
         return self.quality if self.same_top is None else min(self.quality, self.same_top)
 
     @property
     def images_text(self) -> str:
-        """Describe the compared images."""
+        """Return a text about the compared images."""
         if self.images_from == SHIPPED:
             return f"{self.images} {SHIPPED}"
         of = "" if self.images_from is None else f" of {self.images_from}"
@@ -217,23 +226,24 @@ class Agreement:
 
 
 Method = Literal["percentile", "minmax", "entropy", "mse"]
-"""Methods that derive the range of a tensor from its values."""
+"""Method that computes the INT8 range of a tensor from its values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Source of the ranges of an INT8 engine.
+    """The origin of an INT8 engine's ranges.
 
     Attributes:
-        method: "percentile", "minmax", "entropy" or "mse".
+        method: method that computed the ranges: "percentile", "minmax", "entropy" or "mse".
         images: number of calibration images.
-        images_sha256: SHA-256 of the bytes of all images in order.
-        preprocess_sha256: digest of the preprocessing, which serving also uses.
-        layers: number of layers with integer multiplications.
-        kept_float: names of the quantisable layers that stay float.
+        images_sha256: SHA-256 of the bytes of all image files in order.
+        preprocess_sha256: SHA-256 of the preprocessing of the calibration images.
+        layers: number of layers that compute in INT8.
+        kept_float: names of the layers that could compute in INT8 but stay float.
         reused: True if the ranges come from an earlier build of the same model and images.
-        gains: block -> agreement that it gains in float, largest first; empty without a search.
-        remarks: deficiencies of the images, and advice.
+        gains: name of each block -> gain of agreement if only this block stays float, the largest
+            gain first. Empty if the build did not search.
+        remarks: texts about problems with the images, and advice.
     """
 
     method: str
@@ -248,7 +258,7 @@ class Calibration:
 
     @property
     def layers_text(self) -> str:
-        """Describe the layers in INT8, and the layers kept in float."""
+        """Return a text about the layers in INT8, and the layers that stay float."""
         kept = self.kept_float
         if not kept:
             return f"{counted(self.layers, 'layer')} in INT8"
@@ -259,20 +269,20 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class CandidateFigures:
-    """A backend and a precision that a build could choose.
+    """The figures of a backend and precision that a build could choose.
 
     Attributes:
         backend: name of the backend.
         precision: precision of the engine.
-        alone_ms: median time in milliseconds for one decoded image, from letterbox to boxes, with
-            all cores; None if it was not measured.
-        images_per_s: median rate of such images in parallel calls with one core each; None if it
-            was not measured.
-        quality: agreement with the source model, 0 to 1; None if it was not verified.
-        accuracy: accuracy on labelled images; None without labels.
-        metric: name of the accuracy; None without labels.
-        problem: reason why it could not be chosen; None if it could.
-        kept: True for the chosen engine.
+        alone_ms: median time in milliseconds of a single call with all cores, from a decoded image
+            to its result; None if it was not measured.
+        images_per_s: median rate in images per second of parallel calls with one core each; None if
+            it was not measured.
+        quality: agreement with the source model, 0 to 1; None if it was not measured.
+        accuracy: accuracy on labelled images; None if it was not measured.
+        metric: name of the accuracy's metric; None if the accuracy was not measured.
+        problem: reason why the candidate could not be chosen; None if it could be chosen.
+        kept: True if the build chose this candidate.
     """
 
     backend: str
@@ -289,8 +299,9 @@ class CandidateFigures:
 def candidate_table(
     candidates: Sequence[CandidateFigures], goal: Goal
 ) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of a table with a row for each candidate."""
-    # The accuracy decides if there are labels.
+    """Return the header and the rows of a table with a row for each candidate."""
+    # If the accuracy was measured, show it in place of the agreement, because then the accuracy
+    # decides.
     labelled = next((one.metric for one in candidates if one.metric is not None), None)
     rows = [
         [
@@ -323,12 +334,13 @@ def _outcome(one: CandidateFigures, candidates: Sequence[CandidateFigures], goal
         faster = (one.alone_ms or 0.0) < (kept.alone_ms or 0.0)
     else:
         faster = (one.images_per_s or 0.0) > (kept.images_per_s or 0.0)
-    # Its median is faster, but not in three of four rounds.
+    # "not faster" means that the median is better than the median of the kept engine, but that it
+    # was not better in three of four rounds.
     return "not faster" if faster else "slower"
 
 
 def left_out_text(candidates: Sequence[CandidateFigures]) -> str:
-    """Return the reasons why candidates were left out, one line per reason."""
+    """Return a text with one line for each reason why candidates were left out."""
     names: dict[str, list[str]] = {}
     for one in candidates:
         if one.problem:

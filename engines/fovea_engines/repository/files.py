@@ -1,4 +1,4 @@
-"""Writes files with clear errors for full disks, computes digests, and exchanges directories."""
+"""Writes files with clear errors for full disks, computes digests, and swaps directories."""
 
 from __future__ import annotations
 
@@ -18,25 +18,30 @@ from fovea_preprocess.errors import NotFound
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file. It raises the errors of `writing`."""
+    """Write a file.
+
+    Raises:
+        OSError: the file cannot be written. The message has the details of `writing`.
+    """
     with writing(path, len(content)):
         path.write_bytes(content)
 
 
 @contextmanager
 def writing(path: Path, size: int) -> Iterator[None]:
-    """Add details to an OSError in a block that writes `size` bytes to a file.
+    """Add details to an OSError in a `with` block that writes `size` bytes to the file `path`.
 
     Raises:
-        OSError: the same error number, with the file name, and the missing space if the disk is
-            full.
+        OSError: the original error, with the name of the file. If the disk is full, the message
+            also has the free and the required space.
     """
     try:
         yield
     except OSError as error:
         number, reason = error.errno or errno.EIO, error.strerror or str(error)
         if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            # Space that the file already uses was free before.
+            # Count the bytes that were written to the file as free, because they were free before
+            # the write.
             written = path.stat().st_size if path.exists() else 0
             free = shutil.disk_usage(path.parent).free + written
             reason = {
@@ -56,10 +61,10 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 def swap(one: Path, other: Path) -> None:
-    """Exchange the paths of two directories.
+    """Exchange the paths of two directories atomically.
 
     Raises:
-        OSError: the file system does not support it, e.g. NFS.
+        OSError: the file system does not support an exchange, e.g. NFS.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     paths = os.fsencode(one), os.fsencode(other)
@@ -69,7 +74,10 @@ def swap(one: Path, other: Path) -> None:
 
 
 def text_of(content: bytes) -> str:
-    """Decode a text file as UTF-8, or as UTF-16 if it has that byte order mark, as on Windows."""
+    """Decode the content of a text file as UTF-8, or as UTF-16 if it has a UTF-16 byte order mark.
+
+    Some Windows programs write UTF-16.
+    """
     marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     return content.decode("utf-16" if marked else "utf-8-sig")
 

@@ -1,4 +1,4 @@
-"""The history of a model: when which version became current."""
+"""Reads and writes the history of a model: when each version became current."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from fovea_engines.repository.files import writing
 from fovea_preprocess.errors import InvalidModel
 
 HISTORY_FILE = "history.jsonl"
-"""File in the model's directory with one line of JSON per event. Lines are only appended."""
+"""Name of the history file in the model's directory.
 
-# Largest number of versions that rollbacks can go back.
+It has one line of JSON for each event, and new lines are only appended.
+"""
+
+# Largest number of earlier versions that are kept for rollbacks.
 _MAX_EARLIER = 1000
 
 
@@ -29,9 +32,10 @@ class History:
 
     Attributes:
         events: events, oldest first.
-        current: version that answers requests without a version; None means the newest.
-        earlier: versions that were current before; a rollback returns to the last of them.
-        canary: event of the running canary; None if there is none.
+        current: version that the server runs for requests without a version number; None means the
+            newest version.
+        earlier: versions that were current before. A rollback makes the last one of them current.
+        canary: event that started the running canary; None if no canary is running.
     """
 
     events: tuple[Mapping[str, Any], ...] = ()
@@ -47,7 +51,7 @@ class History:
             InvalidModel: the file cannot be read, or a line is not an event.
         """
         path = folder / HISTORY_FILE
-        # Reading a named pipe would block forever.
+        # Reject a named pipe, because reading it would block forever.
         if path.exists() and not path.is_file():
             raise InvalidModel(f"{folder.name}/{HISTORY_FILE} is not a file: move it away")
         try:
@@ -58,7 +62,8 @@ class History:
             ) from error
         found, events = cls(), []
         for number, line in enumerate(lines, 1):
-            # An incomplete line was never an event: its writer was killed.
+            # Ignore a line without an end: the process that wrote it was killed, so it is not an
+            # event.
             if line.endswith(b"\n"):
                 try:
                     events.append(json.loads(line))
@@ -74,7 +79,9 @@ class History:
         """Return the state after an event.
 
         Raises:
-            KeyError, TypeError, ValueError: it is not a valid event.
+            KeyError: a field is missing.
+            TypeError: a field has an invalid type.
+            ValueError: a field has an invalid value.
         """
         action, version, previous = event["action"], event["version"], event["previous"]
         if (
@@ -84,8 +91,8 @@ class History:
             raise ValueError(event)
         earlier, current, canary = self.earlier, version, None
         if action == "promote" and event.get("built"):
-            # The newest version is current until somebody promotes one, so builds do not change
-            # `current`.
+            # A build does not change `current`. While `current` is None, the newest version is
+            # current, so a rollback must return to the previous one.
             if self.current is None:
                 earlier = (*earlier, previous)[-_MAX_EARLIER:]
             return replace(self, earlier=earlier)
@@ -94,7 +101,7 @@ class History:
                 if previous != version:
                     earlier = (*earlier, previous)[-_MAX_EARLIER:]
             case "rollback":
-                # The rollback of a canary only ends the canary.
+                # During a canary, a rollback only ends the canary.
                 earlier = earlier if self.canary else earlier[:-1]
             case "canary":
                 current, canary = previous, event
@@ -105,10 +112,17 @@ class History:
         return replace(self, current=current, earlier=earlier, canary=canary)
 
     def served(self, chosen: Iterable[int], there: Sequence[int]) -> tuple[int, ...]:
-        """Return the versions of a policy, plus the current version and the canary.
+        """Return the versions to serve.
 
-        Only versions in `there` are returned. They are ascending, except that the current one is
-        last.
+        They are the versions of the version policy, the current version and the canary.
+
+        Args:
+            chosen: versions that the version policy selects.
+            there: versions that exist on disk.
+
+        Returns:
+            The existing versions in ascending order, except that the current version is the last
+            one.
         """
         ours = () if self.canary is None else (self.canary["version"],)
         wanted = {*chosen, self.current, *ours}
@@ -117,9 +131,10 @@ class History:
 
 @contextmanager
 def open_history(folder: Path) -> Iterator[BinaryIO]:
-    """Open and lock the history of a model's directory until the block ends.
+    """Open and lock the history in a model's directory until the `with` block ends.
 
-    It waits while another process has the lock. A new file that stays empty is removed.
+    The function waits while another process has the lock. If the file is empty after the block, it
+    is removed.
 
     Raises:
         OSError: the file cannot be opened.
@@ -129,7 +144,7 @@ def open_history(folder: Path) -> Iterator[BinaryIO]:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
-            # The previous owner of the lock may have removed the file.
+            # Try again if the previous owner of the lock has removed the file.
             if os.fstat(file.fileno()).st_nlink:
                 try:
                     yield file
@@ -142,7 +157,7 @@ def open_history(folder: Path) -> Iterator[BinaryIO]:
 
 
 def append_event(file: BinaryIO, folder: Path, event: Mapping[str, Any]) -> None:
-    """Append an event with the current time, and wait until it is on the disk.
+    """Append an event with the current time to a history, and wait until it is stored on the disk.
 
     Args:
         file: file from `open_history`.
@@ -150,12 +165,12 @@ def append_event(file: BinaryIO, folder: Path, event: Mapping[str, Any]) -> None
         event: fields of the event without the time.
 
     Raises:
-        OSError: the event cannot be written; the file is unchanged.
+        OSError: the event cannot be written. The file is unchanged.
     """
     path = folder / HISTORY_FILE
     at = datetime.now(UTC).isoformat(timespec="milliseconds")
     line = json.dumps({"at": at, **event}) + "\n"
-    # A writer that was killed may have left a partial line.
+    # Remove a partial line at the end, which a killed process may have left.
     whole = path.read_bytes().rfind(b"\n") + 1
     file.truncate(whole)
     file.seek(whole)

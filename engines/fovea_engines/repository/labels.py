@@ -1,4 +1,4 @@
-"""Reads and writes class names, one per line, like Triton's `label_filename`."""
+"""Reads and writes files with class names, one in each line, like Triton's `label_filename`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 
 LABELS_FILE = "labels.txt"
 LABEL_SETS: Mapping[str, int] = {"coco": 80, "coco91": 91, "imagenet": 1000}
-"""Sets of class names that many models share.
+"""Name of each set of class names that ships with Fovea -> number of its class names.
 
-Name of the set, and of its file in label_sets/ -> number of names.
+The file label_sets/NAME.txt has the class names.
 """
 
 
 def find_labels(name: str) -> tuple[str, ...]:
-    """Read one of `LABEL_SETS`, or a file of labels.
+    """Read the class names of a set in `LABEL_SETS`, or of a file.
 
     Raises:
         NotFound: the file does not exist.
-        InvalidOption: the file is not a text file of labels.
+        InvalidOption: the file is not a text file with class names, or is empty.
     """
     if name in LABEL_SETS:
         with as_file(files(__package__) / "label_sets" / f"{name}.txt") as path:
@@ -42,12 +42,14 @@ def find_labels(name: str) -> tuple[str, ...]:
 
 
 def set_of(classes: int | None) -> str | None:
-    """Return the name of the set with this number of labels, or None."""
+    """Return the name of the set that has this number of class names, or None if no set has it."""
     return next((name for name, count in LABEL_SETS.items() if count == classes), None)
 
 
 def read_labels(path: Path) -> tuple[str, ...]:
-    """Read class names, indexed by class id. Blank lines at the end are ignored.
+    """Read the class names in a file. Line i has the name of class id i, counted from 0.
+
+    Blank lines at the end are ignored.
 
     Raises:
         NotFound: the file does not exist.
@@ -65,5 +67,5 @@ def read_labels(path: Path) -> tuple[str, ...]:
 
 
 def labels_text(labels: tuple[str, ...]) -> str:
-    """Format class names in the form that `read_labels` reads."""
+    """Return the content of a file with class names for `read_labels`."""
     return "".join(f"{' '.join(label.split())}\n" for label in labels)

@@ -1,6 +1,7 @@
-"""Locks directories across threads and processes. The kernel releases the locks of dead processes.
+"""Locks directories across threads and processes.
 
-So each process can recognise temporary directories of killed processes, and removes them.
+The kernel releases the locks of killed processes. So a process can recognise the temporary
+directories of killed processes by their free locks, and removes them.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# Prefix of temporary directories that their owner has locked.
+# Prefix of the names of temporary directories. The process that uses such a directory holds its
+# lock.
 _PREFIX = "fovea-tmp-"
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a directory; wait until it is free."""
+    """Wait for the lock of a directory, and hold it during the `with` block."""
     descriptor = lock(folder, fcntl.LOCK_EX)
     try:
         yield
@@ -29,10 +31,12 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def lock(folder: Path, operation: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> int:
-    """Lock a directory until the returned descriptor is closed.
+    """Lock a directory until the returned file descriptor is closed.
+
+    `operation` is an operation of `fcntl.flock`. By default, the function does not wait.
 
     Raises:
-        BlockingIOError: another owner has the lock.
+        BlockingIOError: another thread or process has the lock.
     """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -45,9 +49,9 @@ def lock(folder: Path, operation: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> int:
 
 @contextmanager
 def temporary_folder(kind: str) -> Iterator[Path]:
-    """Create a temporary directory for the block, with `kind` in its name.
+    """Create a temporary directory for the `with` block, with `kind` in its name.
 
-    Abandoned temporary directories are removed first.
+    Temporary directories of killed processes are removed first.
     """
     remove_abandoned()
     folder, owner = _make_owned(kind)
@@ -61,7 +65,8 @@ def temporary_folder(kind: str) -> Iterator[Path]:
 def _make_owned(kind: str) -> tuple[Path, int]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-"))
-        # Another process may consider it abandoned, and remove it, before it is locked.
+        # Try again if another process removed the new directory. Before the directory is locked, it
+        # looks like a directory of a killed process.
         with suppress(BlockingIOError, FileNotFoundError):
             owner = lock(folder)
             try:
@@ -72,9 +77,9 @@ def _make_owned(kind: str) -> tuple[Path, int]:
 
 
 def remove_abandoned() -> None:
-    """Remove the temporary directories of this user whose process has ended."""
+    """Remove this user's temporary directories whose process has ended."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # the process still runs, or the directory was removed meanwhile
+        with suppress(OSError):  # the process is running, or the directory is gone
             found = folder.lstat()
             if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode):
                 continue

@@ -1,7 +1,8 @@
-"""The fields of config.pbtxt that Fovea uses, under their original names.
+"""Defines the fields of config.pbtxt that Fovea uses, with their original names.
 
-Source: model_config.proto of Triton. The server reads the fields in this file, may change them, and
-sends them to clients. All other fields are only passed through in `ModelConfig.source`.
+The source of the fields is Triton's model_config.proto. The server reads these fields, may change
+them, and sends them to clients. `ModelConfig.source` has all other fields of a file, which the
+server sends to clients unchanged.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from fovea_engines.repository.model_config_scheduling import (
 )
 from fovea_preprocess.errors import InvalidModel
 
-# Parameters of Triton's OpenVINO backend. In Fovea they work for all backends.
+# Names of parameters of Triton's OpenVINO backend. In Fovea, all CPU backends use both parameters,
+# and GPU backends use only NUM_STREAMS.
 NUM_THREADS = "INFERENCE_NUM_THREADS"
 NUM_STREAMS = "NUM_STREAMS"
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """Serve the newest versions; 0 means 1."""
+    """Serve the `num_versions` newest versions; 0 means one version."""
 
     num_versions: int = 0
 
@@ -43,7 +45,7 @@ class Specific:
 
 @dataclass(frozen=True, slots=True)
 class ModelVersionPolicy:
-    """The version policy; at most one of the three fields is set."""
+    """The version policy. At most one of the three fields is set."""
 
     latest: Latest | None = None
     all: All | None = None
@@ -57,14 +59,17 @@ def serve_only(version: int) -> ModelVersionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelTensorReshape:
-    """Shape of the engine's tensor without the batch dimension."""
+    """The shape of the engine's tensor without the batch dimension."""
 
     shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigTensor:
-    """An input or output; `dims` excludes the batch dimension, and -1 means any size."""
+    """An input or output.
+
+    `dims` has no batch dimension if the model has one, and -1 means any length.
+    """
 
     name: str = ""
     data_type: str = "TYPE_INVALID"
@@ -75,7 +80,7 @@ class ConfigTensor:
 
     @property
     def engine_dims(self) -> tuple[int, ...]:
-        """Dimensions of the engine's tensor without the batch dimension."""
+        """Dimensions of the engine's tensor, without the batch dimension if the model has one."""
         return self.dims if self.reshape is None else self.reshape.shape
 
 
@@ -97,7 +102,7 @@ class ModelOutput(ConfigTensor):
 
 @dataclass(frozen=True, slots=True)
 class PinnedMemoryBuffer:
-    """Use of pinned memory for transfers to a GPU."""
+    """Setting for page-locked host memory for transfers to a GPU."""
 
     enable: bool = False
 
@@ -112,7 +117,7 @@ class ModelOptimizationPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelInstanceGroup:
-    """Instances of the model on one kind of device."""
+    """A group of instances of the model on one kind of device."""
 
     name: str = ""
     kind: str = "KIND_AUTO"
@@ -123,14 +128,17 @@ class ModelInstanceGroup:
 
 @dataclass(frozen=True, slots=True)
 class ModelParameter:
-    """The value of a free parameter."""
+    """The value of an entry in `parameters`."""
 
     string_value: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmupInput:
-    """An input of a warm-up request: zeros, random numbers, or a file."""
+    """An input of a warm-up request.
+
+    Its values are zeros, random numbers, or the content of a file.
+    """
 
     data_type: str = "TYPE_INVALID"
     dims: tuple[int, ...] = ()
@@ -150,14 +158,14 @@ class ModelWarmup:
 
 @dataclass(frozen=True, slots=True)
 class ModelTransactionPolicy:
-    """In a decoupled model, a request may have any number of responses."""
+    """Setting for decoupled models, which may send any number of responses to a request."""
 
     decoupled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ModelResponseCache:
-    """Use of the response cache for the model."""
+    """Setting for the use of the response cache."""
 
     enable: bool = False
 
@@ -167,7 +175,7 @@ class ModelConfig:
     """The configuration of a model.
 
     Attributes:
-        max_batch_size: largest batch size; 0 if tensors have no batch dimension.
+        max_batch_size: largest batch size; 0 if `dims` of the tensors include the batch dimension.
         source: all fields of the file as JSON, including fields that Fovea does not use. Only
             `repository.config_pbtxt` reads it.
     """
@@ -195,12 +203,12 @@ class ModelConfig:
 
     @property
     def threads(self) -> int | None:
-        """Number of CPU cores for all calls; None if the file has no number, or AUTO."""
+        """Number of CPU cores for all calls; None if the file does not set it, or sets AUTO."""
         return self._number(NUM_THREADS)
 
     @property
     def streams(self) -> int | None:
-        """Number of parallel calls; None if the file has no number, or AUTO."""
+        """Number of parallel calls; None if the file does not set it, or sets AUTO."""
         return self._number(NUM_STREAMS)
 
     def _number(self, parameter: str) -> int | None:
@@ -216,13 +224,16 @@ class ModelConfig:
 
     @property
     def instances(self) -> int:
-        """Number of instances in all groups; 0 if the file has none."""
+        """Number of instances in all groups; 0 if the file has no groups."""
         groups = (group for group in self.instance_group if not group.passive)
         return sum(group.count * max(1, len(group.gpus)) for group in groups)
 
     @property
     def has_tensors(self) -> bool:
-        """True if the file lists inputs and outputs, so they are not read from the engine."""
+        """True if the file lists both inputs and outputs.
+
+        Otherwise they are read from the engine.
+        """
         return bool(self.input) and bool(self.output)
 
     @property
@@ -232,17 +243,19 @@ class ModelConfig:
 
     @property
     def composing(self) -> dict[str, set[int]]:
-        """Models of an ensemble -> their versions; -1 means any version."""
+        """Name of each model in an ensemble -> its versions. -1 means the default version."""
         models: dict[str, set[int]] = {}
         for step in self.steps:
             models.setdefault(step.model_name, set()).add(step.model_version)
         return models
 
     def served(self, versions: Sequence[int]) -> tuple[int, ...]:
-        """Return the versions to serve among the ascending versions on disk.
+        """Return the versions that the version policy selects.
+
+        `versions` are the versions on disk in ascending order.
 
         Raises:
-            InvalidModel: the policy selects none of them.
+            InvalidModel: the policy selects no existing version.
         """
         policy = self.version_policy or ModelVersionPolicy()
         if policy.all is not None:

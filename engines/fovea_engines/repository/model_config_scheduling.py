@@ -1,6 +1,7 @@
-"""The scheduling fields of config.pbtxt: batches, sequences and ensembles.
+"""Defines the scheduling fields of config.pbtxt: batches, sequences and ensembles.
 
-Source: `ModelDynamicBatching`, `ModelSequenceBatching` and `ModelEnsembling` of model_config.proto.
+The source of the fields is Triton's model_config.proto: `ModelDynamicBatching`,
+`ModelSequenceBatching` and `ModelEnsembling`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class ModelQueuePolicy:
-    """The limits of a queue; 0 means no limit.
+    """The limits of a queue. A limit of 0 means no limit.
 
-    After its timeout a request is rejected (REJECT) or moved behind all others (DELAY). A request
-    may set a shorter timeout if the policy allows it.
+    After its timeout, a request is rejected (REJECT) or moved behind all other requests (DELAY). A
+    request may set a shorter timeout if `allow_timeout_override` is True.
     """
 
     timeout_action: Literal["REJECT", "DELAY"] = "REJECT"
@@ -29,7 +30,10 @@ class ModelQueuePolicy:
         return self.timeout_action == "REJECT"
 
     def timeout_us(self, asked_us: int) -> int:
-        """Return the timeout of a request in microseconds; `asked_us` is its own timeout, or 0."""
+        """Return the timeout of a request in microseconds.
+
+        `asked_us` is the timeout in the request in microseconds, or 0 if the request has none.
+        """
         if self.allow_timeout_override and 0 < asked_us < self.default_timeout_microseconds:
             return asked_us
         return self.default_timeout_microseconds
@@ -37,7 +41,7 @@ class ModelQueuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelDynamicBatching:
-    """Settings of batches that contain several requests."""
+    """Settings for batches that contain several requests."""
 
     preferred_batch_size: tuple[int, ...] = ()
     max_queue_delay_microseconds: int = 0
@@ -50,7 +54,7 @@ class ModelDynamicBatching:
 
 @dataclass(frozen=True, slots=True)
 class StrategyDirect:
-    """Scheduling of sequences in which each sequence keeps its slot of the batch."""
+    """A strategy for sequences: each sequence keeps its slot in the batch."""
 
     max_queue_delay_microseconds: int = 0
     minimum_slot_utilization: float = 0.0
@@ -58,7 +62,7 @@ class StrategyDirect:
 
 @dataclass(frozen=True, slots=True)
 class StrategyOldest:
-    """Scheduling of sequences in which batches contain the oldest requests of all sequences."""
+    """A strategy for sequences: a batch contains the oldest requests of all sequences."""
 
     preferred_batch_size: tuple[int, ...] = ()
     max_queue_delay_microseconds: int = 0
@@ -67,7 +71,10 @@ class StrategyOldest:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One meaning of a control input, with its values for false and true."""
+    """One meaning of a control input, e.g. the start of a sequence.
+
+    The field of the input's element type has the values for false and true.
+    """
 
     kind: str = "CONTROL_SEQUENCE_START"
     int32_false_true: tuple[int, ...] = ()
@@ -86,7 +93,7 @@ class ControlInput:
 
 @dataclass(frozen=True, slots=True)
 class InitialState:
-    """The first state of a sequence, from a file or zeros."""
+    """The first state of a sequence: the content of a file, or zeros."""
 
     data_file: str = ""
 
@@ -104,7 +111,7 @@ class SequenceState:
 
 @dataclass(frozen=True, slots=True)
 class ModelSequenceBatching:
-    """Settings of sequences, whose requests run in order."""
+    """Settings for sequences of requests. The requests of a sequence run in order."""
 
     direct: StrategyDirect | None = None
     oldest: StrategyOldest | None = None
@@ -115,7 +122,10 @@ class ModelSequenceBatching:
 
 @dataclass(frozen=True, slots=True)
 class EnsembleStep:
-    """One model of an ensemble. The maps connect its tensors to tensors of the ensemble."""
+    """One step of an ensemble, which runs a model.
+
+    The maps have the name of each tensor of the model -> the name of a tensor of the ensemble.
+    """
 
     model_name: str = ""
     model_version: int = 0
@@ -124,7 +134,7 @@ class EnsembleStep:
 
     @property
     def version(self) -> int | None:
-        """The version to run; None means the version that the policy of the model prefers."""
+        """The version to run; None means the default version of the model."""
         return self.model_version if self.model_version > 0 else None
 
 

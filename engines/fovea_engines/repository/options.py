@@ -1,4 +1,4 @@
-"""The options of a TensorRT build."""
+"""Defines the options of a TensorRT build."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 
 _LEVELS = range(6)
 
-# Marks of a shared object: its type, ET_DYN, is the 16-bit value at byte 16 (elf(5)).
+# Values that identify a shared library (see elf(5)): first bytes of the file, position of the file
+# type, and file type ET_DYN (a 16-bit value).
 _ELF, _TYPE_AT, _SHARED = b"\x7fELF", 16, 3
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Batch sizes of an optimization profile, ascending: smallest, usual and largest."""
+    """The batch sizes of an optimization profile: smallest, usual and largest."""
 
     min: int
     opt: int
@@ -47,10 +48,10 @@ class Profile:
 
 
 def default_profiles(max_batch: int) -> tuple[Profile, ...]:
-    """Return profiles for batch sizes up to `max_batch`, one of them for a single image.
+    """Return profiles for batch sizes up to `max_batch`. One profile is for single images.
 
-    TensorRT optimizes kernels only for the usual batch size of a profile. Most requests have a
-    single image, which should not run kernels for large batches.
+    TensorRT optimises the kernels of a profile for its usual batch size. Most requests have a
+    single image. A separate profile keeps such a request from running kernels for large batches.
     """
     single = Profile(1, 1, 1)
     return (single,) if max_batch == 1 else (single, Profile(2, max_batch, max_batch))
@@ -58,14 +59,19 @@ def default_profiles(max_batch: int) -> tuple[Profile, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A library of plugins: its absolute path at the build, with links resolved, and its digest."""
+    """A library of TensorRT plugins.
+
+    Attributes:
+        path: absolute path at the build, with links resolved.
+        sha256: SHA-256 of the file in hexadecimal.
+    """
 
     path: Path
     sha256: str
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """Describe the library at `path` without loading it.
+        """Return the path and digest of a library, without loading it.
 
         Raises:
             NotFound: the file does not exist.
@@ -92,13 +98,14 @@ class BuilderOptions:
     """Options of a TensorRT build.
 
     Attributes:
-        profiles: optimization profiles.
+        profiles: optimization profiles, with the batch sizes.
         workspace: largest GPU memory in bytes that a layer may use besides its tensors; None means
-            TensorRT's default, all memory.
-        level: optimization level, 0 to 5; higher levels build more slowly and run faster.
+            TensorRT's default, which is all memory.
+        level: optimization level, 0 to 5. With a higher level, the build takes longer and the
+            engine runs faster.
         capabilities: compute capabilities of an ahead-of-time build, e.g. ("80", "89"); empty means
             this machine's GPU.
-        plugins: libraries of plugins that the model needs.
+        plugins: libraries with TensorRT plugins that the model needs.
 
     Raises:
         InvalidOption: a value is out of its range.
@@ -125,12 +132,12 @@ class BuilderOptions:
 
 
 def target(options: BuilderOptions) -> str:
-    """Describe the target GPUs of a plan."""
+    """Return a text about the target GPUs of a build."""
     named = [f"SM{capability}" for capability in options.capabilities]
     return ", ".join(named) or str(gpu_here() or "the GPU here")
 
 
 def parse_capabilities(text: str) -> tuple[str, ...]:
-    """Parse compute capabilities such as "80,89" or "8.0,8.9"; remove duplicates."""
+    """Parse compute capabilities such as "80,89" or "8.0,8.9", without duplicates."""
     names = (part.strip().lower().removeprefix("sm").lstrip("_") for part in text.split(","))
     return tuple(dict.fromkeys(name.replace(".", "") for name in names))

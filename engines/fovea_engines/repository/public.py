@@ -10,12 +10,12 @@ from pathlib import Path
 from fovea_engines.repository.card import EngineCard
 from fovea_engines.repository.figures import Agreement
 
-# The directories of an absolute path in a text. The slashes in https://host/page do not match.
+# Pattern of the directories in absolute paths. It does not match the slashes in https://host/page.
 _FOLDERS = re.compile(r"""(?<![\w:/.~])(?:~?/|[A-Za-z]:\\)(?=\S)(?:[^\s/\\'",;:]+[/\\])*""")
 
 
 def public_card(card: EngineCard) -> EngineCard:
-    """Return the card with file and directory names instead of their paths."""
+    """Return the card with only the names of files and directories in place of their paths."""
     builder = card.builder
     if builder is not None:
         plugins = tuple(replace(one, path=Path(one.path.name)) for one in builder.plugins)
@@ -35,12 +35,15 @@ def public_card(card: EngineCard) -> EngineCard:
 
 
 def public_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Remove paths of directories: exporters write the path of the training data into metadata."""
+    """Remove the directories from paths in metadata.
+
+    Exporters write e.g. the path of the training data into the metadata.
+    """
     return {key: _FOLDERS.sub("", value) for key, value in metadata.items()}
 
 
 def _agreement(found: Agreement | None) -> Agreement | None:
-    """Remove the directory path of the images, which older cards contain."""
+    """Replace the path of the image directory, which older cards contain, by its name."""
     if found is None or found.images_from is None:
         return found
     return replace(found, images_from=Path(found.images_from).name)

@@ -21,27 +21,31 @@ from fovea_engines.repository.locking import lock, locked, temporary_folder
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
 DEFAULT_REPOSITORY = Path("repository")
-"""Default repository of commands."""
+"""Default of the option --repository."""
 FAILED_FOLDER = "failed-build"
-"""Directory of a model with the report of its last rejected build. It is not a version."""
+"""Name of the directory, inside a model's directory, with the report of the last rejected build."""
 REPORT_FILE = "card.md"
-"""File with the report of a build, in the directory of the version."""
+"""Name of the file, inside a version directory, with the report of the build."""
 
 Standing = Literal["current", "served", "not served"]
-"""Standing of a version.
+"""Relation of a version to the server.
 
-A server loads "served" versions. The "current" version answers requests that name no version.
+A server loads the "served" versions and the "current" version. It runs the "current" version for
+requests without a version number.
 """
 
 _LISTED = 10
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 _MODELS = ("model.onnx", "model.xml", "model.plan", "model.engine")
-# Triton's rule: versions are whole numbers without leading zeros.
+# Pattern of a version directory's name. By Triton's rule, it is a whole number without leading
+# zeros.
 _VERSION = re.compile(r"[1-9][0-9]{0,17}")
 
 
 def check_name(name: str) -> str:
-    """Return `name` if it is a valid model name: not hidden, and inside the repository.
+    """Check that `name` is a valid model name, and return it.
+
+    A valid name cannot lead out of the repository, and does not begin with a dot.
 
     Raises:
         InvalidOption: the name is invalid.
@@ -56,9 +60,10 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelRepository:
-    """Models and their versions in one directory.
+    """A directory with models and their versions.
 
-    Readers see only complete versions: a single rename adds or replaces a version.
+    A version is added or replaced by renaming a complete directory. So other processes never read
+    an incomplete version.
     """
 
     root: Path
@@ -85,7 +90,7 @@ class ModelRepository:
     def models(self) -> tuple[str, ...]:
         """Return the sorted names of the models with at least one version.
 
-        Directories that cannot be read are left out; see `unreadable`.
+        The result omits directories that cannot be read; see `unreadable`.
         """
         denied = self.unreadable()
         return tuple(name for name in self.folders() if name not in denied and self.versions(name))
@@ -103,9 +108,10 @@ class ModelRepository:
         return tuple(filter(is_denied, self.folders()))
 
     def versionless(self) -> tuple[str, ...]:
-        """Return the sorted names of directories that contain a model, but no version directory.
+        """Return the sorted names of the directories that contain a model but no version directory.
 
-        If a model's directory is used as a repository, its versions are not listed.
+        The result omits names that are version numbers, for the case that a model's directory is
+        used as a repository.
         """
         return tuple(
             name
@@ -116,7 +122,10 @@ class ModelRepository:
         )
 
     def versions(self, name: str) -> tuple[int, ...]:
-        """Return the versions of a model, ascending; empty if the model does not exist."""
+        """Return the versions of a model in ascending order.
+
+        The result is empty if the model does not exist.
+        """
         folder = self.root / check_name(name)
         if not folder.is_dir():
             return ()
@@ -135,9 +144,10 @@ class ModelRepository:
         return versions[-1]
 
     def served(self, name: str) -> tuple[int, ...]:
-        """Return the versions that a server loads, by config.pbtxt and the history.
+        """Return the versions that a server loads, according to config.pbtxt and the history.
 
-        They are ascending, except that the last one answers requests without a version.
+        The versions are in ascending order, except for the last one: the server runs it for
+        requests without a version number.
 
         Raises:
             InvalidModel: a file is damaged, or config.pbtxt selects no existing version.
@@ -148,28 +158,29 @@ class ModelRepository:
         return history.served(chosen, there) if history.events else chosen
 
     def served_or_none(self, name: str) -> tuple[int, ...]:
-        """Return the versions that are served; empty if config.pbtxt is invalid."""
+        """Return the versions that a server loads, or () if a file or the name is invalid."""
         with suppress(InvalidModel, InvalidOption):
             return self.served(name)
         return ()
 
     def standing(self, name: str, version: int) -> Standing:
-        """Return if a version is "current", "served" or "not served"."""
+        """Return whether a version is "current", "served" or "not served"."""
         served = self.served_or_none(name)
         if version in served[-1:]:
             return "current"
         return "served" if version in served else "not served"
 
     def history(self, name: str) -> History:
-        """Read the history of a model; empty without a file.
+        """Read the history of a model. If the model has no history file, return an empty history.
 
-        It raises the errors of `History.read`.
+        Raises:
+            InvalidModel: the history file cannot be read, or a line is not an event.
         """
         folder = self.root / check_name(name)
         return History.read(folder) if (folder / HISTORY_FILE).exists() else History()
 
     def folder(self, name: str, version: int | None = None) -> Path:
-        """Return the directory of a version, by default of the latest one.
+        """Return the directory of a version, by default of the latest version.
 
         Raises:
             NotFound: the model or version does not exist.
@@ -183,10 +194,12 @@ class ModelRepository:
         return self.root / name / str(version or latest)
 
     def path_of(self, model: str) -> Path:
-        """Return the directory of the model with this name, or else `model` as a path.
+        """Return the directory of a model in the repository.
+
+        If there is none, return `model` as a path.
 
         Raises:
-            NotFound: neither exists.
+            NotFound: the repository has no such model, and no such path exists.
         """
         own = self.root / model
         if _NAME.fullmatch(model) and own.is_dir():
@@ -208,11 +221,11 @@ class ModelRepository:
         return f"; its models are {', '.join(known[:_LISTED])}{more}"
 
     def next_version(self, name: str) -> int:
-        """Return the number of the next version of `name`."""
+        """Return the number of the model's next version: 1 more than the highest version."""
         return max(self.versions(name), default=0) + 1
 
     def find(self, name: str, content_key: str) -> int | None:
-        """Return the newest version of `name` with this content key, or None."""
+        """Return the newest version of a model whose card has this content key, or None."""
         for version in reversed(self.versions(name)):
             try:
                 card = EngineCard.read(self.folder(name, version) / CARD_FILE)
@@ -226,10 +239,10 @@ class ModelRepository:
     def publish(self, name: str) -> Iterator[Path]:
         """Publish a new version atomically. The caller fills the yielded directory.
 
-        The yielded directory is hidden and empty. If the block ends without an error, the directory
-        becomes ``NAME/<next version>``. If the block raises, or a version with the content key of
-        its card was published meanwhile, the directory is removed. The next build removes
-        directories that a killed build left.
+        The yielded directory is hidden and empty. If the `with` block ends without an error, the
+        directory becomes ``NAME/<next version>``. The directory is removed if the block raises, or
+        if another process has published a version with the same content key. The next build removes
+        directories of killed builds.
         """
         check_name(name)
         self.root.mkdir(parents=True, exist_ok=True)
@@ -248,12 +261,12 @@ class ModelRepository:
     def preview(
         self, name: str, staging: Path, texts: Mapping[str, str]
     ) -> Iterator[tuple[Path, int]]:
-        """Yield a temporary model directory with one more version, and the number of that version.
+        """Yield a temporary model directory that has an additional version, and its number.
 
         Args:
             name: name of the model.
-            staging: directory with the files of the version.
-            texts: name -> text of the files that will be written beside the versions.
+            staging: directory with the files of the additional version.
+            texts: name of each file that will be written beside the versions -> its text.
         """
         number, model = self.next_version(name), self.root / name
         with temporary_folder("preview") as folder:
@@ -268,7 +281,7 @@ class ModelRepository:
 
     @contextmanager
     def replace(self, name: str, version: int) -> Iterator[Path]:
-        """Replace a version atomically. The caller fills the yielded directory, as in `publish`.
+        """Replace a version atomically. The caller fills the yielded directory, like in `publish`.
 
         Raises:
             NotFound: the version does not exist.
@@ -285,7 +298,9 @@ class ModelRepository:
                 _sync(self.root)
 
     def remove(self, name: str, version: int) -> None:
-        """Remove a version atomically. The next build removes files that a killed process left.
+        """Remove a version atomically.
+
+        If the process is killed, the next build removes the remaining files.
 
         Raises:
             NotFound: the version does not exist.
@@ -300,19 +315,23 @@ class ModelRepository:
 
     @contextmanager
     def hold(self, name: str) -> Iterator[None]:
-        """Hold the lock of a model, across threads and processes."""
+        """Wait for the lock of a model, and hold it during the `with` block.
+
+        The lock works across threads and processes.
+        """
         with locked(self.root / check_name(name)):
             yield
 
     def write_beside(self, name: str, file: str, text: str) -> None:
-        """Write a file in a model's directory, beside its versions, atomically."""
+        """Write a file in a model's directory, beside the version directories, atomically."""
         model = self.root / check_name(name)
-        # The name is constant, so the next build overwrites the file of a killed build.
+        # The temporary file has a constant name, so that the next build overwrites the file of a
+        # killed build.
         new = model / f".{file}.new"
         with locked(self.root):
             try:
                 write_file(new, text.encode())
-                new.chmod(0o644)  # despite the umask: a server of another user reads the file
+                new.chmod(0o644)  # lets a server of another user read the file
                 _sync(new)
                 new.replace(model / file)
             finally:
@@ -320,11 +339,14 @@ class ModelRepository:
         _sync(model)
 
     def remove_folder(self, name: str, folder: str) -> None:
-        """Remove a directory of a model that is not a version, if it exists."""
+        """Remove a directory inside a model's directory, if it exists. It must not be a version."""
         shutil.rmtree(self.root / check_name(name) / folder, ignore_errors=True)
 
     def empty_folder(self, name: str, folder: str) -> Path:
-        """Create an empty directory of a model that is not a version; replace an existing one."""
+        """Create an empty directory inside a model's directory, and return its path.
+
+        An existing directory with this name is replaced. It must not be a version.
+        """
         self.remove_folder(name, folder)
         path = self.root / name / folder
         path.mkdir(parents=True)
@@ -350,7 +372,8 @@ class ModelRepository:
             os.close(owner)
 
     def _remove_abandoned(self) -> None:
-        # A running build locks its directory. The kernel releases the lock of a dead process.
+        # A running build holds the lock of its directory, and the kernel releases the locks of
+        # killed processes. So a directory with a free lock is abandoned.
         for staging in self.root.glob(".*.staging-*"):
             try:
                 os.close(lock(staging))
@@ -360,7 +383,10 @@ class ModelRepository:
 
 
 def _holds_model(folder: Path) -> bool:
-    """Return True if a directory has a configuration or model files; False if it cannot be read."""
+    """Return whether a directory contains a config.pbtxt or model files.
+
+    If the directory cannot be read, return False.
+    """
     try:
         inside = [folder, *(path for path in folder.iterdir() if path.is_dir())]
         found = any(path.name in _MODELS for each in inside for path in each.iterdir())
@@ -370,7 +396,7 @@ def _holds_model(folder: Path) -> bool:
 
 
 def _finish(staging: Path) -> None:
-    staging.chmod(0o755)  # mkdtemp's 0700 would exclude a server of another user
+    staging.chmod(0o755)  # lets a server of another user read the directory
     for path in [*staging.rglob("*"), staging]:
         _sync(path)
 
