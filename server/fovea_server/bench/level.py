@@ -172,7 +172,7 @@ class Level:
         return 1e3 * float(np.percentile(late, 99)) if len(late) >= 100 else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the figures as plain JSON types."""
+        """Return the measurements as plain JSON types."""
         latencies = self.sample.latencies
         return {
             "load": {"kind": type(self.load).__name__, **asdict(self.load)},

@@ -14,7 +14,7 @@ from fovea_engines.session import Closing
 from fovea_preprocess.errors import InvalidOption, NotFound, Unavailable
 from fovea_server.bench.load import Endpoint
 
-# Name of each stage -> its key in the statistics of v2.
+# Name of each stage -> its key in the model statistics of the v2 protocol.
 _STAGES = {
     "queue": "queue",
     "input": "compute_input",

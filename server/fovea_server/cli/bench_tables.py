@@ -206,6 +206,6 @@ def _curve(level: Level) -> list[tuple[float, float]]:
 def _nines(percent: float) -> float:
     """Return the position of a percentile on the axis.
 
-    It is the number of nines of the percentile: 1 for 90, 2 for 99.
+    The position is the number of nines in the percentile: 1 for 90, 2 for 99.
     """
     return -math.log10(1 - percent / 100)

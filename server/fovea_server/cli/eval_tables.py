@@ -54,7 +54,7 @@ class EvalReport:
 
     @property
     def title(self) -> str:
-        """The model, the images, and the number of classes that are not measured."""
+        """A title with the model, the images, and the number of classes that are not measured."""
         engine = f", {self.backend} {self.precision}" if self.backend else ""
         images = counted(self.accuracy.images, "image")
         of = f" of {self.split}" if self.split else ""

@@ -1,4 +1,4 @@
-"""The flags of the server's settings; the names of flags that Triton also has are Triton's."""
+"""The flags of the server's settings; a flag that Triton also has keeps Triton's name."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _drop_url_if_local(context: typer.Context, url: str | None) -> str | None:
 Needs: TypeAlias = Mapping[str, tuple[str, ...]]
 """Name of another option -> its values with which this option has an effect.
 
-() means any value.
+An empty tuple means any value.
 """
 
 

@@ -15,7 +15,7 @@ from fovea_server.offline.save import Counts
 
 
 class PredictProgress(Progress):
-    """Shows the counts of `total` images on stderr; a context manager."""
+    """Shows the number of predicted images, of `total` images, on stderr; a context manager."""
 
     def __init__(self, total: int) -> None:
         console = Console(stderr=True)

@@ -61,7 +61,7 @@ def serving_notes(
 
 
 def _compare_accuracy(repository: ModelRepository, card: EngineCard, version: int) -> str:
-    """Compare the accuracy of an engine with the accuracy of the version that it replaces, as text.
+    """Return a text with the accuracy of an engine, and of the version that it replaces.
 
     Return "" if the accuracies cannot be compared. Speeds are never compared, because the two
     builds measured them at different times.

@@ -314,8 +314,8 @@ async def _lines(streams: Sequence[CameraStream]) -> None:
             sys.stdout.write(record.text.decode() + "\n")
             sys.stdout.flush()
         except OSError as error:
-            # The reader of the pipe has closed it, for example `| head`. This is not an error of
-            # the frame, so it ends the command.
+            # The reader of the pipe has closed it, for example `| head`. The frame is not the cause
+            # of this error, so the error ends the command.
             if not closed.done():
                 closed.set_exception(error)
 

@@ -1,4 +1,4 @@
-"""One version of one model, from its directory to READY."""
+"""A version of a model: loads it from its directory, and follows its state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 FindModel = Callable[[str, int | None], "ServedModel"]
 """Looks up a model that can respond now, by name and version.
 
-None means the current version.
+A version of None means the current version.
 """
 
 
@@ -214,8 +214,8 @@ class ServedModel:
     def load(self, *, rebuild: bool) -> None:
         """Open the engine, warm it up, and start the scheduler; never raise (see `state`).
 
-        An engine that does not fit this machine must be rebuilt, which takes minutes, if the
-        settings allow that. If `rebuild` is False, a version with such an engine stays LOADING.
+        An engine that does not fit this machine is rebuilt if the settings allow that. A rebuild
+        takes minutes. If `rebuild` is False, a version that needs a rebuild stays LOADING.
         """
         if self._state is not State.LOADING:
             return

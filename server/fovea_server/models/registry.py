@@ -52,8 +52,8 @@ def freeze_heap() -> None:
 def make_settings(folder: Path, *, allow_code: bool | None = None) -> Settings:
     """Make settings for a command that loads models from the parent directory of `folder`.
 
-    If `allow_code` is None, the environment variable decides. Log records of load errors are no
-    longer printed to stderr.
+    If `allow_code` is None, the environment variable FOVEA_ALLOW_CODE decides. Log records of load
+    errors are no longer printed to stderr.
     """
     # The command gets load errors as exceptions, so the log need not print them to stderr a second
     # time.
@@ -173,7 +173,8 @@ class Registry:
     def get(self, name: str, version: int | None = None) -> ServedModel:
         """Look up a model.
 
-        None means the current version, or the newest version if none can respond.
+        A version of None means the current version. If no version can respond, it means the newest
+        version.
 
         Raises:
             NotFound: the model or version does not exist; the message lists the existing ones.
@@ -332,7 +333,7 @@ class Registry:
 
     @property
     def ready(self) -> bool:
-        """True if the server is ready, see `reason`."""
+        """True if the server is ready; otherwise `reason` explains why it is not."""
         return not self.reason
 
     @property

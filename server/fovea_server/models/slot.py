@@ -143,7 +143,8 @@ class ModelSlot:
     def composing(self) -> frozenset[str]:
         """Names of the models that the ensemble runs.
 
-        They are from the served configuration; if no version can respond, from the last tried one.
+        The names are from the configuration in service. If no version can respond, they are from
+        the configuration of the last load.
         """
         source = self.source if self.current else self.tried
         return frozenset(source.config.composing if source is not None else ())

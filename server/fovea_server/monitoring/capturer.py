@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 _HELD = 64 << 20
 _WARN_EVERY_S = 60.0
 _BLUR_S = 30.0
-# Least time in seconds between two listings of the capture directory, and least rest after a
-# listing as a multiple of its duration. Other servers also write to the directory. With the rest,
-# the listings take less than 1 % of the time.
+# Shortest time in seconds between two listings of the capture directory, to which other servers
+# also write, and shortest pause after a listing, as a multiple of the listing's duration. Because
+# of the pause, listings take less than 1 % of the time.
 _LOOK_EVERY_S, _REST = 10.0, 100
 # How a detected object is blurred: the number of blocks along the longer side of its box, and the
 # margin around the box, as a fraction of its size.

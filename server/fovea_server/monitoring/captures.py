@@ -51,7 +51,7 @@ DAMAGED = "damaged"
 _DAMAGED = {"version": "-", "task": DAMAGED, "rule": DAMAGED, "request_id": ""}
 _NAME = re.compile(r"(?P<time>\d{8}T\d{6}\.\d{6})Z-[0-9a-f]{8}-\d+-(?P<bytes>\d+)")
 _TIME = "%Y%m%dT%H%M%S.%f"
-# Age in seconds of an unfinished capture from which its server is assumed to be killed.
+# An unfinished capture that is older than this many seconds belongs to a server that was killed.
 _ABANDONED_S = 600
 # Fraction of the size limit that a server writes before it lists the directory again. A listing
 # shows the captures of other servers that use the same directory.

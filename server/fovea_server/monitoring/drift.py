@@ -34,7 +34,7 @@ IMAGES = 500
 """Number of live images in the window of a model; older images are dropped."""
 
 _EVERY_S = 0.25
-# Least pause after measuring the brightness of an image, as a multiple of the time that the
+# Shortest pause after measuring the brightness of an image, as a multiple of the time that the
 # measurement took. So the measurements take at most 1/50 of a core.
 _REST = 49
 
@@ -62,7 +62,8 @@ class LiveWindow:
     def look(self, image: SentImage) -> None:
         """Measure the brightness of an image, and add it to the window.
 
-        Call it in a thread. Before, set `next_look` to infinity, so that only one measurement runs.
+        Call this function in a thread. Before the call, set `next_look` to infinity, so that only
+        one measurement runs at a time.
         """
         began = time.monotonic()
         try:
@@ -206,8 +207,8 @@ class Drift(Feature):
 
     def _begin(self, model: ServedModel) -> LiveWindow | None:
         engine = model.engine
-        # Only the first model of a pipeline gets the images of clients, and its build may have used
-        # other images, so a pipeline has no baseline.
+        # The engine of a pipeline is the engine of its first model. The build of that model used
+        # other images than the pipeline gets, so a pipeline has no baseline.
         baseline = None if engine is None or model.config.composing else engine.card.baseline
         window = self._windows[model] = None if baseline is None else LiveWindow(baseline)
         return window

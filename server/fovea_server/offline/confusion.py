@@ -116,7 +116,6 @@ def object_confusion(
     classes; these matches are the confusions. A detection without a match counts as found on the
     background, and an object without a match counts as missed.
 
-
     Args:
         dataset: labels of the objects.
         answers: detections for each image of the dataset.
@@ -190,8 +189,8 @@ def _best_confidence(
             scores[class_id].append(one["score"])
             if number in hits:
                 right[class_id].append(one["score"])
-    # Here, precision P = hits / found and recall R = hits / labelled, so F1 = 2 PR / (P + R) = 2
-    # hits / (found + labelled).
+    # The precision P is hits / found, and the recall R is hits / labelled. Then
+    # F1 = 2 PR / (P + R) = 2 hits / (found + labelled).
     curves = [
         2 * _count_reaching(right[class_id]) / (_count_reaching(scores[class_id]) + count)
         for class_id, count in labelled.items()

@@ -37,11 +37,11 @@ def keep_reference(
         engines: engine of each stage, by name.
         images: directory of the images.
 
+    Returns:
+        The agreement of each stage with the new reference.
+
     Raises:
         InvalidModel: see `reference_path`.
-
-    Returns:
-        The agreement of each stage with the reference, which is new.
     """
     reference_path(folder)
     files = image_files(images, MAX_SAMPLES)

@@ -176,7 +176,7 @@ def _is_glob(text: str) -> bool:
 
 
 def _top(text: str) -> Path:
-    """Return the directory to which a source's name is relative."""
+    """Return the directory to which the names of the files in an argument are relative."""
     path = Path(text)
     if path.is_dir():
         return path

@@ -78,7 +78,7 @@ class VersionFigures:
 
     @property
     def p99_ms(self) -> float | None:
-        """The 99th percentile of the durations, in milliseconds; None without responses."""
+        """The 99th percentile of the durations, in milliseconds; None if there are no responses."""
         return _p99_ms(self.seconds())
 
 

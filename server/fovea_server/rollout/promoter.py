@@ -87,7 +87,7 @@ class Promoter(Feature):
     async def change(self, name: str, given: Rollback, who: str) -> None:
         """Make a version current, begin a canary, or roll back.
 
-        Before, this server loads the version.
+        This server first loads the version, and then changes the history.
 
         Args:
             name: name of the model.
@@ -315,9 +315,9 @@ def _promotion_routes(promoter: Promoter) -> APIRouter:
         "/promote", **describe_route("promote_model", ModelHistory, *_CHANGES, body=Promotion)
     )
     async def promote_model(request: Request, name: ModelName) -> Response:
-        """Make a version current, so that it gets all requests that name none.
+        """Make a version current, or begin a canary.
 
-        Or begin a canary.
+        The current version gets all requests that name no version.
         """
         return await changed(request, name, Promotion)
 

@@ -26,7 +26,7 @@ from fovea_server.rollout.shadow_compare import compare
 from fovea_server.rollout.shadow_counts import ShadowCounts
 from fovea_server.rollout.shadow_report import LiveImage, ShadowCandidate, ShadowProgress
 
-# Least time in seconds between two reports.
+# Shortest time in seconds between two reports.
 _EVERY_S = 0.5
 _LONGEST = 1024
 _NICEST = 19

@@ -126,7 +126,7 @@ class Scheduler(ABC):
 
 
 class SchedulerWrapper(Scheduler):
-    """Passes calls on to an inner scheduler; subclasses override `infer`."""
+    """Passes all calls on to an inner scheduler; subclasses override `infer`."""
 
     def __init__(self, inside: Scheduler) -> None:
         # A wrapper has its own gate, because its requests wait here before they enter `inside`.

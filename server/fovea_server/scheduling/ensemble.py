@@ -29,7 +29,7 @@ from fovea_server.tensors.messages import (
 )
 
 FindScheduler = Callable[[str, int | None], Scheduler]
-"""Looks up the scheduler of a model by name and version; None means the preferred version."""
+"""Looks up the scheduler of a model by name and version; a version of None is the current one."""
 Results = list[ImageResult | FoveaError]
 
 

@@ -152,7 +152,7 @@ class Executor:
             self._timer = self._loop.call_soon(self.step)
 
     def run_at_once(self, job: Job) -> bool:
-        """Run and complete a job on the event loop if it needs not wait and is short enough.
+        """Run and complete a job on the event loop if it need not wait and is short enough.
 
         Returns:
             True if the job was run, False if it must go through the queue.
@@ -200,7 +200,7 @@ class Executor:
                 self._die(())
                 raise
             job.prepared = error is None
-            # If the job has left the queue meanwhile, another thread responds to it.
+            # If the job has left the queue meanwhile, other code responds to it.
             if error is not None and self._queue.withdraw(job):
                 self._fail([job], error)
             elif jobs := self._take():

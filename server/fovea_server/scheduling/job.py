@@ -318,7 +318,7 @@ class ImageSource(Source):
     """Makes jobs from images: decodes and letterboxes them, and maps results to image coordinates.
 
     On a CPU, one execution decodes a single image, computes it, and makes its result. An engine on
-    another device runs batches, and other threads decode the images before.
+    another device runs batches, and other threads decode the images before that.
 
     Args:
         engine: the engine, which stays open.

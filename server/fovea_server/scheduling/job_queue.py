@@ -23,7 +23,7 @@ from fovea_server.scheduling.job import Job, Source
 _SMOOTHING = 0.1
 
 
-# Number of remembered clients. When it is reached, clients without waiting jobs are forgotten.
+# Number of remembered clients at which clients without waiting jobs are forgotten.
 _REMEMBERED = 1024
 
 

@@ -12,8 +12,8 @@ from fovea_server.tensors.check import CheckedRequest, RequestCheck, reshape_dim
 from fovea_server.tensors.messages import InferRequest, InferResponse, OutputTensor
 from fovea_server.tensors.signature import ModelSignature, ModelTensor
 
-# Size in bytes of a request's strings from which they are parsed in a thread. Parsing strings of
-# this size takes about a millisecond.
+# If the strings of a request have more bytes than this, a thread parses them. Parsing so many bytes
+# takes about a millisecond.
 _MANY = 64 << 10
 _NUMBERS = count()
 

@@ -221,7 +221,7 @@ class QueueScheduler(Scheduler):
         async with place as turn:
             try:
                 error = await run_in_thread(partial(prepare, self.model_io.name, job))
-            except RuntimeError as fault:  # Python's error at a limit on threads
+            except RuntimeError as fault:  # Python raises it at a limit on threads
                 error = Unavailable(f"no thread could be started ({fault}): send it again later")
             assert job.future is not None, "it has entered"
             if error is not None:

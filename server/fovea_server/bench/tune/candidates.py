@@ -15,14 +15,14 @@ from fovea_preprocess.spec import PreprocessSpec
 
 @dataclass(frozen=True, slots=True)
 class BuiltVersion:
-    """A version with its card."""
+    """A version of a model, with the card of its engine."""
 
     version: int
     card: EngineCard
 
     @property
     def title(self) -> str:
-        """Backend, precision and shape of the build, for example "openvino int8"."""
+        """Backend, precision, and "rect" for a build with --rect, for example "openvino int8"."""
         return " ".join(filter(None, _kind(self.card)[:3]))
 
     @property

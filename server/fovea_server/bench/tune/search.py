@@ -154,8 +154,8 @@ class Search:
     def _replaces(self, runs: Sequence[Run], present: Sequence[Run]) -> bool:
         """Return whether a setting replaces the present setting.
 
-        It does if it is better in every round, or if it is better in most rounds and clearly better
-        in the median.
+        A setting replaces the present one if it is better in every round. It also does if it is
+        better in most rounds and clearly better in the median.
         """
         won = sum(
             one.better(other, self.limit_ms) for one, other in zip(runs, present, strict=True)

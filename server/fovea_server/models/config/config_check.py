@@ -111,7 +111,11 @@ def check_config(config: ModelConfig, name: str) -> None:
 
 
 def check_amounts(config: ModelConfig) -> None:
-    """Raise InvalidModel for too many instances or warm-up runs, and for too large states."""
+    """Check the numbers of instances and warm-up runs, and the sizes of states.
+
+    Raises:
+        InvalidModel: a number or a size exceeds its limit.
+    """
     name, most = config.name, max(_MIN_INSTANCES, _INSTANCES_PER_CORE * usable_cores())
     if config.instances > most:
         raise InvalidModel(

@@ -1,4 +1,4 @@
-"""Writes images and videos with the results drawn in."""
+"""Writes images and videos with the results drawn into them."""
 
 from __future__ import annotations
 
