@@ -125,7 +125,7 @@ def test_without_the_flag_it_is_refused_and_others_are_served(odd, serve, scene)
     assert httpx.get(f"{server.url}/v1/health/ready").status_code == 503
     answer = httpx.post(server.predict_url("odd"), content=scene)
     assert answer.status_code == 503
-    assert "odd/1/head.py: --allow-code runs it" in answer.json()["error"]["message"]
+    assert "odd/1/head.py: run it with --allow-code" in answer.json()["error"]["message"]
     assert objects(httpx.post(server.predict_url("digits"), content=scene))
 
 

@@ -196,9 +196,9 @@ def test_the_command(server, repository, name, remote, tmp_path, fovea):
     assert drawn.shape != plain.shape or (np.abs(drawn.astype(int) - plain) > 30).any()
     if not model.columns:
         code, _, err = fovea(*words, "--out", "out", "--format", "csv")
-        assert (code, "it can have annotated, jsonl" in err) == (2, True)
+        assert (code, "use one of annotated, jsonl" in err) == (2, True)
         code, _, err = fovea(*words, "--out", "out", "--format", "annotated", "--mask", "none")
-        assert (code, "it can have jsonl" in err) == (2, True)
+        assert (code, "use one of jsonl" in err) == (2, True)
         return
     header, *rows = csv.reader((tmp_path / "out" / "predictions.csv").read_text().splitlines())
     assert tuple(header)[: len(model.columns) + 1] == ("file", *model.columns)

@@ -160,8 +160,8 @@ def test_a_classifier_has_tables_and_images(fovea, source, tmp_path):
     assert len(rows) == 2
     code, _, err = fovea(*given, "--format", "coco", "--out", "other")
     assert (code, (tmp_path / "other").exists()) == (2, False)
-    assert "--format coco is not for model 'classify', whose task is classify: " in err
-    assert err.endswith("it can have annotated, csv, jsonl\n")
+    assert "--format coco does not support model 'classify', whose task is classify: " in err
+    assert err.endswith("use one of annotated, csv, jsonl\n")
 
 
 def test_numbers_in_names_are_the_ids_of_coco(fovea, repository, tmp_path):

@@ -357,7 +357,7 @@ def test_pictures_are_kept_of_those_who_allow_it_and_shown_to_those_who_control(
         client.close()
     assert server.stop() == 0
     assert not worker.is_running()
-    assert "is over: the server stops" in server.log.read_text()
+    assert "ended: the server stops" in server.log.read_text()
 
 
 def test_a_canary_goes_back_when_its_results_differ_and_else_becomes_current(server, http):

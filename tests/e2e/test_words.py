@@ -122,7 +122,7 @@ def test_texts_have_vectors_beside_those_of_images(server):
 def test_a_network_of_texts_alone_has_vectors_too(server):
     with Client(server.url) as client:
         read = client.embed("bert", LABELS)
-        with pytest.raises(ServerError, match="reads no texts"):
+        with pytest.raises(ServerError, match="does not accept texts"):
             client.embed("plain", LABELS)
     np.testing.assert_allclose([each.vector for each in read], text_vectors(*LABELS), atol=1e-5)
     assert read[0].norm != pytest.approx(1, abs=1e-3)

@@ -145,7 +145,7 @@ def test_models_that_cannot_be_compared_are_refused(tmp_path):
         (one_conv(tmp_path / "big.onnx", size=32), InvalidOption, "16 long .* 32"),
         (two, InvalidOption, "takes 1 input and .* 2"),
         (other, InvalidOption, "no layer of"),
-        (tmp_path / "absent.onnx", NotFound, "absent.onnx is not there"),
+        (tmp_path / "absent.onnx", NotFound, "absent.onnx does not exist"),
         (tmp_path, NotFound, "no model"),
     ):
         with pytest.raises(error, match=says):

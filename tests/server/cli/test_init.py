@@ -159,7 +159,7 @@ def test_it_leads_to_boxes(fovea, tmp_path, demo_model):
     scene = DEMO / "scene-1.jpg"
     code, out, err = fovea("predict", "odd", scene, "--repository", "r")
     assert (code, out) == (2, "")
-    assert "odd/1/head.py: --allow-code runs it" in err
+    assert "odd/1/head.py: run it with --allow-code" in err
     code, out, _ = fovea("predict", "odd", scene, "--repository", "r", "--allow-code", "--json")
     found = json.loads(out)["images"][0]["detections"]
     assert [one["class_id"] for one in found[:3]] == [5, 6, 9]

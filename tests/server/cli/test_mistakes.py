@@ -45,7 +45,7 @@ MISTAKES = [
     (("build", "yolo.onnx", "--repository", "file"), "is a file"),
     (("build", "tiny.onnx", "--size", "big"), "HEIGHTxWIDTH"),
     (("build", "tiny.onnx", "--size", "96"), "`fovea edit tiny.onnx --size 96x96 --out tiny-"),
-    (("build", "tiny.onnx", "--name", "../x"), "cannot name a model"),
+    (("build", "tiny.onnx", "--name", "../x"), "is not a valid model name"),
     (("build", "tiny.onnx", "--images", "."), "no image"),
     (("build", "tiny.onnx", "--imgsz", 64), "`fovea build --size HxW`"),
     (("build", "tiny.onnx", "--qqqq"), "--qqqq"),

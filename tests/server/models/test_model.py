@@ -239,7 +239,7 @@ def test_a_head_in_a_file_is_kept(tmp_path, start_in):
     with fake_gpu_machine() as machine:
         machine.model = shutil.copy(folder / "prepared.onnx", tmp_path)
         refused = wait(start_in(root, rebuild=True), "odd", State.UNAVAILABLE)
-        assert "odd/1/head.py: --allow-code runs it" in refused.reason
+        assert "odd/1/head.py: run it with --allow-code" in refused.reason
         assert EngineCard.read(folder / "card.json").backend_version == OLD
         allowed = start_in(root, rebuild=True, allow_code=True)
         odd = wait(allowed, "odd", State.READY)
@@ -255,7 +255,7 @@ def test_a_rebuild_that_fails_says_why(repository, start):
     registry = start(rebuild=True)
     wait(registry, "other", State.READY)
     old = wait(registry, "old", State.UNAVAILABLE)
-    assert "prepared.onnx is not there" in old.reason
+    assert "prepared.onnx does not exist" in old.reason
 
 
 def test_a_server_that_stops_does_not_wait_for_a_rebuild(repository, start):

@@ -91,7 +91,7 @@ def test_what_is_too_old_goes(tmp_path):
 
 def test_a_capture_that_is_too_large_or_fails_leaves_nothing(tmp_path):
     store = CaptureStore(tmp_path, 10_000, 30)
-    with pytest.raises(OSError, match="more than all may have"):
+    with pytest.raises(OSError, match="exceeds the limit of all captures"):
         store.add("m", writer(20_000))
 
     def fails(folder):

@@ -88,5 +88,5 @@ def test_what_waits_is_bounded_in_bytes_and_the_rest_is_counted(log, tmp_path, m
         *lines, last = read_all()
     assert sum(len(line) + 1 for line in lines) <= 100_000
     assert len(lines) > 50
-    (dropped,) = re.findall(r"WARNING fovea_server\.logs: (\d+) lines were dropped", last)
+    (dropped,) = re.findall(r"WARNING fovea_server\.logs: (\d+) log lines were dropped", last)
     assert int(dropped) == 1000 - len(lines)

@@ -51,7 +51,7 @@ FAULTS = {
     "model = 'reading'\ntop_k = 2": "top_k has no effect on a model for read",
     "model = 'digits'": "two stages are called 'digits': give one a name of its own",
     "model = 'digits'\nname = 'again'": "the task of 'digits' is detect: after the first stage",
-    "model = '../digits'": "stage 2: '../digits' cannot name a model",
+    "model = '../digits'": "stage 2: '../digits' is not a valid model name",
     "model = 'attributes'\nmin_size = 1000000": "min_size is 1000000; it must be less than",
     "model = 'absent'": "a stage of 'bad' runs 'absent': there is no folder absent",
     "model = 'bad'": "a stage of 'bad' runs 'bad', which runs 'bad'",

@@ -238,11 +238,11 @@ def test_wrong_input(repository, tmp_path, fovea, command):
         assert (code, says in err) == (2, True), err
     code, _, err = fovea("build", "--pipeline", "plates", "--repository", repository)
     again = f"`fovea build --pipeline plates --repository {repository} --images DIR`"
-    assert (code, f"images that it is to run on: {again}" in err) == (2, True), err
+    assert (code, f"needs a folder of images: {again}" in err) == (2, True), err
     code, _, err = fovea("build")
     assert (code, "MODEL.onnx" in err) == (2, True)
     code, _, err = command(name="digits")
-    assert (code, "digits is made of one model" in err) == (2, True)
+    assert (code, "digits is not a pipeline" in err) == (2, True)
     assert command()[0] == 0
     (tmp_path / "empty").mkdir()
     code, _, err = command("--check", folder=tmp_path / "empty")

@@ -168,7 +168,7 @@ def test_a_plan_that_does_not_run_where_it_should_is_no_engine(
     monkeypatch.setattr("fovea_engines.build.assemble.gpu_here", lambda: gpu)
     code, _, err = fovea("build", tiny_model, "--name", "t", *RTX)
     assert code == 1
-    assert "does not run on the NVIDIA L4" in err
+    assert "does not run on its GPU, NVIDIA L4" in err
     assert not (tmp_path / "repository" / "t").exists()
     # One for other GPUs need not run here.
     assert fovea("build", tiny_model, "--name", "t", *RTX[:3], "86")[0] == 0

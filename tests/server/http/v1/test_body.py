@@ -117,7 +117,7 @@ def test_what_cannot_be_understood_is_refused(body, kind, message):
         ({"max_det": "1e3"}, "whole number"),
         ({"classes": "a,,b"}, "class names or ids"),
         ({"classes": "-1"}, "id outside of 0"),
-        ({"classes": "1," * 1000 + "1"}, "at most 1000"),
+        ({"classes": "1," * 1000 + "1"}, "maximum is 1000"),
         ({"agnostic": "perhaps"}, "true or false"),
         ({"speed": "9"}, "not an option; options: conf, iou"),
     ],

@@ -105,7 +105,7 @@ def test_fetches_an_image_also_through_a_redirect(site):
         ("/large", "over the limit of 9.8 KiB; --max-image-mb raises it"),
         ("/loop", "redirects more than 3 times"),
         ("/file", "must begin with http"),
-        ("/slow", "did not answer within 0.5 s"),
+        ("/slow", "did not respond within 0.5 s"),
         ("/missing", "status 404"),
         ("/endless", "over the limit of 9.8 KiB; --max-image-mb raises it"),
         ("/nowhere", "status 302"),
