@@ -1,7 +1,4 @@
-"""Files that all versions of a model share, such as fovea.toml.
-
-And the directory of one version.
-"""
+"""Checks files that all versions of a model share, and finds the directory of one version."""
 
 from __future__ import annotations
 

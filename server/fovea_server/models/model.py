@@ -188,7 +188,7 @@ class ServedModel:
     def labels_of(self, output: str) -> tuple[str, ...] | None:
         """Return the class names of an output, in the order of class ids.
 
-        None if it has no class names.
+        Return None if the output has no class names.
         """
         return self._labels.get(output)
 

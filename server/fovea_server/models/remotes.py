@@ -70,7 +70,7 @@ class Remotes:
     def reason(self) -> str:
         """The reason why no model can be served yet, without URLs.
 
-        Empty if models can be served.
+        The reason is empty if models can be served.
         """
         waiting = [each for each in self._followers if not each.started.is_set()]
         if any(follower.fault for follower in waiting):

@@ -129,7 +129,7 @@ class ModelSlot:
     def current(self) -> ServedModel | None:
         """The version that gets requests without a version number.
 
-        None if no version can respond.
+        It is None if no version can respond.
         """
         versions, promoted = self.versions, self.promoted
         if promoted in versions and versions[promoted].state is State.READY:
@@ -356,8 +356,8 @@ class ModelSlot:
         """Finish the accepted requests of every version, and unload it; cancel a rebuild.
 
         Args:
-            fault: reason why the model is unloaded, if no request caused the unload.
-            reason: state of the versions after an unload that a request caused.
+            fault: the reason for an unload that no request caused; otherwise empty.
+            reason: the reason that the versions report if `fault` is empty.
         """
         self.cancel()
         with self._lock:

@@ -36,8 +36,8 @@ class Counts:
 
 Done = Callable[[Counts, Entry | None], None]
 
-# The journal is rewritten each time this many replaced sources are predicted again, or less often
-# if there are very many.
+# Number of replaced sources that are predicted between two rewrites of the journal. The number is
+# larger if more than 100 times as many sources were replaced.
 _SHARE = 500
 
 

@@ -65,7 +65,7 @@ class VersionFigures:
     def since(self) -> float | None:
         """Value of `time.monotonic()` for the oldest stored response.
 
-        None if there is no response.
+        The value is None if no response is stored.
         """
         return self._took[0][0] if self._took else None
 
@@ -248,7 +248,7 @@ class RunningCanary:
     def lacks(self) -> str:
         """Describe the requests that the canary still needs before it can pass.
 
-        Empty if it needs none.
+        The text is empty if the canary needs no more requests.
         """
         wanted = [(_FEWEST - self.own.answered, "request", "to it")]
         if self._plan.max_p99 is not None:

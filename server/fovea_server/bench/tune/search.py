@@ -172,7 +172,7 @@ class Search:
     def _count_affordable(self, kept: float, each: float) -> int:
         """Return the number of runs of `each` seconds that fit into the remaining time.
 
-        Before, `kept` seconds are subtracted from the remaining time.
+        `kept` seconds of the remaining time are reserved for other runs.
         """
         spare = self.until - time.monotonic() - kept
         return int(spare // each) if each and spare < math.inf else self.most_runs

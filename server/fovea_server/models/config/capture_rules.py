@@ -38,7 +38,7 @@ _RANGE = re.compile(r"([0-9.]+)\.\.([0-9.]+)")
 _UNLIKE = 0.3
 _REMEMBERED = 512
 # Size in bytes of the largest result that the rule "unlike" remembers for comparison. Embeddings
-# and class scores are smaller; class maps and depth maps are larger.
+# and class scores are smaller; maps with a value for each pixel are larger.
 _LARGEST = 65_536
 _BINS = np.linspace(0, 1, 11)
 
