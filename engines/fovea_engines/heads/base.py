@@ -30,7 +30,7 @@ MMDETECTION: Mapping[str, Any] = {
     "mean": (103.53, 116.28, 123.675),
     "std": (57.375, 57.12, 58.395),
 }
-"""Channels, scale, mean and std of MMDetection's configurations; NanoDet uses them, too."""
+"""Channels, scale, mean and std of MMDetection's configurations and of NanoDet."""
 
 CROPPED: Mapping[str, Any] = {"fit": "center-crop", "crop_ratio": 256 / 224, **IMAGENET}
 """The preprocessing of classifiers of torchvision and timm."""
@@ -41,23 +41,24 @@ YOLOX: Mapping[str, Any] = {
     "anchor": "top-left",
     "unscale": "ratio",
 }
-"""The preprocessing of YOLOX's own exporter, and of exporters that follow it."""
+"""The preprocessing of models from YOLOX's own exporter, and from exporters that copy it."""
 
 STRETCHED: Mapping[str, Any] = {"fit": "stretch", **IMAGENET}
 STRETCHED_MOSTLY = (
     "most such networks stretch the image, and take mean and std of ImageNet; others differ"
 )
-"""Usual preprocessing of models for whole images or crops, and how exporters deviate from it."""
+"""Usual preprocessing of models for whole images or crops, as a text, with its usual variants."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Columns of a raw output: a box, objectness if there is one, and the classes.
+    """The layout of a raw output. Its columns are a box, perhaps an objectness, and the classes.
 
     Attributes:
-        axis: dimension of the columns, 1 or 2; boxes are along the other dimension.
-        objectness: True if there is a column of objectness. Otherwise the class probability is the
-            score.
+        axis: index of the dimension of the columns, 1 or 2. The boxes are along the other
+            dimension.
+        objectness: True if there is a column for the objectness: the probability that the box
+            contains an object. Without it, the class probability is the score.
         corners: True if boxes are x1 y1 x2 y2; False if they are cx cy w h.
     """
 
@@ -73,25 +74,25 @@ class Layout:
 
 @dataclass(frozen=True)
 class Head(ABC):
-    """Decodes the outputs of one family of models. Heads are immutable, so threads share them.
+    """Decodes the outputs of one family of models. Heads are immutable, so threads can share them.
 
-    Each family is a subclass whose class variables describe it. A subclass needs no `dataclass`
-    decorator. If families differ only in class variables, one class defines all of them with
-    `as_family`.
+    Each family is a subclass, and its class variables describe the family. A subclass does not need
+    the decorator `dataclass`. If families differ only in class variables, `as_family` creates them
+    from one class.
 
     Attributes:
         family: name of the family in `FAMILIES`.
         task: the decoded task, e.g. "detect" or "segment".
         labels: class names, if all models of the family have the same classes.
         preprocess: fields of `PreprocessSpec` in which the family differs from the defaults.
-        guessed: how exporters of the family differ in preprocessing, so that `preprocess` is a
-            guess; "" if they do not differ.
-        variants: names of alternative preprocessings in `VARIANTS` that some exporters use.
-        nameless: True if the task has no classes, and so no class names.
+        guessed: text that describes how exporters of the family differ in preprocessing. Then
+            `preprocess` is a guess. "" if the exporters do not differ.
+        variants: names in `VARIANTS` of other preprocessing that some exporters of the family use.
+        nameless: True if the task has no classes and therefore no class names.
         sized: True if decoding needs the size of the input.
         resizes: True if the family's graphs resize images themselves and accept any size.
         outputs: names of the decoded outputs, in the order of `Fit.outputs`.
-        size: (height, width) of the input, pixels; None if dynamic, which `sized` heads reject.
+        size: (height, width) of the input in pixels; None if dynamic, which `sized` heads reject.
         num_classes: number of classes; None if unknown.
         skeleton: names of the keypoints; None if there are none.
     """
@@ -133,7 +134,7 @@ class Head(ABC):
     @classmethod
     @abstractmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Return how well a model's signature fits this family, or why it does not fit."""
+        """Return the fit if the model's outputs suit this family. Otherwise return the reason."""
 
     @classmethod
     def open(
@@ -147,7 +148,7 @@ class Head(ABC):
 
         Args:
             outputs: names of the outputs to decode.
-            size: (height, width) of the input, pixels; None if dynamic.
+            size: (height, width) of the input in pixels; None if dynamic.
             num_classes: number of classes; None if unknown.
             skeleton: names of the keypoints; None if there are none.
 
@@ -162,7 +163,9 @@ class Head(ABC):
         return cls(outputs, size, num_classes, skeleton)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason why the outputs for one image cannot belong to this family, or None.
+        """Return the reason why the outputs for one image cannot belong to this family.
+
+        If there is no such reason, return None.
 
         Args:
             outputs: arrays [1, ...] by name.
@@ -170,10 +173,10 @@ class Head(ABC):
         return None
 
     def doubt(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason against this family that holds only if the image shows known objects.
+        """Return a reason against this family that is valid only if the image shows known objects.
 
-        A model whose objects are missing in the image can produce the same outputs. So the reason
-        rejects only families that were guessed, and never the family that the user named.
+        If the image shows no object that the model knows, a model of this family can produce the
+        same outputs. Therefore the reason excludes a family only if the user did not name it.
 
         Args:
             outputs: arrays [1, ...] by name, for one image.
@@ -181,15 +184,21 @@ class Head(ABC):
         return None
 
     def tells(self, outputs: Mapping[str, Array]) -> bool:
-        """Return whether the outputs for one image can contradict this family. Zeros cannot."""
+        """Return whether the outputs for one image could contradict this family.
+
+        Outputs that are all zeros, for example, fit every family.
+        """
         return any(np.any(outputs[name]) for name in self.outputs)
 
     def unsound(self, outputs: Mapping[str, Array], row: int) -> str | None:
-        """Return the name of the first array in `numbers` that `is_sound` rejects, or None."""
+        """Return the name of the first array of `numbers` that `is_sound` rejects.
+
+        If `is_sound` accepts all arrays, return None.
+        """
         return next((n for n, values in self.numbers(outputs, row) if not is_sound(values)), None)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield a name and an array, without padding, for each array that `decode` reads."""
+        """Yield (name, array) for each array that `decode` reads. The arrays contain no padding."""
         for name in self.outputs:
             yield f"output {name}", outputs[name][row : row + 1]
 
@@ -198,13 +207,13 @@ class Head(ABC):
         """Decode the result for one image. Objects are suppressed and sorted, best first.
 
         Args:
-            outputs: outputs of the session by name, float16, float32 or float64. They are not
-                changed, and the result does not refer to them. Values that are not finite are
-                dropped.
+            outputs: outputs of the session by name, float16, float32 or float64. The method does
+                not change them, and the result does not refer to them. Objects with values that
+                are not finite are dropped.
             row: index of the image in the batch.
             options: options of the request. A box has only its best class, and is dropped if
-                `options.classes` lacks that class. A query with one sigmoid per class may yield
-                several boxes.
+                `options.classes` does not contain this class. Queries (as in DETR) with a sigmoid
+                for each class are an exception: one query may yield several boxes.
 
         Returns:
             The result in pixels of the model's input. Boxes are not clipped to the input.
@@ -224,12 +233,14 @@ class Detector(Head):
 
     @abstractmethod
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Decode the objects of one image; they are suppressed and sorted, best first."""
+        """Decode the objects of one image, suppress duplicates, and sort the rest, best first."""
 
     def columns(self, outputs: Mapping[str, Array]) -> Array | None:
-        """Return the output for the first image, [columns, boxes]; None if its rows are ranked.
+        """Return the output for the first image, [columns, boxes].
 
-        Rows of equal score may change places in a ranking, so they cannot be compared.
+        The array is used to compare two engines box by box. If the rows are sorted by score,
+        return None: boxes with nearly equal scores may be sorted differently, so the rows of two
+        engines may belong to different boxes.
         """
         if self.layout is None:
             return None
@@ -237,25 +248,25 @@ class Detector(Head):
         return first if self.layout.axis == 1 else first.T
 
     def tables(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the first image's arrays [columns, places] that have a fixed order, by name."""
+        """Return the first image's arrays [columns, boxes] with a fixed order of boxes, by name."""
         columns = self.columns(outputs)
         return {} if columns is None else {"raw output": columns}
 
 
-# Bit masks of float16: all bits but the sign, and the exponent of NaN and infinity.
+# Bit masks of float16: all bits except the sign, and the exponent bits of NaN and infinity.
 _NO_SIGN, _NOT_FINITE = 0x7FFF, 0x7C00
 
 
 def is_sound(numbers: Array) -> bool:
     """Return whether the largest number is finite.
 
-    If so, there is no NaN and no positive infinity, and some number is finite. Single minus
-    infinities pass: models use them for impossible classes or queries. Arrays that are empty or
-    have no floats pass, too.
+    If the largest number is finite, the array contains no NaN and no positive infinity. Negative
+    infinity is allowed, because models use it for impossible classes or queries. Return True for
+    arrays that are empty or do not contain floats.
     """
     if numbers.dtype.kind != "f" or not numbers.size:
         return True
-    # numpy compares integers a hundred times faster than float16.
+    # Compare float16 numbers as integers, because NumPy does this a hundred times faster.
     half = numbers.dtype == np.float16
     if half and (numbers.view(np.uint16) & _NO_SIGN).max() < _NOT_FINITE:
         return True
@@ -276,14 +287,14 @@ def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def keypoints(points: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return keypoints [n, k, 3], x y and a score, in the form of `Detections`.
+    """Return keypoints [n, k, 3], x y and a score, in the form that `Detections` needs.
 
     Args:
-        points: float32 [n, k, 2 or 3]. Without scores, each keypoint gets score 1. A keypoint that
-            is not finite or lies beyond `FARTHEST` becomes three zeros.
+        points: float32 [n, k, 2 or 3]. Without scores, each keypoint gets the score 1. A keypoint
+            that is not finite or lies beyond `FARTHEST` becomes three zeros.
     """
     if points.shape[2] == 2:
         points = np.concatenate([points, np.ones_like(points[..., :1])], axis=2)
-    # Each comparison is False for NaN.
+    # These comparisons exclude NaN, because every comparison with NaN is False.
     sound = (np.abs(points[..., :2]) < FARTHEST).all(axis=2) & (points[..., 2] < np.inf)
     return np.where(sound[..., None], points, 0).clip(max=[np.inf, np.inf, 1]).astype(np.float32)

@@ -1,4 +1,6 @@
-"""Decodes two tensors over a grid before suppression: box corners and class probabilities.
+"""Decodes models with two outputs before suppression: corners of boxes, and class probabilities.
+
+Both outputs have a row for each cell of a grid.
 
     yolo-nas     YOLO-NAS: [n, cells, 4], [n, cells, classes]
     ppyoloe      PP-YOLOE and PP-YOLOE+: [n, cells, 4], [n, cells, classes] or [n, classes, cells]
@@ -29,7 +31,8 @@ class BoxesAndScores(ScoredBoxes):
 
     Attributes:
         named: name of the family in the metadata.
-        boxes_first: order of the outputs, which matters if both have as many columns as boxes.
+        boxes_first: True if the boxes are the first output. This matters if the scores have as many
+            columns as the boxes.
         transposed: True if scores may be [batch, classes, cells].
         box_columns: number of columns of a box.
     """
@@ -41,7 +44,7 @@ class BoxesAndScores(ScoredBoxes):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for two tensors over one grid, with any names."""
+        """Check for two outputs with a row for each cell of one grid. Their names do not matter."""
         found = cls._boxes_and_scores(signature.outputs)
         if found is None:
             return OTHERS
@@ -61,7 +64,7 @@ class BoxesAndScores(ScoredBoxes):
     def _boxes_and_scores(
         cls, outputs: Sequence[TensorSpec]
     ) -> tuple[TensorSpec, TensorSpec, int] | None:
-        """Return boxes, scores and the number of classes, or None if the shapes do not fit."""
+        """Return the boxes, the scores and the number of classes. None if the shapes do not fit."""
         if len(outputs) != 2 or any(
             len(tensor.shape) != 3 or not tensor.dtype.startswith("float") for tensor in outputs
         ):
@@ -78,7 +81,11 @@ class BoxesAndScores(ScoredBoxes):
         return None
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores are not probabilities or boxes have another form."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if scores are not probabilities or boxes do not have the form that
+        this head expects.
+        """
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         boxes = outputs[self.outputs[0]][0]
@@ -90,13 +97,13 @@ class BoxesAndScores(ScoredBoxes):
         return [(scores if len(scores) == len(boxes) else scores.T, boxes)]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return the values unchanged: they are corners in pixels."""
+        """Return the values unchanged, because they are already corners in pixels."""
         return values
 
 
 HEADS: tuple[type[Head], ...] = (
-    # YOLO-NAS is trained on images of at most 636 pixels with padding. Here an image fills the
-    # input of 640 pixels, which enlarges it by less than 1 %.
+    # YOLO-NAS was trained on images that were resized to at most 636 pixels and padded to 640. This
+    # preprocessing resizes an image to 640 pixels, which is less than 1 % larger.
     BoxesAndScores.as_family("yolo-nas", named="yolonas", preprocess={"unscale": "ratio"}),
     BoxesAndScores.as_family(
         "ppyoloe",

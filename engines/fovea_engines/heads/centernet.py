@@ -1,10 +1,11 @@
-"""Decodes CenterNet: a heat map of centres for each class, sizes and offsets at stride 4.
+"""Decodes CenterNet: a heat map of centres for each class, and maps of sizes and offsets.
 
     centernet          probabilities [n, classes, h, w], sizes and offsets in cells [n, 2, h, w]
     centernet-logits   the same with the heat map before its sigmoid, as in the original
 
-A cell is the centre of a box if its probability is the largest of its 3 x 3 neighbourhood. So
-there are no duplicates to suppress ("Objects as Points", arXiv 1904.07850).
+The stride of the maps is 4 pixels. A cell is the centre of a box if its probability is the largest
+in its 3 x 3 neighbourhood. Therefore there are no duplicates to suppress ("Objects as Points",
+arXiv 1904.07850).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class CenterNet(Detector):
     """Decodes a heat map, sizes and offsets.
 
     Attributes:
-        logits: True if the heat map is before its sigmoid.
+        logits: True if the model does not apply the sigmoid to its heat map.
     """
 
     preprocess: ClassVar[Mapping[str, Any]] = {
@@ -65,7 +66,11 @@ class CenterNet(Detector):
         return Fit(names, classes, f"{why}; {counted(classes, 'class')}", strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if the heat map has other values or offsets leave their cell."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if the heat map is outside its valid range, or offsets are larger
+        than a cell.
+        """
         heat, _, offset = (outputs[name][0] for name in self.outputs)
         cells = heat.reshape(len(heat), -1).T
         if (reason := no_logits(cells) if self.logits else no_probabilities(cells)) is not None:
@@ -75,7 +80,7 @@ class CenterNet(Detector):
 
     @np.errstate(divide="ignore", over="ignore", invalid="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         heat, size, offset = (outputs[name][row] for name in self.outputs)
         conf = np.float64(options.conf)
         least = np.log(conf / (1 - conf)) if self.logits else conf

@@ -30,8 +30,9 @@ from fovea_preprocess.text import counted
 
 # Tolerance for a sum of probabilities: a float16 softmax may differ from 1 by this much.
 _ROUNDING = 0.02
-# Numbers of classes of ImageNet-1k, without and with "background", and of ImageNet-21k and its
-# cleaned versions. Embeddings seldom have such lengths.
+# Numbers of classes: ImageNet-1k without and with "background", ImageNet-21k, and its cleaned
+# versions. An output with one of these lengths is a classifier, because embeddings hardly ever have
+# these lengths.
 _IMAGENET = {1000, 1001, 10450, 11221, 21841, 21843}
 
 
@@ -62,7 +63,10 @@ class Classifier(Head):
         return Fit((output.name,), count, f"a number for each of {count} classes")
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if numbers are not probabilities or do not add up to 1."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if numbers are not probabilities or do not add up to 1.
+        """
         if (reason := self._no_row(outputs)) is not None:
             return reason
         numbers = self._numbers(outputs, 0)
@@ -113,7 +117,10 @@ class ClassifierLogits(Classifier):
         return replace(fit, unsure=unsure)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if all numbers are within 0 to 1, so that they are probabilities."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if all numbers are within 0 to 1, so that they are probabilities.
+        """
         if (reason := self._no_row(outputs)) is not None:
             return reason
         numbers = self._numbers(outputs, 0)
@@ -131,7 +138,10 @@ class ClassifierLogits(Classifier):
 
 
 class YoloClassifier(Classifier):
-    """Decodes classifiers of YOLOv5, v8, v11 and v26, trained on 0 to 1 without mean and std."""
+    """Decodes classifiers of YOLOv5, v8, v11 and v26.
+
+    They were trained on values of 0 to 1, without mean and std.
+    """
 
     family = "yolo-classifier"
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "center-crop"}
@@ -139,7 +149,7 @@ class YoloClassifier(Classifier):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one output with a number for each class, and for metadata of Ultralytics."""
+        """Check for one output with a number for each class, and for metadata from Ultralytics."""
         fit = Classifier.fit(signature)
         if isinstance(fit, str):
             return fit
@@ -153,7 +163,8 @@ class AttributesHead(Head):
 
     Attributes:
         exclusive: True if each output is a softmax; False if each class has its own sigmoid.
-        logits: True if the softmax is not part of the model. Only metadata or the user show this.
+        logits: True if the softmax is not part of the model. Only the metadata or the user can
+            state this.
     """
 
     task = "attributes"
@@ -164,7 +175,7 @@ class AttributesHead(Head):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check that each output has a number for each of its classes, and count the classes."""
+        """Check that each output is [batch, classes], and count the classes of all outputs."""
         outputs, fewest = signature.outputs, 2 if cls.exclusive else 1
         if not outputs or not all(_is_classifier(each, fewest) for each in outputs):
             return OTHERS
@@ -188,7 +199,11 @@ class AttributesHead(Head):
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if numbers are not probabilities, or their sums do not fit the family."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if numbers are not probabilities, or their sums do not fit the
+        family.
+        """
         if self.logits:
             return no_logits(np.concatenate([outputs[name].ravel() for name in self.outputs]))
         sums = []
@@ -208,8 +223,9 @@ class AttributesHead(Head):
         return None
 
     def unsound(self, outputs: Mapping[str, Array], row: int) -> str | None:
-        """Return the first output with a number that is NaN or infinite, or None."""
-        # An output with another first axis may have no such row.
+        """Return the name of the first output that contains NaN or infinity. Otherwise None."""
+        # Take a slice and not an index: if the first axis of an output is not the batch, the row
+        # may not exist, and an index would raise an error.
         finite = {name: np.isfinite(outputs[name][row : row + 1]).all() for name in self.outputs}
         return next((f"output {name}" for name, sound in finite.items() if not sound), None)
 

@@ -1,7 +1,8 @@
-"""Decodes with a class that a user wrote in a Python file.
+"""Decodes outputs with a class that a user wrote in a Python file.
 
-The class decodes the outputs of one image. `FileHead` makes it a family like any other: it passes
-copies of the outputs, checks the result, and names the line of the file that caused an error.
+The user's class decodes the outputs of one image. `FileHead` adapts the class to the interface
+`Head`: it passes copies of the outputs, checks the result, and reports the line of the file that
+caused an error.
 """
 
 from __future__ import annotations
@@ -36,30 +37,30 @@ from fovea_preprocess.errors import (
 )
 
 MODULE = "fovea_head_"
-"""Prefix of the names of modules that are created from such files."""
+"""Prefix of the names of modules that are created from the users' files."""
 
 _MOST_LETTERS = 300
-# Largest score that counts as 1: rounding to float16 adds less.
+# Largest score that counts as 1. Rounding to float16 changes a score by less than this tolerance.
 _ONE = 1.001
 
 
 class CustomHead(ABC):
-    """Decodes the outputs of a model for one image, if no family of Fovea knows them.
+    """Decodes the outputs of a model for one image, for models that Fovea does not support.
 
-    A file has one subclass. One instance decodes images in several threads at once, so it must not
-    store data of an image.
+    A user's file has one subclass. One instance decodes images in several threads at once, so it
+    must not store data of an image.
 
     Attributes:
         outputs: names of the model's outputs that `decode` reads.
         task: task of the result: detect, segment, pose, obb (`Detections`), classify (`Classes`),
             or another of `TaskResult.tasks`.
         labels: class names by id; if empty, the names of the model or of --labels are used.
-        preprocess: fields of `PreprocessSpec` as in the training; the default is RGB, 0 to 1,
-            letterboxed around the centre.
+        preprocess: fields of `PreprocessSpec` for the preprocessing of the training. The defaults
+            are RGB, values of 0 to 1, and a letterbox around the centre.
         skeleton: names of the keypoints; None if there are none.
-        batched: False for outputs without a batch axis, such as [boxes, 6]; the model then gets one
-            image at a time.
-        size: (height, width) of the model's input, pixels.
+        batched: False if the outputs have no batch axis, such as [boxes, 6]. Then the model gets
+            one image at a time.
+        size: (height, width) of the model's input in pixels.
     """
 
     outputs: ClassVar[tuple[str, ...]] = ()
@@ -77,8 +78,9 @@ class CustomHead(ABC):
         """Decode the result for one image, in pixels of the model's input.
 
         Args:
-            outputs: the named outputs, each [1, ...] if `batched`, otherwise as the model returns
-                them. Floats are converted to float32. The method may change and keep the arrays.
+            outputs: arrays of the outputs by name. Each is [1, ...] if `batched` is True, otherwise
+                it has the shape that the model returns. Floats are converted to float32. The method
+                may change and keep the arrays.
             options: options of the request. Afterwards Fovea filters objects by `conf`, `classes`
                 and `max_det`, and sorts them. This method must suppress duplicates, for example
                 with `api.detections`.
@@ -149,7 +151,7 @@ class FileHead(Head):
     def decode_checked(
         self, outputs: Mapping[str, Array], row: int, options: PredictOptions
     ) -> TaskResult:
-        """Decode one image and check the result; errors as in `decode`."""
+        """Decode one image and check the result. `decode` describes the errors."""
         parts = {
             name: self._part(outputs[one], row)
             for name, one in zip(self.written.outputs, self.outputs, strict=True)
@@ -185,7 +187,7 @@ class FileHead(Head):
             return self.written(self.size)
 
     def _classes(self, found: Classes, options: PredictOptions) -> Classes:
-        """Check classes; filter and sort them as the request asks."""
+        """Check classes, and filter and sort them by the options of the request."""
         class_ids, scores = self._check_scores(found)
         kept = np.argsort(-scores, kind="stable")
         if options.classes is not None:
@@ -212,7 +214,7 @@ class FileHead(Head):
         return class_ids, scores.clip(max=1)
 
     def _objects(self, found: Detections, options: PredictOptions) -> Detections:
-        """Check objects; filter and sort them as the request asks."""
+        """Check objects, and filter and sort them by the options of the request."""
         class_ids, scores = self._check_scores(found)
         boxes = self._array("boxes", found.boxes, (len(scores), 4))
         turned = (boxes[:, 2:] < boxes[:, :2]).any(axis=1) & (scores >= options.conf)
@@ -239,7 +241,7 @@ class FileHead(Head):
     def _array(
         self, name: str, value: object, shape: tuple[int, ...], dtype: type[Any] = np.float32
     ) -> NDArray[Any]:
-        """Return a copy of an array of the result in this type, with shape and values checked."""
+        """Check the shape and values of an array in the result, and return a copy of this dtype."""
         array = np.asarray(value)
         whole = dtype is np.int32
         if array.dtype.kind not in ("iu" if whole else "iuf") or array.shape != shape:
@@ -257,14 +259,14 @@ class FileHead(Head):
 
 
 class FileDetector(FileHead, Detector):
-    """The family of a file whose result is detections."""
+    """The family of a user's file that returns `Detections`."""
 
     def tells(self, outputs: Mapping[str, Array]) -> bool:
-        """Return whether `decode` finds an object, whose position can be checked."""
+        """Return whether `decode` finds an object. Then its position can be checked."""
         return len(self.decode(outputs, 0, PredictOptions(mask="none"))) > 0
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Decode the objects of one image; errors as in `FileHead.decode`."""
+        """Decode the objects of one image. `FileHead.decode` describes the errors."""
         found = self.decode_checked(outputs, row, options)
         assert isinstance(found, Detections), "it is checked"
         return found
@@ -272,10 +274,10 @@ class FileDetector(FileHead, Detector):
 
 @contextmanager
 def named_lines(shown: str, kind: type[FoveaError]) -> Iterator[None]:
-    """Convert errors of code in a file to `kind`, with the line of the file in the message.
+    """Raise `kind` in place of any error in the code of a file. The message contains the line.
 
-    SystemExit and KeyboardInterrupt that the code raises are converted, too, so it cannot end the
-    program.
+    SystemExit and KeyboardInterrupt from this code are also converted, so that the code cannot end
+    the program.
     """
     try:
         yield
@@ -297,9 +299,10 @@ def named_lines(shown: str, kind: type[FoveaError]) -> Iterator[None]:
 
 
 def _raised_by_signal(error: BaseException) -> bool:
-    """Return whether a signal raised the error, e.g. to stop the program.
+    """Return whether a signal handler raised the error, for example to stop the program.
 
-    A handler of a signal raises in the frame below the code that it interrupts.
+    The innermost frame of such an error belongs to the signal handler. Python calls the handler
+    from the code that the signal interrupts.
     """
     if isinstance(error, Exception) or current_thread() is not main_thread():
         return False

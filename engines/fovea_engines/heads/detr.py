@@ -1,4 +1,4 @@
-"""Decodes DETR, RT-DETR and related models: queries, which need no suppression.
+"""Decodes DETR, RT-DETR and related models. Their queries need no suppression.
 
     detr                     DETR, YOLOS of Hugging Face: a softmax whose last class is "none"
     rtdetr-raw               RT-DETR, D-FINE, DEIM without post-processing (torch, Hugging Face,
@@ -55,16 +55,17 @@ from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.text import counted
 
 _NAMES = (("pred_logits", "pred_boxes"), ("logits", "pred_boxes"))
-"""Names of logits and boxes: in the original models and LibreYOLO, and in Hugging Face."""
+"""Pairs of output names (logits, boxes). The second pair is for models from Hugging Face."""
 
 _SIZES = "orig_target_sizes"
-"""Name of the input beside the image: the graph scales boxes to this size."""
+"""Name of the second input, which is a size in pixels. The graph scales boxes to this size."""
 
 _HEAD = "RTDETRDecoder"
-# Smallest number of queries in exports of Ultralytics, which usually have 300. Fewer rows may be,
-# for example, the characters of a text.
+# Smallest number of queries in an export of Ultralytics. These exports usually have 300 queries. An
+# output with fewer rows may have another meaning, for example the characters of a text.
 _MIN_QUERIES = 100
-# Largest number of classes: LVIS has 1203. More columns are boxes of another family.
+# Largest number of classes. LVIS has 1203. An output with more columns belongs to another family:
+# its columns are boxes.
 _MAX_CLASSES = 1300
 
 
@@ -82,9 +83,10 @@ class RawRtDetr(SeparateQueries):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check as `Queries.fit` does.
+        """Check the outputs with `Queries.fit`.
 
-        92 columns without 92 names are probably COCO's 91 ids and "none", so they fit DETR better.
+        92 columns without 92 class names are probably COCO's 91 ids and "none". Then the model fits
+        DETR better, so the strength of this fit is only `SHAPE`.
         """
         fit = super().fit(signature)
         if isinstance(fit, str):
@@ -99,7 +101,10 @@ class RawRtDetr(SeparateQueries):
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if logits are a softmax that ends in "none", or boxes do not fit."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if logits are a softmax that ends in "none", or boxes do not fit.
+        """
         reason = super().contradiction(outputs)
         return reason or none_last(outputs[self.outputs[0]][0])
 
@@ -120,33 +125,36 @@ class Detr(Queries):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check as `Queries.fit` does, and for the family in the metadata."""
+        """Check the outputs with `Queries.fit`, and check the family in the metadata."""
         fit = super().fit(signature)
         if isinstance(fit, Fit) and signature.family not in ("", cls.family):
             return f"the metadata says {signature.family}"
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if logits are no softmax that ends in "none", or boxes do not fit."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if logits are not a softmax that ends in "none", or boxes do not fit.
+        """
         logits = outputs[self.outputs[0]][0]
         return background_last(logits) or super().contradiction(outputs)
 
     def scores(
         self, logits: NDArray[np.float32], options: PredictOptions
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-        """Return the best class of each query, see `Queries.scores`."""
+        """Return the best class of each query. `Queries.scores` describes the arrays."""
         classes = logits[:, :-1]
         class_ids = classes.argmax(axis=1)
         query = np.arange(len(logits))
         best = classes[query, class_ids]
-        # 1 / sum(exp(x - best)) is the softmax of the best class; an overflow gives a score of 0.
+        # 1 / sum(exp(x - best)) is the softmax of the best class. If exp overflows, the score is 0.
         return query, class_ids, 1 / np.exp(logits - best[:, None]).sum(axis=1)
 
 
 class RtDetr(Suppressed):
     """Decodes boxes x1 y1 x2 y2 in pixels of the input, with class ids and scores.
 
-    The graph has a second input, the size that boxes are scaled to. A build sets it to the size of
+    The graph has a second input: the size to which it scales boxes. A build sets it to the size of
     the first input. Some exporters drop the batch axis: labels [k], boxes [k, 4], scores [k].
     """
 
@@ -154,7 +162,8 @@ class RtDetr(Suppressed):
     preprocess: ClassVar[Mapping[str, Any]] = {
         "fit": "stretch",
         "resample": "antialias",
-        # Used if the image is letterboxed, as onnx_inf.py in D-FINE and DEIMv2 does.
+        # `pad` is used only if the user chooses a letterbox. onnx_inf.py of D-FINE and DEIMv2 pads
+        # with 0.
         "pad": 0,
         "rounding": "down",
         "unscale": "ratio",
@@ -167,7 +176,10 @@ class RtDetr(Suppressed):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for labels, boxes and scores, with a batch axis or with an input of sizes."""
+        """Check for labels, boxes and scores.
+
+        Outputs without a batch axis fit only if the model has the input `orig_target_sizes`.
+        """
         named = signature.named("labels", "boxes", "scores")
         if isinstance(named, str):
             return named
@@ -185,13 +197,16 @@ class RtDetr(Suppressed):
         return Fit(outputs, signature.num_labels, why, Strength.NAMES)
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
-        """Return the rows of one image; without a batch axis, all rows belong to the only image."""
+        """Return the rows of one image. Without a batch axis, all rows belong to the only image."""
         found = Rows(*(outputs[name] for name in self.outputs))
         return found if found.scores.ndim == 1 else Rows(*(each[row] for each in found))
 
 
 class UltralyticsRtDetr(Detector):
-    """Decodes exports from 8.4 on, [batch, k, 6]: cx cy w h, 0 to 1, score, class id."""
+    """Decodes exports of Ultralytics 8.4 or later: [batch, k, 6], cx cy w h, score, class id.
+
+    The boxes are fractions of the input, 0 to 1.
+    """
 
     family = "ultralytics-rtdetr"
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch"}
@@ -199,7 +214,7 @@ class UltralyticsRtDetr(Detector):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one output of few rows, and for the head in the metadata if there is any."""
+        """Check for one output with few rows. If the metadata names a head, check the name."""
         if isinstance(output := signature.single(), str):
             return output
         if signature.family not in ("", _HEAD):
@@ -222,7 +237,11 @@ class UltralyticsRtDetr(Detector):
         return Fit((output.name,), signature.num_labels, why, strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if rows have another order or boxes are not fractions of the input."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if the columns are in another order, or boxes are not fractions of
+        the input.
+        """
         rows = outputs[self.outputs[0]][0]
         boxes = rows[rows[:, 4] > 0, :4]
         return (
@@ -235,11 +254,11 @@ class UltralyticsRtDetr(Detector):
         )
 
     def tells(self, outputs: Mapping[str, Array]) -> bool:
-        """Return whether there is a row besides padding, which has only scores of 0."""
+        """Return whether there is a row that is not padding. Padding has the score 0."""
         return bool(np.any(outputs[self.outputs[0]][..., 4:]))
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         rows = outputs[self.outputs[0]][row]
         few = rows[rows[:, 4] >= options.conf].astype(np.float32, copy=False)
         few = few[(few[:, 5] >= 0) & (few[:, 5] < MAX_CLASSES)]
@@ -255,7 +274,10 @@ class UltralyticsRtDetr(Detector):
 
 
 class RawUltralyticsRtDetr(UltralyticsRtDetr):
-    """Decodes exports before 8.4, [batch, queries, 4 + classes]: boxes and probabilities."""
+    """Decodes exports of Ultralytics before 8.4: [batch, queries, 4 + classes].
+
+    The columns are a box and the class probabilities.
+    """
 
     family = "ultralytics-rtdetr-raw"
 
@@ -276,7 +298,10 @@ class RawUltralyticsRtDetr(UltralyticsRtDetr):
         return Fit((output.name,), count, why, strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if columns are not probabilities or boxes are not fractions."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if columns are not probabilities or boxes are not fractions.
+        """
         rows = outputs[self.outputs[0]][0]
         classes = rows[:, 4:]
         return (
@@ -291,7 +316,7 @@ class RawUltralyticsRtDetr(UltralyticsRtDetr):
         )
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         rows = outputs[self.outputs[0]][row]
         few = rows[rows[:, 4:].max(axis=1) >= options.conf].astype(np.float32, copy=False)
         classes = few[:, 4:]

@@ -1,11 +1,13 @@
 """Replaces TensorRT's plugin operator EfficientNMS_TRT by standard operators.
 
-The file plugin/efficientNMSPlugin/README.md of NVIDIA/TensorRT describes the operator. It takes
-boxes [batch, n, 4] and scores [batch, n, classes]. It returns num_detections int32 [batch, 1],
-boxes [batch, most, 4], scores [batch, most] and classes int32 [batch, most], best first.
+The file plugin/efficientNMSPlugin/README.md of NVIDIA/TensorRT describes the operator. The operator
+takes boxes [batch, n, 4] and scores [batch, n, classes]. It returns num_detections int32
+[batch, 1], boxes [batch, k, 4], scores [batch, k] and classes int32 [batch, k], best first. k is
+the attribute `max_output_boxes`.
 
-There are two differences. Rows after the last detection are undefined in the plugin, and zero here.
-The plugin considers only the best 4096 scores; this code considers all.
+There are two differences from the plugin. Rows after the last detection are undefined in the
+plugin, but zero here. The plugin considers only the best 4096 scores, but this code considers all
+scores.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from fovea_engines.onnx_graph.writer import Writer
 from fovea_preprocess.errors import UnsupportedModel
 
 PLUGIN = "EfficientNMS_TRT"
-"""Name of the operator."""
+"""Type of the operator's nodes in a graph."""
 
-_FIRST_OPSET = 12  # all operators used here have kept one form since this opset
+_FIRST_OPSET = 12  # the operators in this file have not changed their inputs since this opset
 _NOTHING = np.finfo(np.float32).min
 
 
 def expand_efficient_nms(model: onnx.ModelProto) -> None:
-    """Replace the operator, of any domain, wherever it occurs. The model is changed in place.
+    """Replace all nodes of the operator, in any domain. The model is changed in place.
 
     Raises:
         UnsupportedModel: the operator also decodes boxes with anchors, has separate boxes for each
@@ -93,7 +95,7 @@ def _expand(node: onnx.NodeProto, box_shape: Sequence[int], score_shape: Sequenc
         scores = write("Where", columns, np.array(_NOTHING), scores)
     best = None
     if _number(node, "class_agnostic", 0):
-        # Suppression across classes keeps only the best class of a box.
+        # For class-agnostic suppression, keep only the best class of each box.
         best = write("ArgMax", scores, axis=2, keepdims=1)
         scores = write("GatherElements", scores, best, axis=2)
     _write_suppression(write, node, boxes, scores, best)
@@ -101,10 +103,13 @@ def _expand(node: onnx.NodeProto, box_shape: Sequence[int], score_shape: Sequenc
 
 
 def _number(node: onnx.NodeProto, name: str, default: float) -> float:
-    """Return an attribute. It may be a list of one number, as in exports of YOLOv7 and YOLOv9."""
+    """Return the value of an attribute.
+
+    In exports of YOLOv7 and YOLOv9, the attribute may be a list of one number.
+    """
     try:
         value = attribute(node, name, default)
-    except ValueError:  # the value is a reference to a function's attribute
+    except ValueError:  # the attribute has no value: it refers to an attribute of a function
         value = None
     match value:
         case [int() | float() as only] | (int() | float() as only) if math.isfinite(only):
@@ -131,8 +136,8 @@ def _write_suppression(
     limits = (np.array(most), *(np.array(each, np.float32) for each in thresholds))
     kept = write("NonMaxSuppression", boxes, scores, *limits)
 
-    # Write the scores of the kept boxes to a table of all classes and boxes, and rank the whole
-    # table.
+    # Write the scores of the kept boxes to a table of all classes and boxes. Then choose the best
+    # scores of the whole table.
     nothing = np.array([[_NOTHING]])
     table = write("Expand", np.array(_NOTHING), write("Shape", scores))
     table = write("ScatterND", table, kept, write("GatherND", scores, kept))

@@ -13,22 +13,22 @@ from fovea_engines.results.embedding import Embedding
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
 
-# Endings of names that exporters give to embeddings. `emb_bbox` and `feature_classifier` are not
-# embeddings, and do not match.
+# Pattern of output names that exporters give to embeddings. `emb_bbox` and `feature_classifier` do
+# not match, because they are not embeddings.
 _NAMED = re.compile(
     r"(?:^|[_./-])(?:embed|embeds|emb|embedding|embeddings|features?|descriptors?|re_?id"
     r"|pooler_output|fc1)(?:[_./-]?\d+)?$",
     re.I,
 )
 _MIN = 2
-# Smallest usual length of an embedding, if only the name of an output shows that it is one.
+# Smallest length of an embedding that is recognised only by the name of the output.
 _PLAUSIBLE = 16
 # Tolerance for a sum of probabilities: a float16 softmax may differ from 1 by this much.
 _ROUNDING = 0.02
 
 
 class EmbeddingHead(Head):
-    """Decodes an embedding [batch, n] or [batch, n, 1, 1]; there may be other outputs, too."""
+    """Decodes an embedding [batch, n] or [batch, n, 1, 1]. Other outputs are ignored."""
 
     family = "embedding"
     task = "embed"
@@ -38,7 +38,10 @@ class EmbeddingHead(Head):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one vector with a name of an embedding; classifiers have the same shape."""
+        """Check for one output that has an embedding's shape and name.
+
+        The name is needed, because classifiers have outputs of the same shape.
+        """
         vectors = [tensor for tensor in signature.outputs if _is_vector(tensor)]
         named = [tensor for tensor in vectors if _is_named(tensor)]
         found = named or vectors
@@ -56,7 +59,10 @@ class EmbeddingHead(Head):
         return Fit(outputs, None, why, Strength.RARE, unsure=unsure)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if numbers are probabilities that add up to 1, as in a classifier."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if numbers are probabilities that add up to 1, as in a classifier.
+        """
         [name] = self.outputs
         numbers = outputs[name].astype(np.float32)
         if not len(numbers):
@@ -66,9 +72,13 @@ class EmbeddingHead(Head):
         return None
 
     def unsound(self, outputs: Mapping[str, Array], row: int) -> str | None:
-        """Return the output if any number is NaN or infinite, as no dimension can be left out."""
+        """Return the name of the output if any of its numbers is NaN or infinite.
+
+        Other heads drop such numbers, but an embedding needs all its dimensions.
+        """
         [name] = self.outputs
-        # An output with another first axis may have no such row.
+        # Take a slice and not an index: if the first axis of the output is not the batch, the row
+        # may not exist, and an index would raise an error.
         return None if np.isfinite(outputs[name][row : row + 1]).all() else f"output {name}"
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Embedding:

@@ -1,4 +1,6 @@
-"""Decodes YOLO and EfficientDet models that suppress duplicates themselves: rows in one table.
+"""Decodes YOLO and EfficientDet models that suppress duplicates themselves.
+
+Most of them return one table with a row for each detection.
 
     yolov10               YOLOv10, YOLO26 end to end, exports of Ultralytics with nms=True
                           [n, k, 6]: x1 y1 x2 y2, score, class
@@ -30,7 +32,10 @@ from fovea_engines.heads.suppressed import Columns, Rows, Suppressed
 from fovea_engines.session import Array, TensorSpec
 
 MAX_ROWS = 1000
-"""Largest number of rows: exports return the best 100 to 1000 boxes, and a grid has more."""
+"""Largest number of rows in a table of detections.
+
+Exports return the best 100 to 1000 boxes. A table with more rows has a row for each cell of a grid.
+"""
 
 _LAYER = "yolonms_layer"
 _WORDS = {
@@ -70,7 +75,7 @@ class YoloV10(Columns):
 
     @classmethod
     def fit_rows(cls, signature: Signature, output: TensorSpec, more: int = 0) -> Fit | str:
-        """Check for rows of six columns, followed by `more` columns."""
+        """Check for rows of six columns, which `more` further columns follow."""
         _, boxes, columns = output.shape
         if signature.family == "RTDETRDecoder":
             return "the metadata says RTDETRDecoder"
@@ -91,7 +96,7 @@ class YoloV10(Columns):
         )
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield all columns of the rows without padding, including keypoints and others."""
+        """Yield all columns of the rows that are not padding, also columns after the first six."""
         table = outputs[self.outputs[0]][row]
         yield f"output {self.outputs[0]}", table[~(table[:, self.score] <= 0)]
 
@@ -100,10 +105,11 @@ class ImageRows(Columns):
     """Decodes rows [k, 7] of all images of a batch; the first column is the index of the image.
 
     Attributes:
-        order: names of the columns, for messages, in the form of `read_order`.
-        named: ending of an output's name that only this family has; None if there is none.
-        by_name: True if the name of the output must list the columns. Without such a name, rows
-            belong to another family.
+        order: names of the columns, for messages, in the form that `read_order` returns.
+        named: ending of an output's name that only this family uses; None if there is no such
+            ending.
+        by_name: True if a model belongs to this family only if the name of its output lists the
+            columns.
     """
 
     order: ClassVar[str]
@@ -126,7 +132,11 @@ class ImageRows(Columns):
         return Fit((name,), signature.num_labels, f"rows of {cls.order}", strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if columns have another order or name images beyond the first."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if the columns are in another order, or an image index is not 0
+        although there is one image.
+        """
         images = outputs[self.outputs[0]][:, 0]
         if images.any():
             return (
@@ -135,7 +145,7 @@ class ImageRows(Columns):
         return super().contradiction(outputs)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield the image indices of all rows, and the columns of this image's rows."""
+        """Yield the image indices of all rows, and the other columns of the rows of one image."""
         yield "column 0", outputs[self.outputs[0]][:, 0]
         yield from super().numbers(outputs, row)
 
@@ -146,9 +156,9 @@ class ImageRows(Columns):
 
 
 class AutoMlEfficientDet(Columns):
-    """Decodes image, y1 x1 y2 x2, score, class id from 1 [batch, k, 7]; google/automl.
+    """Decodes exports of google/automl, [batch, k, 7]: image, y1 x1 y2 x2, score, class id from 1.
 
-    The graph itself resizes images, keeping the aspect ratio, and normalises them.
+    The graph itself resizes images without changing the aspect ratio, and normalises them.
     """
 
     family = "automl-efficientdet"
@@ -174,9 +184,9 @@ class AutoMlEfficientDet(Columns):
 class YoloV3Nms(Suppressed):
     """Decodes y1 x1 y2 x2 [batch, boxes, 4], scores [batch, classes, boxes] and indices [k, 3].
 
-    An index has the numbers of the image, the class and the box; tiny models have [1, k, 3]. The
-    graph scales boxes to the size in the input `image_shape`. A build sets it to the size of the
-    model's input, so boxes are in pixels of the input.
+    Each index contains the numbers of an image, a class and a box. In tiny models the indices are
+    [1, k, 3]. The graph scales boxes to the size that the input `image_shape` contains. A build
+    sets `image_shape` to the size of the model's input, so boxes are in pixels of the input.
     """
 
     family = "yolov3-nms"
@@ -185,7 +195,7 @@ class YoloV3Nms(Suppressed):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for the three tensors, by the name of the layer that computes them."""
+        """Check for the three outputs. Their names must contain the name of the layer."""
         names = tuple(tensor.name for tensor in signature.outputs)
         kinds = [tensor.dtype[:3] for tensor in signature.outputs]
         if kinds != ["flo", "flo", "int"]:
@@ -221,7 +231,7 @@ class YoloV3Nms(Suppressed):
 def read_order(name: str) -> str | None:
     """Return the columns that the name of an output lists, e.g. "batchno_classid_score_x1y1x2y2".
 
-    None if the name does not list all columns of a row of seven.
+    If the name does not list all seven columns of a row, return None.
     """
     found, at, kinds = [], 0, tuple(_WORDS)
     while word := _WORD.match(name, at):

@@ -1,7 +1,8 @@
 """Checks whether the outputs for sample images contradict a way to decode them.
 
-Each check gets columns of the output for one image. It returns a reason if the columns cannot have
-the meaning that a head assumes, otherwise None. Reasons name a column by its index in the output.
+Each check gets columns of the output for one image. If the columns cannot have the meaning that a
+head assumes, the check returns the reason as a text, otherwise None. A reason names a column by its
+index in the output.
 """
 
 from __future__ import annotations
@@ -13,41 +14,45 @@ from numpy.typing import NDArray
 
 Columns = NDArray[Any]
 
-# Tolerance for probabilities outside 0 to 1, caused by rounding, e.g. to float16.
+# Tolerance for probabilities below 0 or above 1, because of rounding, for example to float16.
 _ROUNDING = 2e-3
-# Largest median probability of a class over all boxes: most boxes show background.
+# Largest median of a class's probability over all boxes. The true median is low, because most boxes
+# show background.
 _USUAL = 0.9
-# Largest logarithm of a size in strides: exp(10) strides are wider than any image.
+# Largest logarithm of a box's side in strides. exp(10) strides are wider than any image.
 _LARGEST_LOG = 10.0
-# Largest share of boxes whose centre may be outside the input.
+# Largest fraction of boxes with a centre outside the input.
 _OUTSIDE = 0.1
 # Tolerance for a sum of probabilities: a float16 softmax may differ from 1 by this much.
 _SHARES = 0.02
 _MAX_WRONG = 0.1
-# Largest median of distances in strides. SCRFD has .5 to 2.2 in strides, and 9 to 35 in pixels.
+# Largest median of distances in strides. For SCRFD the median is .5 to 2.2 in strides. If the
+# distances are in pixels, it is 9 to 35.
 _FAR = 5.0
-# Medians of the best class probability of a box. With an objectness they are .15 (YOLOX) and .18
-# (YOLOv5) after training. Without one they are 1e-6 (YOLOv8), or .06 before training.
+# Limits for the median, over all boxes, of the best class probability. In trained models with an
+# objectness, this median is .15 (YOLOX) and .18 (YOLOv5). In models without an objectness, it is
+# 1e-6 (YOLOv8), or .06 before training.
 _SURE_OF_BACKGROUND = 0.1
 _UNSURE_OF_BACKGROUND = 0.08
-# Largest coordinate as a fraction of the image: boxes may extend a little beyond its edge.
+# Largest coordinate as a fraction of the image's side. Boxes may extend beyond the image's edge.
 _LARGEST_FRACTION = 2.0
-# Two measures of a segmenter: the median softmax of the best class, and the share of neighbours
-# with the same class. Trained models have .68 to .99 and .99. With random weights both are .1 to
-# .4.
+# Smallest values of two measures of a segmentation model: the median softmax of the best class, and
+# the fraction of neighbouring pixels with the same class. In trained models they are .68 to .99,
+# and .99. With random weights, both are .1 to .4.
 _LIKELY, _SAME = 0.5, 0.9
-# Number of rows from which a coordinate of boxes does not fall in every row by accident.
+# Smallest number of rows for this check. In fewer rows, a coordinate of boxes may by chance be
+# sorted in descending order.
 _ENOUGH_ROWS = 8
 
 
 def no_probabilities(columns: Columns, first: int = 0) -> str | None:
-    """Return a reason if one of the columns [boxes, n] goes beyond 0..1."""
+    """Return a reason if one of the columns [boxes, n] has values outside 0..1."""
     reasons = (no_probability(one, f"column {n}") for n, one in enumerate(columns.T, first))
     return next(filter(None, reasons), None)
 
 
 def no_probability(values: Columns, name: str) -> str | None:
-    """Return a reason if scores [boxes] go beyond 0..1."""
+    """Return a reason if some of the scores [boxes] are outside 0..1."""
     values = np.asarray(values, np.float32)
     values = values[np.isfinite(values)]
     low, high = values.min(initial=0), values.max(initial=0)
@@ -68,7 +73,10 @@ def usual(columns: Columns, first: int = 0) -> str | None:
 
 
 def no_class_ids(column: Columns, name: str) -> str | None:
-    """Return a reason if class ids [boxes] are below -1 or not whole numbers; -1 means no class."""
+    """Return a reason if class ids [boxes] are below -1 or not whole numbers.
+
+    An id of -1 is allowed: it means that the row has no class.
+    """
     values = np.asarray(column, np.float32)
     values = values[np.isfinite(values)]
     wrong = values[(values < -1) | (values != values.round())]
@@ -84,7 +92,10 @@ def lower_class_ids(column: Columns, first: int, name: str) -> str | None:
 
 
 def whole_numbers(columns: Columns, first: int = 0) -> str | None:
-    """Return a reason if one of the probabilities [boxes, n] is always 0 or 1, like a class id."""
+    """Return a reason if one of the columns [boxes, n] only has the values 0 and 1.
+
+    Such a column is a class id and not a probability.
+    """
     values = np.asarray(columns, np.float32)
     only = (values == values.round()).all(axis=0) & values.any(axis=0)
     if only.any():
@@ -93,7 +104,7 @@ def whole_numbers(columns: Columns, first: int = 0) -> str | None:
 
 
 def no_logarithms(columns: Columns, first: int) -> str | None:
-    """Return a reason if sizes [boxes, 2] are too large for logarithms."""
+    """Return a reason if sizes [boxes, 2] are too large to be logarithms."""
     values = np.asarray(columns, np.float32)
     middle = np.median(np.abs(values[np.isfinite(values)])) if values.size else 0
     if middle > _LARGEST_LOG:
@@ -102,7 +113,7 @@ def no_logarithms(columns: Columns, first: int) -> str | None:
 
 
 def no_shares(columns: Columns) -> str | None:
-    """Return a reason if the columns [boxes, n] of a box do not add up to 1, as a softmax does."""
+    """Return a reason if the n columns of a box do not add up to 1, so that they are no softmax."""
     values = np.asarray(columns, np.float32)
     totals = values[np.isfinite(values).all(axis=1) & values.any(axis=1)].sum(axis=1)
     if len(totals) and np.abs(totals - 1).max() > _SHARES:
@@ -111,7 +122,10 @@ def no_shares(columns: Columns) -> str | None:
 
 
 def no_logits(columns: Columns) -> str | None:
-    """Return a reason if all columns [boxes, n] are within 0..1, as after a sigmoid or softmax."""
+    """Return a reason if all values [boxes, n] are within 0..1.
+
+    Then the values are probabilities and not logits.
+    """
     values = np.asarray(columns, np.float32)
     values = values[np.isfinite(values)]
     if values.any() and values.min() >= 0 and values.max() <= 1:
@@ -120,7 +134,7 @@ def no_logits(columns: Columns) -> str | None:
 
 
 def no_distances(columns: Columns) -> str | None:
-    """Return a reason if most distances in strides [boxes, 4] are too large."""
+    """Return a reason if most of the distances [boxes, 4] are too large to be in strides."""
     values = np.asarray(columns, np.float32)
     middle = np.median(values[np.isfinite(values)]) if np.isfinite(values).any() else 0
     if middle > _FAR:
@@ -129,7 +143,7 @@ def no_distances(columns: Columns) -> str | None:
 
 
 def far_off(columns: Columns) -> str | None:
-    """Return a reason if most offsets in cells [boxes, 2] reach beyond the next cell."""
+    """Return a reason if most of the offsets [boxes, 2], in cells, reach beyond the next cell."""
     values = np.asarray(columns, np.float32)
     values = np.abs(values[np.isfinite(values)])
     if len(values) and np.median(values) > 1:
@@ -138,18 +152,18 @@ def far_off(columns: Columns) -> str | None:
 
 
 def fractions(boxes: Columns, name: str = "boxes") -> str | None:
-    """Return a reason if boxes in pixels [boxes, 4] are small, like fractions of the image."""
+    """Return a reason if boxes [boxes, 4] are so small that they are fractions and not pixels."""
     values = np.asarray(boxes, np.float32)
     values = values[np.isfinite(values)]
     largest = np.abs(values).max(initial=0)
-    # Zeros are padding, so they give no evidence.
+    # If all numbers are 0, the rows are padding, which proves nothing.
     if 0 < largest <= _LARGEST_FRACTION:
         return f"{name} are no pixels: none is over {largest:.3g}"
     return None
 
 
 def pixels(boxes: Columns, name: str = "boxes") -> str | None:
-    """Return a reason if most numbers of boxes as fractions [boxes, 4] are far above 1."""
+    """Return a reason if most numbers of boxes [boxes, 4] are too large to be fractions."""
     values = np.asarray(boxes, np.float32)
     values = np.abs(values[np.isfinite(values)])
     middle = np.median(values) if len(values) else 0
@@ -159,9 +173,10 @@ def pixels(boxes: Columns, name: str = "boxes") -> str | None:
 
 
 def turned(boxes: Columns, size: tuple[int, int]) -> str | None:
-    """Return a reason if corners [boxes, 4] fit an input of (height, width) only with x, y swapped.
+    """Return a reason if x and y of the corners [boxes, 4] are swapped.
 
-    A square input cannot show this.
+    This is the case if boxes are inside an input of (height, width) pixels only after x and y are
+    swapped. With a square input, the check finds nothing.
     """
     values = finite_rows(boxes)
     if not len(values):
@@ -174,9 +189,10 @@ def turned(boxes: Columns, size: tuple[int, int]) -> str | None:
 
 
 def objectness_first(classes: Columns, first: int) -> str | None:
-    """Return a reason if the first of the class probabilities [boxes, n] is an objectness.
+    """Return a reason if the first of the columns [boxes, n] is an objectness and not a class.
 
-    Beside an objectness, classes have high probabilities on background, too.
+    The first column is an objectness if it is low for most boxes and another column is high. In
+    models with an objectness, classes also have high probabilities on background.
     """
     objectness, best = _medians(classes)
     if best > _SURE_OF_BACKGROUND and objectness < best / 100:
@@ -193,12 +209,13 @@ def no_objectness(columns: Columns, number: int) -> str | None:
 
 
 def unsure_beside_objectness(columns: Columns) -> str | None:
-    """Return a reason if class probabilities are as low as without an objectness.
+    """Return a reason if class probabilities are too low for a model with an objectness.
 
-    They are low, too, if a model was trained for objects that the image does not show.
+    The reason is uncertain: the probabilities may also be low because the image does not show
+    objects of the model's classes.
 
     Args:
-        columns: [boxes, 1 + n], an objectness and n classes.
+        columns: [boxes, 1 + n], the supposed objectness and n classes.
     """
     _, best = _medians(columns)
     if columns.shape[1] > 2 and best < _UNSURE_OF_BACKGROUND:
@@ -207,7 +224,7 @@ def unsure_beside_objectness(columns: Columns) -> str | None:
 
 
 def _medians(columns: Columns) -> tuple[float, float]:
-    """Return the medians over boxes: of the first column, and of the largest other column."""
+    """Return two medians over all boxes: of the first column, and of the largest other column."""
     values = np.asarray(columns, np.float32)
     values = values[np.isfinite(values).all(axis=1)]
     if not len(values) or values.shape[1] < 2:
@@ -237,9 +254,9 @@ def no_corners(boxes: Columns) -> str | None:
 
 
 def ranks(columns: Columns, first: int = 0) -> str | None:
-    """Return a reason if one of the columns [rows, n] falls from row to row, as scores do.
+    """Return a reason if one of the columns [rows, n] is sorted in descending order.
 
-    Such a column cannot be a coordinate of boxes.
+    Such a column contains scores, so it cannot be a coordinate of boxes.
     """
     values = finite_rows(columns)
     if len(values) < _ENOUGH_ROWS:
@@ -252,7 +269,7 @@ def ranks(columns: Columns, first: int = 0) -> str | None:
 
 
 def unranked(scores: Columns, name: str) -> str | None:
-    """Return a reason if scores [rows] are not sorted, best first."""
+    """Return a reason if the scores [rows] are not sorted in descending order."""
     values = np.asarray(scores, np.float32)
     values = values[np.isfinite(values)]
     if (np.diff(values) > _ROUNDING).any():
@@ -261,17 +278,18 @@ def unranked(scores: Columns, name: str) -> str | None:
 
 
 def no_class_scores(planes: Columns) -> str | None:
-    """Return a reason if planes [classes, h, w] are not scores of the classes of pixels.
+    """Return a reason if planes [classes, h, w] are not the class scores of pixels.
 
-    For most pixels of a segmenter, one class is likelier than all others together, and neighbours
-    have the same class. Planes of an image, or of features, have similar values in several planes.
+    In a segmentation model, most pixels have one class that is more probable than all other classes
+    together, and neighbouring pixels have the same class. In the planes of an image or of features,
+    several planes have similar values.
     """
     values = np.asarray(planes, np.float32)
     if min(values.shape) < 2:
         return None
     best = values.max(axis=0)
     if values.min() < -_ROUNDING or best.max() > 1 + _ROUNDING:
-        # The softmax of the best logit.
+        # This is the softmax of the best class of each pixel.
         shares = 1 / np.exp(values - best).sum(axis=0)
     elif (no_shares(values.reshape(len(values), -1).T)) is None:
         shares = best

@@ -1,4 +1,4 @@
-"""Decodes detectors of faces, most with eyes, nose and corners of the mouth.
+"""Decodes face detectors. Most of them also find the eyes, the nose and the corners of the mouth.
 
     yunet         YuNet of 2023: cls, obj, bbox and kps [n, cells, 1, 1, 4 and 10] of three levels
     scrfd         SCRFD: score, distances and landmarks [n, 2 x cells, 1, 4 and 10] of three levels
@@ -39,22 +39,26 @@ from fovea_engines.results.skeleton import FACE, Skeleton
 from fovea_engines.session import Array
 
 _YOLOV5_COLUMNS = 16
-"""Number of columns: centre, size, objectness, five landmarks, face."""
+"""Number of columns: 2 for the centre, 2 for the size, objectness, 10 for landmarks, face."""
 
 _ULTRA_BOXES = {8: 3, 16: 2, 32: 2, 64: 3}
-"""Number of boxes of a cell, by stride."""
+"""Stride in pixels -> number of boxes per cell."""
 
 _BLAZE_BOXES = {128: {8: 2, 16: 6}, 192: {4: 1}, 256: {16: 2, 32: 6}}
-"""Number of boxes of a cell by input side and stride: short range, full range, back camera."""
+"""Side of the input -> stride -> number of boxes per cell.
+
+The models are MediaPipe's short-range, full-range and back-camera detectors.
+"""
 
 _BLAZE_NAMES = ("regressors", "classificators")
 
 
 class YuNet(ScoredBoxes):
-    """Decodes columns offset x y in cells, log w h in strides; the score is class x objectness.
+    """Decodes offsets x y in cells, and logarithms of w h in strides.
 
-    Follows the YuNet paper (Machine Intelligence Research 20, 2023). OpenCV's FaceDetectorYN takes
-    the square root of this score, so its threshold t corresponds to a threshold of t x t here.
+    The score is the class probability times the objectness, as in the YuNet paper (Machine
+    Intelligence Research 20, 2023). OpenCV's FaceDetectorYN uses the square root of this score, so
+    a threshold of t in OpenCV corresponds to a threshold of t x t here.
     """
 
     family = "yunet"
@@ -85,7 +89,10 @@ class YuNet(ScoredBoxes):
         return Fit(tuple(names), 1, why, Strength.NAMES, FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores are not probabilities or boxes move with their cells."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if scores are not probabilities or boxes move with their cells.
+        """
         return super().contradiction(outputs) or moving(self.moved(outputs))
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
@@ -103,16 +110,16 @@ class YuNet(ScoredBoxes):
     def landmarks(
         self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return points [n, 5, 2] in pixels, from their offsets to the corners of their cells."""
+        """Return points [n, 5, 2] in pixels. The model computes offsets from the cells' corners."""
         places, strides = self.cells(found)
         return (places[:, None] + values.reshape(-1, 5, 2)) * strides[:, None]
 
 
 class Scrfd(ScoredBoxes):
-    """Decodes a score and distances in strides, for each of two anchors of a cell.
+    """Decodes a score and four distances in strides for each anchor. A cell has two anchors.
 
-    Distances are from the corner of the cell to the sides of the box (SCRFD, arXiv 2105.04714).
-    Outputs have no batch axis if the exporter has fixed it at one image.
+    The distances are from the corner of the cell to the sides of the box (SCRFD, arXiv 2105.04714).
+    If the exporter fixed the batch size at 1, the outputs have no batch axis.
     """
 
     family = "scrfd"
@@ -129,7 +136,7 @@ class Scrfd(ScoredBoxes):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for scores, boxes and optional landmarks of three levels, with any names."""
+        """Check for scores, boxes and perhaps landmarks of three levels. Names do not matter."""
         scores, boxes, points = (signature.by_columns(columns) for columns in (1, 4, 10))
         levels = len(cls.strides)
         if not len(scores) == len(boxes) == levels or len(points) not in (0, levels):
@@ -150,13 +157,16 @@ class Scrfd(ScoredBoxes):
         return Fit(names, 1, why, strength, FACE if points else None)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores are not probabilities or distances are in pixels."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if scores are not probabilities or distances are in pixels.
+        """
         reason = super().contradiction(outputs)
         distances = [level[1] for level in self.levels(outputs, 0)]
         return reason or no_distances(np.concatenate(distances)) or moving(self.moved(outputs))
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield all outputs without the batch axis, which some exports lack."""
+        """Yield all outputs without the batch axis. Some exports do not have this axis."""
         for name in self.outputs:
             tensor = outputs[name]
             yield f"output {name}", tensor if tensor.ndim == 2 else tensor[row]
@@ -174,16 +184,16 @@ class Scrfd(ScoredBoxes):
     def landmarks(
         self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return points [n, 5, 2] in pixels, from their distances to the corners of their cells."""
+        """Return points [n, 5, 2] in pixels. The model computes distances from cells' corners."""
         places, strides = self.cells(found)
         return (places[:, None] + values.reshape(-1, 5, 2)) * strides[:, None]
 
 
 class CenterFace(ScoredBoxes):
-    """Decodes probabilities, log h w in cells and offsets y x in cells, [batch, 1 or 2, h, w].
+    """Decodes maps [batch, 1 or 2, h, w] of probabilities, logarithms of h w, and offsets y x.
 
-    Follows CenterFace (arXiv 1911.03599). The vertical number comes first, both in sizes and in
-    offsets. Offsets are from the middle of a cell.
+    The method is CenterFace (arXiv 1911.03599). Sizes and offsets are in cells, and the vertical
+    number comes first. An offset is the distance from the middle of a cell.
     """
 
     family = "centerface"
@@ -207,7 +217,10 @@ class CenterFace(ScoredBoxes):
         return Fit(names, 1, evidence[1], evidence[0], FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores, sizes or offsets have other values."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if scores, sizes or offsets are outside their valid range.
+        """
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         [(_, values, _)] = self.levels(outputs, 0)
@@ -231,13 +244,16 @@ class CenterFace(ScoredBoxes):
     def landmarks(
         self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return points [n, 5, 2] in pixels, from y x as fractions of their box."""
+        """Return points [n, 5, 2] in pixels. The model computes y x as fractions of the box."""
         first, last = boxes[:, None, :2], boxes[:, None, 2:]
         return first + values.reshape(-1, 5, 2)[..., ::-1] * (last - first)
 
 
 class YoloV5Face(ScoredBoxes):
-    """Decodes columns cx cy w h in pixels of the input; the score is objectness x face."""
+    """Decodes columns cx cy w h in pixels of the input.
+
+    The score is the objectness times the probability of a face.
+    """
 
     family = "yolov5-face"
     labels = ("face",)
@@ -246,7 +262,7 @@ class YoloV5Face(ScoredBoxes):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for 16 columns, which a YOLOv5 with eleven classes has, too."""
+        """Check for 16 columns. A YOLOv5 detector with eleven classes has as many columns."""
         output = signature.single()
         if isinstance(output, str) or output.shape[2] != _YOLOV5_COLUMNS:
             return OTHERS
@@ -254,7 +270,10 @@ class YoloV5Face(ScoredBoxes):
         return fit if isinstance(fit, str) else replace(fit, strength=Strength.RARE, skeleton=FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores are not probabilities or landmarks could be classes."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if scores are not probabilities or landmarks could be classes.
+        """
         rows = outputs[self.outputs[0]][0]
         points = rows[rows[:, 4] > 0, 5:15]
         if (reason := fractions(points)) is not None:
@@ -277,7 +296,7 @@ class YoloV5Face(ScoredBoxes):
     def landmarks(
         self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return points [n, 5, 2], which are in pixels already."""
+        """Return points [n, 5, 2]. The model already computes them in pixels."""
         return values.reshape(-1, 5, 2)
 
 
@@ -296,7 +315,7 @@ class UltraFace(ScoredBoxes):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for both tensors, over a grid whose levels differ in boxes per cell."""
+        """Check for both outputs, with a row for each box. Levels have 2 or 3 boxes per cell."""
         boxes, scores = signature.by_columns(4), signature.by_columns(2)
         if len(signature.outputs) != 2 or len(boxes) != 1 or len(scores) != 1:
             return OTHERS
@@ -315,7 +334,11 @@ class UltraFace(ScoredBoxes):
         return Fit(names, 1, f"{count} boxes are those of UltraFace at {size}", Strength.SHAPE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores are not a softmax or boxes have another form."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if scores are not a softmax or boxes do not have the form that this
+        head expects.
+        """
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         boxes, scores = (outputs[name][0] for name in self.outputs)
@@ -339,8 +362,8 @@ class BlazeFace(ScoredBoxes):
     """Decodes x y w h and six points [batch, boxes, 16], and a logit [batch, boxes, 1].
 
     Positions are in pixels from the middle of a cell (arXiv 1907.05047, and MediaPipe's
-    face_detection). MediaPipe averages the boxes of one face, weighted by score; this head keeps
-    the best box.
+    face_detection). MediaPipe returns the average of all boxes of a face, weighted by their scores.
+    This head returns the best box.
     """
 
     family = "blazeface"
@@ -358,7 +381,7 @@ class BlazeFace(ScoredBoxes):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for both tensors, with the number of boxes of one of the known input sizes."""
+        """Check for both outputs. Their number of boxes must be the one of a known input size."""
         boxes, scores = signature.by_columns(16), signature.by_columns(1)
         if len(signature.outputs) != 2 or len(boxes) != 1 or len(scores) != 1:
             return OTHERS
@@ -376,7 +399,10 @@ class BlazeFace(ScoredBoxes):
         return Fit(names, 1, why, strength, cls.points)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores are after a sigmoid, or a reason of `ScoredBoxes`."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if scores are after a sigmoid, or if `ScoredBoxes` finds a reason.
+        """
         if (reason := no_logits(outputs[self.outputs[1]][0])) is not None:
             return f"of the scores, {reason}"
         return super().contradiction(outputs)
@@ -396,7 +422,7 @@ class BlazeFace(ScoredBoxes):
     def landmarks(
         self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return points [n, 6, 2] in pixels, from their offsets to the middles of cells."""
+        """Return points [n, 6, 2] in pixels. The model computes offsets from cells' middles."""
         return self._middles(found)[:, None] + values.reshape(-1, len(self.points.names), 2)
 
     def _middles(self, found: NDArray[np.intp]) -> NDArray[np.float32]:
@@ -410,7 +436,7 @@ def _count(size: tuple[int, int]) -> int:
 
 @lru_cache(maxsize=8)
 def _all_middles(size: tuple[int, int]) -> NDArray[np.float32]:
-    """Return the middle [n, 2] of the cell of each box, pixels."""
+    """Return the middle of each box's cell, [n, 2] in pixels."""
     levels = [grid(size, (stride,), per) for stride, per in _BLAZE_BOXES[size[0]].items()]
     return np.concatenate([(places + 0.5) * strides for places, strides in levels])
 

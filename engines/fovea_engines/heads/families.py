@@ -1,4 +1,7 @@
-"""Lists Fovea's own families. Add a new family to `HEADS` of its lineage's file and to `_ORDER`."""
+"""Lists Fovea's own head families.
+
+To add a family, add its class to `HEADS` of the file that defines it, and its name to `_ORDER`.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,7 @@ _ORDER = (
     "rfdetr-keypoints-background-first", "movenet", "movenet-multipose", "yolo-nas-obb",
     "semantic", "deeplab", "class-map", "u2net", "isnet", "depth", "yolo-depth", "ppocr-det",
 )  # fmt: skip
-"""Names of all families, in the order in which reasons and choices list them."""
+"""Names of all families, in the order in which messages list them."""
 
 HEADS = tuple(sorted(_HEADS, key=lambda head: _ORDER.index(head.family)))
 """The heads of all families, in the order of `_ORDER`."""

@@ -1,4 +1,4 @@
-"""Decodes boxes, scores and class ids in separate tensors, and the number of rows.
+"""Decodes models with four outputs: boxes, scores, class ids, and the number of rows.
 
     efficientnms       NVIDIA's plugin EfficientNMS_TRT and its stand-ins: YOLOv6 and v7 end to end,
                        YOLOv8-TensorRT, YOLO-NAS "batch", TensorRT-YOLO
@@ -24,14 +24,16 @@ from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength
 from fovea_engines.heads.suppressed import Rows, Suppressed
 from fovea_engines.session import Array, TensorSpec
 
-# Names of boxes, scores, class ids and number of rows, by exporter.
+# Names of the four outputs: boxes, scores, class ids and number of rows. Each line is for some
+# exporters. With these names, boxes are in pixels.
 _PIXELS = (
     ("det_boxes", "det_scores", "det_classes", "num_dets"),  # YOLOv6, v7, TensorRT-YOLO
     ("bboxes", "scores", "labels", "num_dets"),  # YOLOv8-TensorRT
     ("pred_boxes", "pred_scores", "pred_classes", "num_predictions"),  # super-gradients, "batch"
 )
 _API = ("detection_boxes", "detection_scores", "detection_classes", "num_detections")
-# tf2onnx may name the API's eight outputs by their alphabetical position.
+# Names of the four outputs if tf2onnx names the API's eight outputs "Identity" and a number. The
+# number is the position of the original name in alphabetical order.
 _UNNAMED_API = ("Identity_1", "Identity_4", "Identity_2", "Identity_5")
 _MORE_OF_API = re.compile("raw_detection_|detection_(anchor_indices|multiclass_scores)$|Identity")
 _IN_PIXELS = "boxes in pixels of the input, with scores and class ids, and their number"
@@ -48,7 +50,7 @@ class EfficientNms(Suppressed):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for the four tensors, with names that mean pixels, or with unknown names."""
+        """Check for the four outputs, with names in `_PIXELS` or with unknown names."""
         for names in _PIXELS:
             if found := _find_by_name(signature, names):
                 return _fit(signature, found, _IN_PIXELS, Strength.NAMES)
@@ -60,19 +62,23 @@ class EfficientNms(Suppressed):
         return OTHERS
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if the number of rows is impossible, or a reason of `Suppressed`."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if the number of rows is impossible, or if `Suppressed` finds a
+        reason.
+        """
         boxes, _, _, count = (outputs[name][0] for name in self.outputs)
         if not 0 <= _read_count(count) <= len(boxes):
             return f"{self.outputs[3]} is {_read_count(count)}, and there are {len(boxes)} rows"
         return super().contradiction(outputs)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield the number of rows, and the columns of the rows without padding."""
+        """Yield the number of rows, and the columns of the rows that are not padding."""
         yield f"output {self.outputs[3]}", outputs[self.outputs[3]][row : row + 1]
         yield from super().numbers(outputs, row)
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
-        """Return the rows of one image, as many as the model counts."""
+        """Return the rows of one image. The fourth output contains their number."""
         boxes, scores, class_ids, count = (outputs[name][row] for name in self.outputs)
         counted = max(_read_count(count), 0)
         return Rows(boxes[:counted], scores[:counted], class_ids[:counted])
@@ -82,8 +88,9 @@ class TensorFlowDetection(EfficientNms):
     """Decodes y1 x1 y2 x2 as fractions of the input.
 
     Attributes:
-        operator: names of the outputs of the family's own operator; empty if it has none.
-        of_api: strength of a fit if float32 outputs have the names of the API.
+        operator: names of the outputs of an operator that only this family uses; empty if there is
+            no such operator.
+        of_api: strength of the fit if float32 outputs have the names of TensorFlow's API.
     """
 
     sized = True
@@ -94,12 +101,15 @@ class TensorFlowDetection(EfficientNms):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for names and types of the operator or the API; other outputs need the numbers."""
+        """Check for the names and types of the operator or of TensorFlow's API.
+
+        With other names, the fit is weak: the model's output values must exclude other families.
+        """
         why = f"y1 x1 y2 x2 as fractions, classes from {cls.first_class}"
         if cls.operator and (found := _find_by_name(signature, cls.operator)):
             return _fit(signature, found, why, Strength.NAMES)
         if found := _find_by_name(signature, _API) or _find_by_name(signature, _UNNAMED_API):
-            # The plugin for suppression uses these names, too, with integers.
+            # TensorRT's plugin for suppression uses the same names for integers.
             strength = cls.of_api if _floats(found) else Strength.RARE
             return _fit(signature, found, why, strength)
         if found := _find_by_shape(signature, scores_first=False):
@@ -108,7 +118,10 @@ class TensorFlowDetection(EfficientNms):
 
 
 def _find_by_name(signature: Signature, names: tuple[str, ...]) -> tuple[TensorSpec, ...]:
-    """Return the tensors with these names; () if there are other outputs or other shapes."""
+    """Return the outputs with these names.
+
+    If the names or the shapes of the model's outputs differ, return an empty tuple.
+    """
     by_name = {_ADDED.sub("", tensor.name): tensor for tensor in signature.outputs}
     others = by_name.keys() - set(names)
     if not by_name.keys() >= set(names) or not all(map(_MORE_OF_API.match, others)):
@@ -117,11 +130,11 @@ def _find_by_name(signature: Signature, names: tuple[str, ...]) -> tuple[TensorS
 
 
 def _find_by_shape(signature: Signature, *, scores_first: bool) -> tuple[TensorSpec, ...]:
-    """Return the tensors by their shapes; () if they do not fit.
+    """Return the four outputs, found by their shapes. If they do not fit, return an empty tuple.
 
     Args:
-        signature: facts of the model.
-        scores_first: order of scores and classes if both are floats.
+        signature: facts about the model.
+        scores_first: True if scores come before class ids. This matters if both are floats.
     """
     counts = [one for one in signature.outputs if one.shape[1:] in ((), (1,))]
     boxes = [one for one in signature.outputs if len(one.shape) == 3]
@@ -142,7 +155,7 @@ def _check_count(found: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
 
 
 def _read_count(count: Array) -> int:
-    """Return the only number of an array, or 0 for NaN."""
+    """Return the only number of an array as an int. For NaN, return 0."""
     return int(np.nan_to_num(np.float64(count.item())))
 
 
@@ -170,7 +183,7 @@ HEADS: tuple[type[Head], ...] = (
         "letterbox",
         variants=("letterboxed",),
     ),
-    # The API's guide to mobile devices uses -1 to 1 for models with float inputs.
+    # Models with float inputs take values of -1 to 1, as in the API's guide to mobile devices.
     TensorFlowDetection.as_family(
         "tflite-detection",
         operator=tuple(f"TFLite_Detection_PostProcess{part}" for part in ("", ":2", ":1", ":3")),

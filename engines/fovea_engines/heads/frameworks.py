@@ -1,4 +1,6 @@
-"""Decodes rows of detection frameworks that suppress duplicates in the graph, and their masks.
+"""Decodes models from detection frameworks whose graphs suppress duplicates.
+
+The outputs are rows of detections, and for some models masks.
 
     mmdeploy          MMDetection by MMDeploy: [n, k, 5] x1 y1 x2 y2 score, and integers [n, k]
     mmdeploy-seg      the same with masks [n, k, h, w]
@@ -34,7 +36,7 @@ _ON_THE_OBJECT = 0.5
 
 
 class MmDeploy(Suppressed):
-    """Decodes rows. A row with score 0 or class -1 is padding."""
+    """Decodes rows of detections. A row with the score 0 or the class -1 is padding."""
 
     family = "mmdeploy"
     preprocess: ClassVar[Mapping[str, Any]] = {
@@ -49,13 +51,13 @@ class MmDeploy(Suppressed):
 
     @property
     def fields(self) -> tuple[str, str]:
-        """Names of the scores, a column of the first output, and of the class ids."""
+        """Names for messages: the score column of the first output, and the class ids."""
         dets, labels = self.outputs[:2]
         return f"column 4 of {dets}", labels
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for boxes with a score, and for integer labels."""
+        """Check for an output of boxes and scores, and for an output of integer labels."""
         if len(signature.outputs) != 2:
             return OTHERS
         labels, dets = sorted(signature.outputs, key=lambda tensor: len(tensor.shape))
@@ -77,9 +79,9 @@ class MmDeploy(Suppressed):
 class Torchvision(Suppressed):
     """Decodes the rows of one image.
 
-    Label 0 is the background, which is never returned, so ids are the ids of the training. The
-    graph resizes and normalises images itself. It pads the images of a batch at the right and
-    bottom, with a colour near the mean.
+    Class ids are the ids of the training. Label 0 is the background, and the model never returns
+    it. The graph resizes and normalises images itself. It pads the images of a batch at the right
+    and bottom, with a colour near the mean.
     """
 
     family = "torchvision"
@@ -106,7 +108,10 @@ class Torchvision(Suppressed):
         return Fit(names, signature.num_labels, "rows of one image: box, score, label", strength)
 
     def doubt(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if a row is background, which torchvision never returns."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if a row is background, which torchvision never returns.
+        """
         rows = self.rows(outputs, 0)
         if np.any((rows.class_ids == 0) & (rows.scores > 0)):
             return f"{self.fields[1]} has a class 0, which is torchvision's background"
@@ -119,10 +124,10 @@ class Torchvision(Suppressed):
 
 
 class Paddle(Columns):
-    """Decodes rows. A row with class -1 is padding.
+    """Decodes rows of detections. A row with the class -1 is padding.
 
-    The graph divides boxes by the input `scale_factor`. A build sets it to 1, so boxes are in
-    pixels of the model's input.
+    The graph divides boxes by the value of the input `scale_factor`. A build sets this value to 1,
+    so boxes are in pixels of the model's input.
     """
 
     family = "paddle"
@@ -137,7 +142,7 @@ class Paddle(Columns):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for rows, and for the number of rows of each image."""
+        """Check for an output of rows, and for an output with the number of rows per image."""
         by_kind = {(len(one.shape), one.dtype[:3]): one for one in signature.outputs}
         rows, count = by_kind.get((2, "flo")), by_kind.get((1, "int"))
         if len(signature.outputs) != 2 or rows is None or count is None:
@@ -148,14 +153,14 @@ class Paddle(Columns):
         return Fit((rows.name, count.name), signature.num_labels, why)
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
-        """Return the rows of one image, which follow the rows of the images before it."""
+        """Return the rows of one image. They follow the rows of the images before it."""
         table, counts = (outputs[name] for name in self.outputs)
         first, last = (int(counts[:images].clip(0).sum()) for images in (row, row + 1))
         return self.split(table[first:last])
 
 
 class _RowMasks(Suppressed):
-    """Decodes masks that cover the whole input, or that cover the box of their object."""
+    """Decodes masks. Each mask covers either the whole input or only the box of its object."""
 
     task = "segment"
     sized = True
@@ -178,20 +183,24 @@ class _RowMasks(Suppressed):
         return replace(fit, outputs=(*fit.outputs, name), why=f"{fit.why}; {name} has masks")
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if masks are not probabilities, or a reason of the detector."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if masks are not probabilities, or if the check of the detector finds
+        a reason.
+        """
         name = self.outputs[-1]
         reason = no_probability(outputs[name], name)
         return reason or super().contradiction(outputs)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield the columns of rows without padding, and their masks."""
+        """Yield the columns and the masks of the rows that are not padding."""
         yield from super().numbers(outputs, row)
         masks = self.maps(outputs, row)
         for number in np.flatnonzero(self.rows(outputs, row).scores > 0):
             yield f"output {self.outputs[-1]}", masks[number]
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         found, numbers = self.objects(self.rows(outputs, row), options)
         if options.mask == "none":
             return found
@@ -215,7 +224,10 @@ class TorchvisionSegment(_RowMasks, Torchvision):
 
 
 class MmDeploySegment(_RowMasks, MmDeploy):
-    """Decodes masks [batch, k, h, w]: Mask R-CNN's cover the boxes, RTMDet-Ins' the input."""
+    """Decodes masks [batch, k, h, w].
+
+    The masks of Mask R-CNN cover the boxes, and the masks of RTMDet-Ins cover the input.
+    """
 
     family = "mmdeploy-seg"
 

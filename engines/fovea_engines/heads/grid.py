@@ -1,4 +1,4 @@
-"""Computes the cells of a detector's grid, boxes around them, and checks of boxes against them."""
+"""Computes the cells of a detector's grid, and checks whether boxes fit their cells."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from fovea_engines.heads.signature import STRIDES, cells
 
 Floats = NDArray[np.float32]
 
-# Largest median distance of a box from its cell, in cells. 16 models, trained and untrained, have
-# at most 1.05. If corners are read as centres, units are wrong, or x and y are swapped, it is 3.4
-# or more.
+# Largest median distance between a box and its cell, in cells. In 16 trained and untrained models
+# the median is at most 1.05. If corners are read as centres, if units are wrong, or if x and y are
+# swapped, the median is 3.4 or more.
 _FAR_FROM_CELL = 3.0
-# Smallest number of cells for this check. In smaller grids, such as for an input of 128 x 128
-# pixels, no box can be far from its cell.
+# Smallest number of cells for the check of this distance. In a smaller grid, for example of an
+# input with 128 x 128 pixels, a box cannot be far from its cell.
 _ENOUGH_CELLS = 400
-# Smallest number of pairs of neighbouring cells that both find a face with high scores. Between
-# such cells, the median centre moves by .00 to .13 cells in trained detectors. With the priors of
-# another RetinaFace it moves by .37 to .51 or -.46 to -1.08 cells (26 photographs).
+# Smallest number of pairs of neighbouring cells for `movement`. In a pair, both cells find the same
+# face with a high score. In trained face detectors, the predicted centre moves by a median of .00
+# to .13 cells from one cell of a pair to the other. If the boxes are decoded with the prior boxes
+# of another RetinaFace, it moves by .37 to .51 or -.46 to -1.08 cells (26 photographs).
 _ENOUGH_PAIRS = 3
-# Share of steps to the next cell in which a column must grow to count as an x. Trained and random
-# models have .86 to .98 for x, and .33 to .53 for sizes.
+# Smallest fraction of steps from cell to cell in which an x coordinate grows. In trained and random
+# models, an x coordinate grows in .86 to .98 of the steps, and a size in .33 to .53.
 _GROWS = 0.7
 
 
@@ -32,14 +33,14 @@ _GROWS = 0.7
 def grid(
     size: tuple[int, int], strides: tuple[int, ...], per_cell: int = 1
 ) -> tuple[Floats, Floats]:
-    """Return column and row [n, 2] and stride [n, 1] in pixels of the cell of each box.
+    """Return the cell of each box: column and row [n, 2], and stride in pixels [n, 1].
 
-    Levels are in the order of `strides`, and each goes row by row. The boxes of a cell are
-    neighbours. The arrays are float32 and read-only.
+    The boxes are in the order of levels, rows, columns, and boxes of a cell. The levels have the
+    order of `strides`. The arrays are float32 and read-only.
 
     Args:
-        size: (height, width) of the input, pixels.
-        strides: strides of the levels, pixels.
+        size: (height, width) of the input in pixels.
+        strides: strides of the levels in pixels.
         per_cell: number of boxes of each cell.
     """
     places, steps = [], []
@@ -67,12 +68,12 @@ def no_grid(boxes: int, size: tuple[int, int], per_cell: int) -> str | None:
 def off_cells(centres: Floats, size: tuple[int, int], per_cell: int) -> str | None:
     """Return a reason if most centres are far from their own cells.
 
-    Boxes are in the order level, anchor, cell, as in YOLOv5. If the number of boxes fits no known
-    grid, nothing can be checked.
+    The boxes must be in the order of levels, anchors and cells, as in YOLOv5. If the number of
+    boxes fits no known grid, return None.
 
     Args:
-        centres: [boxes, 2], pixels.
-        size: (height, width) of the input, pixels.
+        centres: centre of each box, [boxes, 2] in pixels.
+        size: (height, width) of the input in pixels.
         per_cell: number of boxes of each cell.
     """
     strides = next((one for one in STRIDES if per_cell * cells(size, one) == len(centres)), None)
@@ -91,9 +92,10 @@ def off_cells(centres: Floats, size: tuple[int, int], per_cell: int) -> str | No
 
 
 def off_grid(boxes: NDArray[Any], *, corners: bool) -> str | None:
-    """Return a reason if boxes [boxes, 4], in the order of a grid's cells, have another form.
+    """Return a reason if boxes [boxes, 4] are not corners or not centres, as `corners` states.
 
-    From cell to cell in a row, x grows, both of centres and of corners. A width does not grow.
+    The boxes must be in the order of a grid's cells. From each cell to the next, the x coordinate
+    of centres and of corners grows. A width does not grow.
     """
     left, top, right = (_growth(boxes[:, at]) > _GROWS for at in (0, 1, 2))
     if top:
@@ -106,7 +108,10 @@ def off_grid(boxes: NDArray[Any], *, corners: bool) -> str | None:
 
 
 def no_offsets(columns: NDArray[Any], first: int) -> str | None:
-    """Return a reason if an offset within cells, [boxes, n], grows from cell to cell as x does."""
+    """Return a reason if one of the columns [boxes, n] is an x coordinate instead of an offset.
+
+    An x coordinate grows from cell to cell.
+    """
     number = _growing(columns)
     if number is None:
         return None
@@ -114,7 +119,10 @@ def no_offsets(columns: NDArray[Any], first: int) -> str | None:
 
 
 def no_class(columns: NDArray[Any], first: int) -> str | None:
-    """Return a reason if a probability, [boxes, n], grows from cell to cell as x does."""
+    """Return a reason if one of the columns [boxes, n] is an x coordinate, not a probability.
+
+    An x coordinate grows from cell to cell.
+    """
     number = _growing(columns)
     if number is None:
         return None
@@ -132,21 +140,21 @@ def movement(
     strides: tuple[int, ...],
     per_cell: int,
 ) -> float | None:
-    """Return the median movement of box centres from a cell to the next, in cells, or None.
+    """Return the median distance in cells between the centres that neighbouring cells predict.
 
-    Neighbouring cells that find one object should return the same centre, so it does not move. With
-    prior boxes of other sides than in training, it follows the cells or moves ahead of them: with
-    priors of k times the right sides, it moves by 1 - k.
+    Neighbouring cells that find the same object should predict the same centre, so the distance
+    should be 0. If boxes are decoded with prior boxes of wrong sides, the distance differs from 0:
+    with sides of k times the right sides, it is 1 - k.
 
     Args:
-        centres: [n, 2], pixels.
+        centres: centre of each box, [n, 2] in pixels.
         found: index of each box in the grid.
-        size: (height, width) of the input, pixels.
-        strides: strides of the levels, pixels.
+        size: (height, width) of the input in pixels.
+        strides: strides of the levels in pixels.
         per_cell: number of boxes of each cell.
 
     Returns:
-        None if too few of the boxes have neighbours.
+        The median distance. If too few of the boxes have neighbours, return None.
     """
     places, steps = (table[found] for table in grid(size, strides, per_cell))
     kinds = np.concatenate([steps, (found % per_cell)[:, None], places], axis=1).astype(int)
@@ -161,7 +169,7 @@ def movement(
 
 
 def moving(moved: float | None, most: float = 0.5) -> str | None:
-    """Return a reason if centres move with their cells by more than `most`, see `movement`."""
+    """Return a reason if the result of `movement` is more than `most`, or less than -`most`."""
     if moved is None or abs(moved) <= most:
         return None
     return (

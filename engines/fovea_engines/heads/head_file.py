@@ -18,12 +18,12 @@ from fovea_engines.results.detections import Detections
 from fovea_engines.results.registry import RESULT_OF
 from fovea_preprocess.errors import InvalidModel, InvalidOption, NotFound
 
-# Number of digits of the sha256 in the name of a family.
+# Number of digits of the file's sha256 in the name of its family.
 _DIGITS = 12
 
 
 def head_in_file(family: str | None) -> type[FileHead] | None:
-    """Return the family if it belongs to a file that is loaded here, otherwise None."""
+    """Return the head of a family if its file is loaded in this process, otherwise None."""
     head = None if family is None else FAMILIES.get(family)
     return head if head is not None and issubclass(head, FileHead) else None
 
@@ -35,7 +35,7 @@ def load_head(path: Path) -> type[FileHead]:
 
     Raises:
         NotFound: the file is missing or unreadable.
-        InvalidModel: the file fails, or has no valid class; the message has the line.
+        InvalidModel: the file fails, or has no valid class. The message contains the line.
     """
     content = _content(path)
     return _load(f"{path.name}@{_digest(content)[:_DIGITS]}", content, path, str(path))
@@ -46,7 +46,7 @@ def load_head_of(folder: Path, card: EngineCard, *, allow_code: bool) -> None:
 
     Raises:
         InvalidOption: the operator does not allow code.
-        InvalidModel: the file is not the one of the build; or as in `load_head`.
+        InvalidModel: the file differs from the file of the build, or `load_head` raises this error.
     """
     if HEAD_FILE not in card.files:
         return
@@ -90,17 +90,17 @@ def _load(name: str, content: bytes, path: Path, shown: str) -> type[FileHead]:
 
 def _run(content: bytes, path: Path) -> ModuleType:
     name = f"{MODULE}{_digest(content)}"
-    # Dataclasses look their module up in `sys.modules`.
+    # Register the module, because `dataclass` looks up the module of a class in `sys.modules`.
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = str(path)
-    # Print to stderr, because programs parse the stdout of commands.
+    # Let the user's code print to stderr, because other programs may parse the stdout of commands.
     vars(module)["print"] = partial(print, file=sys.stderr)
     exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
     return module
 
 
 def _class_of(module: ModuleType, shown: str) -> type[CustomHead]:
-    """Return the only head class of a file, after checks of its class variables."""
+    """Return the only head class of a file. Its class variables are checked."""
     found = [
         one
         for one in vars(module).values()

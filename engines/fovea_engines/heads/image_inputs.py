@@ -1,9 +1,10 @@
-"""Computes inputs that models take in place of a colour image, or in addition to it.
+"""Computes inputs that models take instead of a colour image, or in addition to it.
 
-A model may take the grey image in place of the colour image. In addition, it may take the size of
-the image, a mask, or the enlarged image. The size that is passed is the size of the model's own
-input, so boxes are in pixels of the input, as with every other head. Rows are RGB if a model takes
-grey, and 0 to 255 if it takes the enlarged image.
+A model may take a grey image instead of a colour image. In addition to the image, it may take the
+size of the image, a mask, or the enlarged image. The size that these functions pass is the size of
+the model's input. Therefore boxes are in pixels of the input, as in all other models. The
+preprocessed images are RGB even if the model takes grey images. Their values are 0 to 255 if the
+model takes the enlarged image.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
 GREY: Final = np.array([0.299, 0.587, 0.114], np.float32)
-"""Weights of R, G and B, as in OpenCV and Pillow."""
+"""Weights of red, green and blue in the grey level, as in OpenCV and Pillow."""
 
 SIZE_INPUTS: Mapping[str, Callable[[int, int], ArrayLike]] = {
     "orig_target_sizes": lambda height, width: (width, height),  # RT-DETR, D-FINE, DEIM
@@ -29,7 +30,10 @@ SIZE_INPUTS: Mapping[str, Callable[[int, int], ArrayLike]] = {
     "scale_factor": lambda height, width: (1, 1),  # PaddleDetection: y and x
     "pixel_mask": lambda height, width: np.ones((height, width)),  # DETR of transformers
 }
-"""Values for one image by the name of the input. These names have no other meaning in models."""
+"""Name of an input -> function of height and width that returns its value for one image.
+
+No known model uses one of these names with another meaning.
+"""
 
 _DTYPES = ("int64", "int32", "float32")
 _WHITE = 255
@@ -41,14 +45,18 @@ def is_grey(image: TensorSpec) -> bool:
 
 
 def origin_of(image: TensorSpec, origin: str) -> str:
-    """Return the origin of a model's preprocessing as text, with a note if the model takes grey."""
+    """Return `origin`, the origin of a model's preprocessing, as text.
+
+    If the model takes grey images, add a note.
+    """
     return f"{origin}; the model takes the image in grey" if is_grey(image) else origin
 
 
 def factor_of(image: TensorSpec, other: TensorSpec) -> int | None:
-    """Return the factor by which a tensor is larger than a batch of images, or None.
+    """Return the factor between the sides of a tensor and the sides of a batch of images.
 
-    The factor is a whole number, at least 2, and applies to height and width.
+    The factor is a whole number of at least 2 that holds for height and width. If there is no such
+    factor, return None.
 
     Args:
         image: spec of the images, [n, c, h, w].
@@ -78,9 +86,10 @@ def make_enlarging_matrix(length: int, factor: int) -> NDArray[np.float32]:
 
 
 def enlarge(rows: Array, factor: int) -> Array:
-    """Return rows of 0 to 255, [n, c, h, w], enlarged to whole levels: [n, c, h * f, w * f].
+    """Return images with values of 0 to 255, [n, c, h, w], enlarged to [n, c, h * f, w * f].
 
-    This equals OpenCV's result for an image of 8 bits, which such models were trained on.
+    The values are rounded to whole levels. The result equals OpenCV's enlargement of an 8-bit
+    image. The models that take an enlarged image were trained with OpenCV.
     """
     height, width = rows.shape[2] * factor, rows.shape[3] * factor
     planes = [
@@ -92,10 +101,10 @@ def enlarge(rows: Array, factor: int) -> Array:
 
 
 def image_of(inputs: Sequence[TensorSpec]) -> TensorSpec:
-    """Return the only input that must be fed.
+    """Return the only input that takes preprocessed images.
 
     Raises:
-        UnsupportedModel: there is no such input, or there are several.
+        UnsupportedModel: no input takes images, or several inputs take images.
     """
     images = _images(inputs)
     if len(images) != 1:
@@ -111,13 +120,13 @@ def image_of(inputs: Sequence[TensorSpec]) -> TensorSpec:
 
 
 def list_other_inputs(inputs: Sequence[TensorSpec]) -> tuple[str, ...]:
-    """Return the names of the inputs that are filled in."""
+    """Return the names of the inputs whose values this module computes."""
     fed = _images(inputs)
     return tuple(spec.name for spec in inputs if spec not in fed)
 
 
 def _images(inputs: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """Return the inputs that are not filled in."""
+    """Return the inputs whose values this module does not compute."""
     images = [spec for spec in inputs if _row(spec, 1, 1) is None]
     return [spec for spec in images if all(factor_of(other, spec) is None for other in images)]
 
@@ -143,7 +152,7 @@ def source_feeds(inputs: Sequence[TensorSpec], rows: Array) -> dict[str, Array]:
 
 
 def fill_input(spec: TensorSpec, height: int, width: int) -> Array:
-    """Return the value of a filled-in input for one image, [1, ...].
+    """Return the value that this module computes for an input and one image, [1, ...].
 
     Raises:
         UnsupportedModel: the value does not have the shape of the input.
@@ -159,7 +168,10 @@ def fill_input(spec: TensorSpec, height: int, width: int) -> Array:
 
 
 def _row(spec: TensorSpec, height: int, width: int) -> Array | None:
-    """Return the value for one image, [1, ...]; None if the input is not filled in."""
+    """Return the value of an input for one image, [1, ...].
+
+    If this module does not compute the value of the input, return None.
+    """
     if spec.name not in SIZE_INPUTS or spec.dtype not in _DTYPES:
         return None
     row = np.array([SIZE_INPUTS[spec.name](height, width)], spec.dtype)

@@ -75,7 +75,11 @@ class Semantic(Head):
         return Fit((output.name,), classes, why, strength, sure=not guessed)
 
     def doubt(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if channels are not scores of classes, but e.g. an image or features."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if the channels are not scores of classes, but for example an image
+        or features.
+        """
         planes = np.moveaxis(outputs[self.outputs[0]][0], self.axis - 1, 0).astype(np.float32)
         return no_class_scores(np.nan_to_num(planes))
 
@@ -113,7 +117,7 @@ class ClassIds(Head):
         return Fit((output.name,), signature.num_labels, why, strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if numbers are not class ids."""
+        """Return a reason against the family if numbers are not class ids."""
         return no_class_ids(outputs[self.outputs[0]].ravel(), self.outputs[0])
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> ClassMap:
@@ -144,7 +148,7 @@ class Foreground(Head):
         return one_channel(signature, Strength.SHAPE if len(outputs) == cls.levels else None)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if numbers are not probabilities."""
+        """Return a reason against the family if numbers are not probabilities."""
         return no_probability(outputs[self.outputs[0]].ravel(), self.outputs[0])
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> SoftMask:
@@ -218,7 +222,10 @@ class YoloDepth(Depth):
         return Strength.METADATA if signature.family == "Depth" else Strength.ASKED
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if numbers are negative, so that they are not metres."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if numbers are negative, so that they are not metres.
+        """
         least = np.asarray(outputs[self.outputs[0]], np.float32).min(initial=0)
         return f"it is no depth in metres: one is {least:.3g}" if least < 0 else None
 

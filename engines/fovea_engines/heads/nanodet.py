@@ -38,7 +38,7 @@ class Distributions(ScoredBoxes):
 
     Attributes:
         centre: position of a cell's centre, in strides from its corner.
-        shift: added to a cell's centre, pixels.
+        shift: added to a cell's centre in pixels.
     """
 
     sized = True
@@ -67,7 +67,10 @@ class Distributions(ScoredBoxes):
         return Fit(outputs, classes, f"{why}; {counted(classes, 'class')}", strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores are not probabilities or the other columns are not logits."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if scores are not probabilities or the other columns are not logits.
+        """
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         logits = np.concatenate([logits for _, logits in self.levels(outputs, 0)])

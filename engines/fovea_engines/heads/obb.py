@@ -52,13 +52,16 @@ class YoloV8Obb(YoloV8):
         return replace(fit, why=f"{fit.why}; an angle of each", strength=strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores, boxes or angles have other values."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if scores, boxes or angles are outside their valid range.
+        """
         table = outputs[self.outputs[0]][0]
         return super().contradiction(outputs) or no_angles(table[-1], len(table) - 1)
 
     @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         table = outputs[self.outputs[0]][row]
         found = np.flatnonzero(best_class(table[4:-1]) >= options.conf)
         few = table[:, found].astype(np.float32, copy=False)
@@ -81,7 +84,10 @@ class YoloV10Obb(YoloV10):
         return output if isinstance(output, str) else cls.fit_rows(signature, output, 1)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores, classes, boxes or angles have other values."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if scores, classes, boxes or angles are outside their valid range.
+        """
         table = outputs[self.outputs[0]][0]
         sure = table[table[:, 4] > 0]
         return (
@@ -90,7 +96,7 @@ class YoloV10Obb(YoloV10):
 
     @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         table = outputs[self.outputs[0]][row]
         found, numbers = self.objects(self.split(table), options)
         return replace(found, rotated=regular(_select_rotated(table[numbers])))
@@ -110,7 +116,10 @@ class YoloNasObb(BoxesAndScores):
     box_columns = 5
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores, boxes or angles have other values."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if scores, boxes or angles are outside their valid range.
+        """
         boxes = outputs[self.outputs[0]][0]
         return (
             ScoredBoxes.contradiction(self, outputs)
@@ -122,7 +131,7 @@ class YoloNasObb(BoxesAndScores):
 
     @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         [(scores, boxes)] = self.levels(outputs, row)
         found = np.flatnonzero(best_class(scores.T) >= options.conf)
         rotated, few = (each[found].astype(np.float32, copy=False) for each in (boxes, scores))

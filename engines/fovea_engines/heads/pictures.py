@@ -83,7 +83,7 @@ class Pictures(Head):
         return Strength.METADATA if cls.strength is Strength.SHAPE else cls.strength
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if numbers are not levels of an image."""
+        """Return a reason against the family if numbers are not levels of an image."""
         return self._check_range(outputs) or (
             self._check_brightness(outputs) if self.dark else None
         )

@@ -55,14 +55,17 @@ class YoloV8Pose(YoloV8):
         return fit if isinstance(fit, str) else _add_keypoints(fit, skeleton, signature)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if keypoints are not in pixels or scores are not probabilities."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if keypoints are not in pixels or scores are not probabilities.
+        """
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         columns = outputs[self.outputs[0]][0][self._end :].T
         return _no_keypoints(_reshape(columns, self.skeleton))
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         found, columns = self.objects(outputs[self.outputs[0]][row], options)
         return replace(found, keypoints=_points(columns, self.skeleton))
 
@@ -92,7 +95,7 @@ class YoloV10Pose(YoloV10):
         return _no_keypoints(_reshape(table[table[:, 4] > 0, 6:], self.skeleton))
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         table = outputs[self.outputs[0]][row]
         found, numbers = self.objects(self.split(table), options)
         columns = table[numbers, 6:].astype(np.float32, copy=False)
@@ -121,7 +124,10 @@ class _MoveNet(Detector):
         return Fit((signature.outputs[0].name,), 1, why, skeleton=PERSON)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores are not probabilities or positions are in pixels."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if scores are not probabilities or positions are in pixels.
+        """
         # Check all rows: an image without persons has no row with a high score.
         table = outputs[self.outputs[0]][0].astype(np.float32)
         table = table.reshape(len(table), -1)

@@ -133,14 +133,18 @@ class Queries(Detector):
         return f"its outputs are named {named} (`fovea edit --rename OLD=NEW` renames them)"
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if logits have other values or boxes are not cx cy w h as fractions."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if logits are outside their valid range, or boxes are not cx cy w h
+        as fractions of the input.
+        """
         logits, boxes = (outputs[name][0] for name in self.outputs[:2])
         if (reason := no_logits(logits)) is not None:
             return f"of {self.outputs[0]}, {reason}"
         return centred_fractions(boxes)
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         found, queries = self.objects(outputs, row, options)
         if self.task != "segment" or options.mask == "none":
             return found
@@ -172,7 +176,10 @@ class SeparateQueries(Queries):
     """Decodes classes with a sigmoid each: a query may have several classes."""
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if most queries have a high logit, or a reason of `Queries`."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if most queries have a high logit, or if `Queries` finds a reason.
+        """
         logits = outputs[self.outputs[0]][0]
         return separate_classes(logits) or super().contradiction(outputs)
 

@@ -85,7 +85,7 @@ class RetinaFace(PriorBoxes):
     """Decodes offsets [batch, priors, 4], softmax [batch, priors, 2] and landmarks.
 
     Attributes:
-        priors: sides of the square priors of each stride, pixels.
+        priors: sides of the square priors of each stride in pixels.
     """
 
     labels = ("face",)
@@ -131,7 +131,11 @@ class RetinaFace(PriorBoxes):
         return first
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores are no softmax, sizes are no logarithms, or priors differ."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if scores are not a softmax, sizes are not logarithms, or the model
+        was trained with other prior boxes.
+        """
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         offsets, scores, _ = (outputs[name][0] for name in self.outputs)
@@ -276,7 +280,11 @@ class YuNet2021(PriorBoxes):
         return Fit(_NAMES_2021, 1, "names and columns of YuNet of 2021", Strength.NAMES, FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if rows are not as many as priors, or values do not fit."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if the number of rows differs from the number of prior boxes, or the
+        values do not fit.
+        """
         assert self.size is not None, "it is sized"
         offsets, scores, _ = (outputs[name] for name in self.outputs)
         if (priors := len(_priors_2021(self.size)[1])) != len(offsets):

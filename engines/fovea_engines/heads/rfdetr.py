@@ -87,7 +87,7 @@ class RfDetrKeypoints(RfDetr):
 
     @np.errstate(over="ignore", invalid="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         found, queries = self.objects(outputs, row, options)
         points = outputs[self.outputs[2]][row][queries].astype(np.float32)
         by_class = points.reshape(len(points), -1, len(PERSON.names), _NUMBERS)

@@ -33,7 +33,7 @@ class ScoredBoxes(Detector):
     """Decodes levels of scores and boxes, the finest first.
 
     Attributes:
-        strides: strides of the levels, pixels.
+        strides: strides of the levels in pixels.
         per_cell: number of boxes of each cell.
     """
 
@@ -67,14 +67,17 @@ class ScoredBoxes(Detector):
         raise NotImplementedError
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores are not probabilities of a detector's classes."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if scores are not probabilities of a detector's classes.
+        """
         scores = np.concatenate([scores for scores, *_ in self.levels(outputs, 0)])
         reason = no_probabilities(scores) or usual(scores)
         return reason and f"of the scores, {reason}"
 
     @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         start, indices, parts = 0, [], []
         for level in self.levels(outputs, row):
             passing = np.flatnonzero(best_class(level[0].T) >= options.conf)

@@ -60,7 +60,7 @@ class _DenseSegmenter(_Segmenter, Dense):
         return fit if isinstance(fit, str) else _add_prototypes(fit, prototypes.name)
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         rows, prototypes = (outputs[name][row] for name in self.outputs)
         found, weights = self.objects(rows, options)
         if options.mask == "none":
@@ -102,7 +102,7 @@ class YoloV10Segment(_Segmenter, YoloV10):
         yield f"output {self.outputs[1]}", outputs[self.outputs[1]][row]
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         table, prototypes = (outputs[name][row] for name in self.outputs)
         found, numbers = self.objects(self.split(table), options)
         if options.mask == "none":
@@ -142,7 +142,7 @@ def prototype_masks(
         prototypes: [k, h, w] over the whole input.
         coefficients: float32 [n, k], the weights.
         boxes: float32 [n, 4], corners in pixels of the input.
-        size: (height, width) of the input, pixels.
+        size: (height, width) of the input in pixels.
     """
     height, width = prototypes.shape[1:]
     pixels = np.array([size[1] / width, size[0] / height] * 2)

@@ -181,7 +181,7 @@ class Signature:
 
         Args:
             boxes: number of boxes of each level, the finest first; or one number for all levels.
-            strides: strides of the levels, pixels.
+            strides: strides of the levels in pixels.
             per_cell: number of boxes of each cell.
         """
         levels = f"{_NUMBERS[per_cell]} for each cell at strides {', '.join(map(str, strides))}"

@@ -63,7 +63,11 @@ class Suppressed(Detector):
         return Rows(boxes, scores, class_ids)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores, classes or boxes have other values than this head expects."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if scores, classes or boxes are not in the range that this head
+        expects.
+        """
         rows = self.rows(outputs, 0)
         found = Rows(*(each[rows.class_ids != -1] for each in rows))
         scores, class_ids = self.fields
@@ -91,7 +95,7 @@ class Suppressed(Detector):
             yield name, column[used]
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         return self.objects(self.rows(outputs, row), options)[0]
 
     @np.errstate(invalid="ignore", over="ignore")

@@ -74,7 +74,7 @@ class PpOcrDetection(Head):
         return fit if isinstance(fit, str) else replace(fit, num_classes=1)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if numbers are not probabilities."""
+        """Return a reason against the family if numbers are not probabilities."""
         return no_probability(outputs[self.outputs[0]].ravel(), self.outputs[0])
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
@@ -142,7 +142,11 @@ class Ctc(Head):
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if the outputs of steps are not probabilities, or not logits."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if the outputs are not probabilities, or, for a head of logits, not
+        logits.
+        """
         if self.logits:
             return no_logits(outputs[self.outputs[0]])
         numbers = outputs[self.outputs[0]][0].astype(np.float32)

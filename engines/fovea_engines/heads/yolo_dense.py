@@ -55,11 +55,18 @@ class WithObjectness(Dense):
     layout = _OBJECTNESS
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if there is no objectness before the classes, or a reason of `Dense`."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if there is no objectness before the classes, or if `Dense` finds a
+        reason.
+        """
         return super().contradiction(outputs) or no_objectness(self._classes(outputs), 4)
 
     def doubt(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if class probabilities are as low as without an objectness."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if class probabilities are as low as in models without an objectness.
+        """
         return unsure_beside_objectness(self._classes(outputs))
 
     def _classes(self, outputs: Mapping[str, Array]) -> Array:
@@ -83,7 +90,10 @@ class YoloV6(Dense):
     rare = True
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if the objectness is below 1 for a box, or a reason of `Dense`."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if the objectness is below 1 for a box, or if `Dense` finds a reason.
+        """
         lowest = outputs[self.outputs[0]][0, :, 4].min(initial=1)
         if lowest < 1:
             return f"column 4, which YOLOv6 leaves at 1, is {lowest:.3g} for a box"
@@ -116,7 +126,10 @@ class YoloX(WithObjectness):
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if boxes are decoded already, or scores are not probabilities."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if boxes are decoded already, or scores are not probabilities.
+        """
         rows = outputs[self.outputs[0]][0]
         assert self.size is not None, "it is sized"
         return (
@@ -147,7 +160,10 @@ class DecodedYoloX(WithObjectness):
     rare = True
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if boxes are not decoded, or the objectness is constant as in YOLOv6."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if boxes are not decoded, or the objectness is constant as in YOLOv6.
+        """
         rows = outputs[self.outputs[0]][0]
         if (rows[:, 4] == 1).all():
             return "column 4 is 1 for every box, as in YOLOv6"

@@ -60,7 +60,10 @@ class FastestDet(Detector):
         return Fit((output.name,), classes, why, Strength.RARE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if objectness or classes have other values."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if objectness or class scores are not probabilities.
+        """
         table = self.columns(outputs)
         assert table is not None, "rows are not ranked"
         if (reason := no_probabilities(table[:1].T) or no_probabilities(table[5:].T, 5)) is None:
@@ -70,7 +73,7 @@ class FastestDet(Detector):
 
     @np.errstate(over="ignore", invalid="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         assert self.size is not None, "it is sized"
         table = outputs[self.outputs[0]][row]
         # No class exceeds 1, so objectness^.6 is an upper bound of the score.
@@ -132,7 +135,10 @@ class YoloFastestV2(Detector):
         return Fit(names, classes, why, min(*strengths, Strength.SHAPE), unsure=unsure)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if numbers are before their sigmoid, or classes are not a softmax."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if numbers are before their sigmoid, or classes are not a softmax.
+        """
         rows = np.concatenate([self._rows(outputs[name][0]) for name in self.outputs])
         if (reason := no_probabilities(rows[:, :_OTHERS])) is not None:
             return reason
@@ -140,7 +146,7 @@ class YoloFastestV2(Detector):
         return shares and f"of the classes, {shares}"
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         boxes, scores, class_ids = [], [], []
         anchors = np.array(self.anchors, np.float32).reshape(len(_STRIDES), _ANCHORS, 2)
         for name, stride, sides in zip(self.outputs, _STRIDES, anchors, strict=True):

@@ -123,7 +123,10 @@ class YoloRaw(_Levels):
         return cls.make_fit(signature, strength, why, classes)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if numbers are after a sigmoid, or boxes need other anchors."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if numbers are after a sigmoid, or boxes need other anchors.
+        """
         reason = no_logits(np.concatenate([outputs[name][0].ravel() for name in self.outputs]))
         return reason or self._other_anchors(*self._boxes(outputs, 0, _SURE))
 
@@ -134,7 +137,10 @@ class YoloRaw(_Levels):
         class_ids: NDArray[np.intp],
         kinds: NDArray[np.intp],
     ) -> str | None:
-        """Return a reason if two anchors that find one object give it different sizes."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if two anchors that find one object give it different sizes.
+        """
         best = np.argsort(-scores)[:_MAX_COMPARED]
         boxes, class_ids, kinds = boxes[best], class_ids[best], kinds[best]
         middle, size = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
@@ -151,7 +157,7 @@ class YoloRaw(_Levels):
         )
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         return detections(*self._boxes(outputs, row, options.conf)[:3], options)
 
     @np.errstate(over="ignore", divide="ignore", invalid="ignore")
@@ -203,7 +209,7 @@ class YoloV4(_Levels):
         return found if isinstance(found, str) else cls.make_fit(signature, *found)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason if scores are logits, or boxes are decoded already."""
+        """Return a reason against the family if scores are logits, or boxes are decoded already."""
         rows = self.rows(outputs)
         if (reason := no_probabilities(rows[:, 4:], 4)) is not None:
             return reason
@@ -212,7 +218,7 @@ class YoloV4(_Levels):
 
     @np.errstate(over="ignore", invalid="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return one image's detections."""
+        """Decode the detections of one image in the batch."""
         boxes, scores, class_ids = [], [], []
         levels = zip(self.outputs, _STRIDES, self.scales, self.sides(), strict=True)
         for name, stride, scale, sides in levels:
