@@ -1,4 +1,4 @@
-"""Decodes maps over the whole image: a class, a foreground or a depth for each pixel.
+"""Decodes maps over the whole image: a class, a degree of foreground or a depth for each pixel.
 
     semantic     SegFormer and others of Hugging Face, torchvision: scores [n, classes, h, w]
     deeplab      DeepLab of TensorFlow: the same as [n, h, w, classes]
@@ -27,7 +27,8 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.text import counted
 
-# Largest number of channels of an image, or of a thin feature map.
+# Largest number of channels of an image or of a feature map with few channels. Class scores with so
+# few channels are hard to distinguish from such maps.
 _MAX_CHANNELS = 8
 _STRIDES = (1, 2, 4, 8, 16)
 _DEPTH_NAMES = ("predicted_depth", "depth")
@@ -37,7 +38,7 @@ class Semantic(Head):
     """Decodes logits or probabilities over the whole input.
 
     Attributes:
-        axis: dimension of the classes.
+        axis: index of the dimension of the classes.
     """
 
     task = "semantic"
@@ -60,7 +61,7 @@ class Semantic(Head):
         if isinstance(classes := signature.count_classes(count), str):
             return classes
         strength, why = found
-        # A map of many channels that is as large as the input probably has classes.
+        # A map with many channels and the size of the input probably contains class scores.
         guessed = False
         if signature.task is not None:
             strength = Strength.METADATA
@@ -87,7 +88,8 @@ class Semantic(Head):
         """Return the class map of one image."""
         planes = np.moveaxis(outputs[self.outputs[0]][row], self.axis - 1, 0)
         logits = np.array(planes, np.float32, order="C")
-        # Replace infinities: interpolation multiplies them by 0, which gives NaN.
+        # Replace infinite values: interpolation multiplies some values by 0, and infinity times 0
+        # is NaN.
         np.nan_to_num(logits, copy=False, nan=-1e30, posinf=1e30, neginf=-1e30)
         ids = best_of(logits)
         return ClassMap(ids, logits[np.unique(ids)], _select_ids(options))
@@ -129,10 +131,13 @@ class ClassIds(Head):
 
 
 class Foreground(Head):
-    """Decodes probabilities, scaled so that the minimum is 0 and the maximum is 1, as rembg does.
+    """Decodes foreground probabilities.
+
+    The values are scaled so that the minimum is 0 and the maximum is 1, as in rembg.
 
     Attributes:
-        levels: number of maps that only this family has; 0 if the number of maps proves nothing.
+        levels: number of output maps that identifies this family; 0 if several families have the
+            same number of maps.
     """
 
     task = "saliency"
@@ -141,7 +146,7 @@ class Foreground(Head):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for a map of one channel, which may be followed by others."""
+        """Check for a map of one channel as the first output. Further outputs are allowed."""
         outputs = signature.outputs
         if cls.levels and any(len(t.shape) != 4 or t.shape[1] not in (1, -1) for t in outputs):
             return OTHERS
@@ -163,7 +168,8 @@ class Depth(Head):
 
     Attributes:
         metres: True if values are in metres.
-        corners: True if the centres of the outermost cells and pixels coincide, see `smooth`.
+        corners: True if the centres of the outermost cells coincide with the centres of the
+            outermost pixels. `smooth` explains this.
     """
 
     family = "depth"
@@ -199,7 +205,7 @@ class Depth(Head):
         return Strength.ASKED
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> DepthMap:
-        """Return the depth map of one image. The minimum replaces values that are not finite."""
+        """Return the depth map of one image. Values that are not finite become the minimum."""
         found = outputs[self.outputs[0]][row]
         values = found.reshape(found.shape[-2:]).astype(np.float32)
         finite = np.isfinite(values)
@@ -209,7 +215,7 @@ class Depth(Head):
 
 
 class YoloDepth(Depth):
-    """Decodes YOLO26's depth, in metres."""
+    """Decodes the depth maps of YOLO26, which are in metres."""
 
     family = "yolo-depth"
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch"}
@@ -241,7 +247,10 @@ def _is_map(output: TensorSpec) -> bool:
 
 
 def _find_stride(signature: Signature, places: tuple[int, ...]) -> tuple[Strength, str] | str:
-    """Return the strength and the evidence that (height, width) is a map's size, or a reason."""
+    """Return the strength and a text if (height, width) can be the size of a map.
+
+    Otherwise return the reason why not.
+    """
     found = [signature.at_stride((places[0], places[1]), stride) for stride in _STRIDES]
     fits = [one for one in found if not isinstance(one, str)]
     if fits:
@@ -250,9 +259,12 @@ def _find_stride(signature: Signature, places: tuple[int, ...]) -> tuple[Strengt
 
 
 def one_channel(signature: Signature, strength: Strength | None = None) -> Fit | str:
-    """Return the fit of the first output, a map of one channel.
+    """Return the fit of the first output, which must be a map of one channel.
 
-    Without a strength, the fit is weak, because models of any kind may have such an output.
+    Args:
+        signature: facts about the model.
+        strength: strength of the fit. Without it, the fit is weak, because models of any kind may
+            have such an output.
     """
     if not signature.outputs:
         return OTHERS
@@ -290,7 +302,7 @@ HEADS: tuple[type[Head], ...] = (
         guessed="models of TensorFlow differ in mean and std",
     ),
     ClassIds,
-    # U^2-Net returns a map for each of six decoder levels, and one that combines them.
+    # U^2-Net returns seven maps: one for each of six decoder levels, and one that combines them.
     Foreground.as_family("u2net", levels=7, preprocess={**_STRETCHED, **IMAGENET}),
     Foreground.as_family("isnet", preprocess={**_STRETCHED, "mean": (0.5, 0.5, 0.5)}),
     Depth,

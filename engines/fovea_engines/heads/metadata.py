@@ -1,4 +1,4 @@
-"""Parses metadata that exporters write into a model. It is untrusted input."""
+"""Parses the metadata that exporters write into a model. The metadata is untrusted input."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fovea_engines.results.skeleton import Skeleton, number_points
 
 MAX_KEYPOINTS = 1000
 RENAMED = "fovea_renamed"
-"""Metadata key of the outputs' original names, which `fovea edit` stores when it renames them."""
+"""Metadata key for the original names of outputs that `fovea edit` has renamed."""
 
-# Tasks as heads call them, by the names that exporters use.
+# Name of a task in an exporter's metadata -> name of the task in heads.
 _TASKS = {
     "detection": "detect",
     "object-detection": "detect",
@@ -47,20 +47,21 @@ def literal(text: str) -> Any:
 def labels_from_metadata(
     metadata: Mapping[str, str], num_classes: int | None
 ) -> tuple[str, ...] | None:
-    """Read class names by class id from the metadata, or return None.
+    """Read class names from the metadata, in the order of class ids.
 
     Ultralytics writes `names`: a list, or a dict of id to name, in Python or JSON. PaddlePaddle's
-    exporters write `character`, with a name on every line. If ids of a dict have gaps, a missing
-    name is the id.
+    exporters write `character`, with a name on every line. If the ids in a dict have gaps, the name
+    of a missing id is the id as text.
 
     Returns:
-        None if names are missing, malformed, or not as many as `num_classes`.
+        The names. If they are missing or malformed, or if their number is not `num_classes`, return
+            None.
     """
     names = literal(metadata.get("names", "")) or metadata.get("character", "").splitlines()
     if isinstance(names, dict):
         by_id = {str(key): name for key, name in names.items()}
         ids = [str(each) for each in range(num_classes or len(by_id))]
-        # COCO's category ids have gaps.
+        # Allow gaps between the ids, because COCO's category ids have gaps.
         gaps = num_classes is not None and ids[-1] in by_id and by_id.keys() <= set(ids)
         names = [by_id.get(each, each if gaps else None) for each in ids]
     if not isinstance(names, list | tuple) or not names:
@@ -73,7 +74,10 @@ def labels_from_metadata(
 
 
 def names_fault(metadata: Mapping[str, str], num_classes: int) -> str | None:
-    """Return why the names in the metadata do not fit `num_classes` classes; None without names."""
+    """Return the reason why the names in the metadata do not fit `num_classes` classes.
+
+    If they fit, or if there are no names, return None.
+    """
     names = literal(metadata.get("names", ""))
     if not names or not isinstance(names, dict | list | tuple):
         return None
@@ -88,7 +92,7 @@ def _within(class_id: str, last: int) -> bool:
 
 
 def renamed_outputs(metadata: Mapping[str, str]) -> Mapping[str, str]:
-    """Read the original name of each renamed output; empty if none was renamed."""
+    """Read the original names of renamed outputs: new name -> original name."""
     names = literal(metadata.get(RENAMED, ""))
     if not isinstance(names, dict):
         return {}
@@ -96,16 +100,17 @@ def renamed_outputs(metadata: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def task_from_metadata(metadata: Mapping[str, str]) -> str | None:
-    """Read the task, under the name that heads use; None if the metadata has none."""
+    """Read the task and return its name in heads. If the metadata has no task, return None."""
     task = "pose" if "kpt_shape" in metadata else metadata.get("task")
     return _TASKS.get(task, task) if task else None
 
 
 def skeleton_from_metadata(metadata: Mapping[str, str]) -> tuple[Skeleton, int] | None:
-    """Read the keypoints of an object, and how many numbers each has: 2 (x y) or 3 (x y score).
+    """Read the names of the keypoints, and the number of values per keypoint.
 
-    Ultralytics writes `kpt_shape`, and the names by class id as `kpt_names`. The result is None
-    without a valid `kpt_shape`.
+    A keypoint has 2 values (x y) or 3 values (x y score). Ultralytics writes `kpt_shape`, and for
+    each class id the names of its keypoints in `kpt_names`. Without a valid `kpt_shape`, return
+    None.
     """
     match literal(metadata.get("kpt_shape", "")):
         case [int(count), (2 | 3) as numbers] if 0 < count <= MAX_KEYPOINTS:
@@ -121,7 +126,10 @@ def skeleton_from_metadata(metadata: Mapping[str, str]) -> tuple[Skeleton, int] 
 
 
 def image_size(metadata: Mapping[str, str]) -> tuple[int, int] | None:
-    """Read (height, width) in pixels from `imgsz`, a number or a list of two; None if absent."""
+    """Read (height, width) in pixels from `imgsz`, which is a number or a list of two numbers.
+
+    If there is no valid `imgsz`, return None.
+    """
     size = literal(metadata.get("imgsz", ""))
     sides = [size, size] if isinstance(size, int) else size
     match sides:
@@ -131,7 +139,7 @@ def image_size(metadata: Mapping[str, str]) -> tuple[int, int] | None:
 
 
 def own_preprocess(metadata: Mapping[str, str]) -> Mapping[str, Any]:
-    """Return fields of `PreprocessSpec` in which LibreYOLO differs from the original programs."""
+    """Return the fields of `PreprocessSpec` in which LibreYOLO differs from the original code."""
     fields: dict[str, Any] = {}
     if metadata.get("letterbox_pad") == "center":
         fields |= {"anchor": "center", "rounding": "down"}
@@ -141,7 +149,7 @@ def own_preprocess(metadata: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def largest_stride(metadata: Mapping[str, str]) -> int:
-    """Return the number of pixels that must divide both input sides; 32 if not stated."""
+    """Return the stride in pixels. Both input sides must be multiples of it. The default is 32."""
     stride = literal(metadata.get("stride", ""))
     strides = stride if isinstance(stride, list | tuple) else [stride]
     sound = [value for value in strides if isinstance(value, int | float) and 1 <= value <= 512]

@@ -1,4 +1,6 @@
-"""Decodes distances as distributions: NanoDet, NanoDet-Plus and PicoDet, before suppression.
+"""Decodes NanoDet, NanoDet-Plus and PicoDet before suppression.
+
+These models predict a distribution for each distance between a cell and a side of a box.
 
     nanodet          the first NanoDet-m: scores [n, cells, classes] of each of three levels, then
                      their logits [n, cells, 32]
@@ -27,10 +29,10 @@ from fovea_engines.session import Array
 from fovea_preprocess.text import counted
 
 BINS = np.arange(8, dtype=np.float32)
-"""Distances of a distribution, in strides."""
+"""Possible distances in a distribution, in strides."""
 
 SIDES = 4 * len(BINS)
-"""Number of columns: the logits of left, top, right and bottom."""
+"""Number of columns for a box: the logits for the left, top, right and bottom distances."""
 
 
 class Distributions(ScoredBoxes):
@@ -38,7 +40,7 @@ class Distributions(ScoredBoxes):
 
     Attributes:
         centre: position of a cell's centre, in strides from its corner.
-        shift: added to a cell's centre in pixels.
+        shift: number of pixels that is added to the position of a cell's centre.
     """
 
     sized = True
@@ -85,7 +87,7 @@ class Distributions(ScoredBoxes):
         return list(zip(tensors[:half], tensors[half:], strict=True))
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners [n, 4] in pixels of boxes around the centres of their cells."""
+        """Return corners [n, 4] in pixels. Distances are measured from the centres of the cells."""
         logits = values.reshape(-1, 4, len(BINS))
         powers = np.exp(logits - logits.max(axis=2, keepdims=True))
         distances = powers @ BINS / powers.sum(axis=2)
@@ -98,7 +100,7 @@ class JoinedDistributions(Distributions):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one tensor. A YOLOX with more classes has the same shape."""
+        """Check for one output. A YOLOX with more classes has an output of the same shape."""
         if isinstance(output := signature.single(), str):
             return output
         evidence = signature.on_levels([output.shape[1]], cls.strides)
@@ -123,7 +125,8 @@ _NANODET: Mapping[str, Any] = {
 _FOUR = (8, 16, 32, 64)
 
 HEADS: tuple[type[Head], ...] = (
-    # The first version has a cell's centre at (stride - 1) / 2, half a pixel less than later ones.
+    # In the first version, the centre of a cell is at (stride - 1) / 2. This is half a pixel less
+    # than in later versions.
     Distributions.as_family("nanodet", shift=-0.5, **_NANODET),
     Distributions.as_family("picodet-raw", strides=_FOUR, preprocess=STRETCHED),
     JoinedDistributions.as_family("nanodet-joined", **_NANODET),

@@ -1,9 +1,9 @@
 """Adds decoding and NMS to a detector's graph, in plain operators of fixed shapes.
 
-The method is Cluster NMS (arXiv 2005.03572). All boxes start alive. In each round, a box stays
-alive unless a better box that is alive overlaps it. In every chain of overlapping boxes, a round
-decides at least one more box. So the result is the greedy one after as many rounds as the longest
-chain has boxes.
+The method is Cluster NMS (arXiv 2005.03572). At first, all boxes are kept. In each round, a box is
+kept unless a better box that was kept in the round before overlaps it. In a chain of overlapping
+boxes, each round fixes the result of at least one more box. Therefore the result equals greedy
+suppression after as many rounds as the longest chain has boxes.
 """
 
 from __future__ import annotations
@@ -34,41 +34,41 @@ from fovea_engines.session import TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
 Decoded = Dense | ScoredBoxes
-"""Heads that can be decoded in a graph."""
+"""Heads whose decoding can be part of a graph."""
 
 MAX_CANDIDATES = 512
 """Default number of boxes that enter suppression.
 
-On 64 COCO images, at most 301 boxes have a score of .25 or more (YOLOv5n). At a score of .001,
-where mAP is measured, there are thousands. To keep only 512 costs up to .0008 mAP. 1024 would cost
-nothing, but take four times the work.
+On 64 COCO images, at most 301 boxes have a score of .25 or more (YOLOv5n). mAP is measured with a
+minimum score of .001. Then there are thousands of boxes, and the limit of 512 lowers the mAP by up
+to .0008. A limit of 1024 would not lower the mAP, but would take four times as much computation.
 """
 
 ROUNDS = 8
 """Number of rounds of suppression.
 
 On 64 COCO images at an IoU of .7, boxes with a score of .25 or more need at most 3 rounds. The best
-512 boxes of any score need 6 with YOLOv8n and YOLOX-nano, and 10 with YOLOv5n (8 in 62 of the
-images). If the rounds are too few, an even number leaves duplicates, while an odd number would lose
-boxes.
+512 boxes of any score need 6 rounds with YOLOv8n and YOLOX-nano, and 10 with YOLOv5n (8 are enough
+in 62 of the images). If there are too few rounds, an even number leaves duplicates, while an odd
+number would drop boxes that should be kept.
 """
 
 RAW = "/raw"
-"""Suffix of a tensor that was an output before."""
+"""Suffix that is added to the name of a tensor if the tensor was an output before the change."""
 
-_FIRST_OPSET = 18  # ReduceMax takes its axes as an input since this opset
+_FIRST_OPSET = 18  # first opset in which ReduceMax takes its axes as an input
 _USUAL = PredictOptions()
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Names of float32 tensors, best box first.
+    """The boxes that enter suppression: names of float32 tensors in the graph, best box first.
 
     Attributes:
         count: number of boxes.
-        boxes: [batch, 4, count], corners x1 y1 x2 y2 in pixels of the input.
-        scores: [batch, 1, count].
-        classes: [batch, 1, count], the best class of each box.
+        boxes: name of a tensor [batch, 4, count], corners x1 y1 x2 y2 in pixels of the input.
+        scores: name of a tensor [batch, 1, count].
+        classes: name of a tensor [batch, 1, count] with the best class of each box.
     """
 
     count: int
@@ -79,13 +79,13 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True)
 class _All:
-    """All boxes of a model, before the best are chosen.
+    """All boxes of a model, before the best boxes are chosen.
 
     Attributes:
-        boxes: [cells, 4].
-        best: [cells], the best class score of each box.
+        boxes: [cells, 4], corners of each box.
+        best: [cells], best class score of each box.
         classes: class scores of each box.
-        along: dimension of the classes in [batch, ...], 1 or 2.
+        along: index of the dimension of the classes, 1 or 2. Dimension 0 is the batch.
     """
 
     boxes: Traced
@@ -97,9 +97,15 @@ class _All:
 def write_candidates(
     write: Writer, head: Decoded, outputs: Mapping[str, Traced], most: int
 ) -> Candidates:
-    """Write nodes that decode a head's outputs and choose the best boxes, at most `most`.
+    """Write nodes that decode a head's outputs and choose the best boxes.
 
-    Scores that are not finite count as 0. Boxes that are not finite stay as they are.
+    Scores that are not finite count as 0. Boxes that are not finite stay unchanged.
+
+    Args:
+        write: writer of the graph's nodes.
+        head: head whose decoding is written.
+        outputs: outputs of the model by name.
+        most: largest number of boxes to choose.
     """
     found = _dense(head, outputs) if isinstance(head, Dense) else _scored(head, outputs)
     best = found.best.reshape(1, -1).name
@@ -139,7 +145,7 @@ def _dense(head: Dense, outputs: Mapping[str, Traced]) -> _All:
 
 def _scored(head: ScoredBoxes, outputs: Mapping[str, Traced]) -> _All:
     batches: Any = {name: _Batch(tensor) for name, tensor in outputs.items()}
-    # Drop landmarks, which some levels have, too.
+    # Keep only scores and boxes. Some levels also have landmarks.
     columns: Any = zip(*(level[:2] for level in head.levels(batches, 0)), strict=True)
     scores, values = (cast(Any, np.concatenate(parts)) for parts in columns)
     boxes: Any = head.boxes(values, np.arange(len(values)))
@@ -148,7 +154,7 @@ def _scored(head: ScoredBoxes, outputs: Mapping[str, Traced]) -> _All:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Stands for a batch: returns the tensor of all images for any row."""
+    """Takes the place of an output array. For any row, it returns the tensor of the batch."""
 
     rows: Traced
 
@@ -162,9 +168,9 @@ class _Batch:
 
 
 def write_gather(write: Writer, table: Traced, places: str, along: int) -> str:
-    """Gather rows (along 1) or columns (along 2) of a table [batch, rows, columns].
+    """Write nodes that gather rows (along=1) or columns (along=2) of a table.
 
-    Places are integers, [batch, 1, n].
+    The table is [batch, rows, columns]. `places` are indices, [batch, 1, n].
     """
     if along == 1:
         places = write("Reshape", places, np.array([0, -1, 1]))
@@ -181,28 +187,29 @@ def add_nms_tail(
     max_candidates: int = MAX_CANDIDATES,
     max_det: int = _USUAL.max_det,
 ) -> Recognition:
-    """Make a detector suppress duplicates itself and return [batch, max_det, 6], best first.
+    """Add suppression to a detector's graph. Its new output is [batch, max_det, 6], best box first.
 
-    The columns are x1 y1 x2 y2 in pixels of the input, score and class, as the head of family
-    yolov10 reads them. Rows of zeros fill the end. Landmarks of faces are dropped. All nodes
-    compute in float32, whatever the precision of the model is.
+    The columns are x1 y1 x2 y2 in pixels of the input, score and class. The head of the family
+    yolov10 reads this output. Unused rows at the end are 0. Landmarks of faces are dropped. All new
+    nodes compute in float32, also if the model has another precision.
 
     Args:
-        model: the model in its final precision. It is changed in place, unless its family has no
-            duplicates. A single output keeps its name; several outputs become "detections". The
-            metadata gets `end2end`.
-        recognition: the recognition of the unchanged model.
-        iou: a box is dropped if its overlap with a better box of its class exceeds this, 0 to 1.
-        max_candidates: largest number of boxes that enter suppression, best first. Time and memory
-            grow with its square. TensorRT sorts at most 3840.
-        max_det: number of rows, up to 1000. There are fewer if fewer boxes enter.
+        model: model in its final precision. It is changed in place, unless its family has no
+            duplicates. A single output keeps its name. Several outputs are replaced by
+            "detections". The metadata gets the key `end2end`.
+        recognition: recognition of the unchanged model.
+        iou: a box is dropped if its IoU with a better box of its class exceeds this value, 0 to 1.
+        max_candidates: largest number of boxes that enter suppression; the best boxes are chosen.
+            Time and memory grow with the square of this number. TensorRT sorts at most 3840 boxes.
+        max_det: number of rows of the output, up to 1000. If the model has fewer boxes than this,
+            the output has fewer rows.
 
     Returns:
         The recognition of the changed model.
 
     Raises:
-        UnsupportedModel: the model is not a detector, its family can be decoded only by the host,
-            or its opset is too old.
+        UnsupportedModel: the model is not a detector, its family cannot be decoded in a graph, or
+            its opset is too old.
     """
     head = open_head(recognition, graph_inputs(model))
     if head is None:
@@ -248,7 +255,7 @@ def _rename(model: onnx.ModelProto, name: str) -> str:
 
 
 def _read(write: Writer, name: str, spec: TensorSpec) -> Traced:
-    """Return an output [batch, ...] in float32; add the batch axis if the output has none."""
+    """Return an output in float32. If it has no batch axis, add one."""
     if spec.dtype != "float32":
         name = write.cast(name, "float32")
     if len(spec.shape) == 2:
@@ -258,28 +265,32 @@ def _read(write: Writer, name: str, spec: TensorSpec) -> Traced:
 
 
 def _write_survivors(write: Writer, found: Candidates, iou: float) -> str:
-    """Write nodes that mark the survivors: float32 [batch, 1, count], 1 or 0."""
+    """Write nodes that mark which boxes survive: float32 [batch, 1, count], 1 or 0."""
     over = _write_over(write, found, iou)
     alive = _write_none(write, over)
     for _ in range(ROUNDS - 1):
-        # Mul instead of MatMul, because TensorRT cannot multiply float32 matrices on Turing
-        # (compute capability 7.5).
+        # Use Mul and not MatMul, because TensorRT cannot multiply float32 matrices on GPUs of the
+        # Turing generation (compute capability 7.5).
         better = write("Mul", over, write("Transpose", alive, perm=[0, 2, 1]))
         alive = _write_none(write, better)
     return alive
 
 
 def _write_none(write: Writer, over: str) -> str:
-    """Mark boxes that nothing overlaps: [batch, 1, n] from [batch, n, n]."""
+    """Write nodes that mark the boxes that no kept box overlaps.
+
+    `over` is [batch, n, n], and the result is [batch, 1, n].
+    """
     any_over = write("ReduceMax", over, np.array([1]), keepdims=1)
     return write("Sub", np.array(1, np.float32), any_over)
 
 
 def _write_over(write: Writer, found: Candidates, iou: float) -> str:
-    """Mark pairs in which the box of the row is better than the box of the column and overlaps it.
+    """Write nodes that mark the pairs of boxes in which one box suppresses the other.
 
-    The result is [batch, n, n]. It is computed in float32, in the same steps as in
-    `fovea_engines.results.nms`.
+    The result is [batch, n, n]. A pair is marked if the box of the row is better than the box of
+    the column and overlaps it. The steps are the same as in `fovea_engines.results.nms`, in
+    float32.
     """
     boxes, classes = (
         write("Transpose", tensor, perm=[0, 2, 1]) for tensor in (found.boxes, found.classes)
@@ -326,7 +337,7 @@ def _declare(model: onnx.ModelProto, name: str, rows: int) -> None:
 
 def _check_graph(model: onnx.ModelProto, specs: Sequence[TensorSpec]) -> None:
     for spec in specs:
-        # Ignore the batch axis, which tables may lack.
+        # Check all dimensions except the batch axis. A tensor of two dimensions has no batch axis.
         if -1 in (spec.shape if len(spec.shape) == 2 else spec.shape[1:]):
             raise UnsupportedModel(
                 f"{describe(spec)} has no fixed shape, which suppression in the graph needs: build "

@@ -35,7 +35,7 @@ from fovea_engines.session import Array
 
 
 class YoloV8Obb(YoloV8):
-    """Decodes the columns of YOLOv8, followed by the angle. Boxes are not upright."""
+    """Decodes the columns of YOLOv8 and a last column with the angle of the box."""
 
     family = "yolov8-obb"
     task = "obb"
@@ -43,11 +43,11 @@ class YoloV8Obb(YoloV8):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for a detector's grid with one more column."""
+        """Check for the output of a YOLOv8 detector with one more column."""
         fit = signature.fit_grid(axis=1, per_cell=1, others=5)
         if isinstance(fit, str):
             return fit
-        # By its shape, the output can also be from a detector with one more class.
+        # A detector with one more class has an output of the same shape.
         strength = Strength.RARE if signature.task is None else fit.strength
         return replace(fit, why=f"{fit.why}; an angle of each", strength=strength)
 
@@ -71,7 +71,7 @@ class YoloV8Obb(YoloV8):
 
 
 class YoloV10Obb(YoloV10):
-    """Decodes cx cy w h, score, class, angle of YOLOv26, and of exports that include NMS."""
+    """Decodes rows cx cy w h, score, class, angle: YOLOv26, and exports that include NMS."""
 
     family = "yolov10-obb"
     task = "obb"
@@ -107,7 +107,7 @@ class YoloV10Obb(YoloV10):
 
 
 class YoloNasObb(BoxesAndScores):
-    """Decodes YOLO-NAS-R: boxes cx cy w h angle [batch, cells, 5] and scores, both of a grid."""
+    """Decodes YOLO-NAS-R: boxes cx cy w h angle [batch, cells, 5], and scores of the same cells."""
 
     family = "yolo-nas-obb"
     task = "obb"
@@ -143,7 +143,10 @@ def _select_rotated(table: Array) -> NDArray[np.float32]:
 
 
 def no_angles(column: Array, number: int) -> str | None:
-    """Return a reason if angles [boxes] are mostly more than a full turn, or all are 1."""
+    """Return a reason if values [boxes] cannot be angles.
+
+    This is the case if most values are larger than a full turn, or if all values are 1.
+    """
     values = np.asarray(column, np.float32)
     values = np.abs(values[np.isfinite(values)])
     if len(values) and (values == 1).all():

@@ -1,4 +1,4 @@
-"""Decodes images that models compute from images: enlarged, sharper, denoised, coloured.
+"""Decodes the output images of models that enlarge, sharpen, denoise or colour images.
 
     image                   levels of 0 to 1 of an image of 0 to 1
     super-resolution        Open Model Zoo: levels of 0 to 1 of BGR from 0 to 255
@@ -23,24 +23,28 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array
 from fovea_preprocess.text import counted
 
-_LARGEST = 8  # largest factor between the sides of output and input
-# Range of valid levels, if black is 0 and white is 1: models overshoot at edges.
+_LARGEST = 8  # largest factor between the side of the output and the side of the input
+# Range of valid levels if black is 0 and white is 1. The range is wider than 0 to 1, because models
+# overshoot at edges.
 _BELOW, _ABOVE = -2.0, 3.0
-# Largest mean of an image that counts as black; photographs have .2 to .7.
+# Largest mean level of an image that counts as black. The mean of a photograph is .2 to .7.
 _DARK = 0.02
 
 
 class Pictures(Head):
-    """Decodes images [batch, 3, h, w] or [batch, 1, h, w], as large as the input or n times.
+    """Decodes images [batch, 3, h, w] or [batch, 1, h, w].
+
+    The output has the size of the input, or is larger by a whole factor.
 
     Attributes:
         low, high: values of black and of white.
-        strength: strength of the fit if the output is larger than the input. If both are equally
-            large, a user must name the family.
+        strength: strength of the fit if the output is larger than the input. If the output has the
+            size of the input, a user must name the family.
         channels: numbers of channels that an output may have.
         enlarged: True if the model may take the enlarged image as a second input.
-        dark: True if a black output for a photograph contradicts the family.
-        luma: True if the output has no colours, and gets the colours of its input.
+        dark: True if the family is excluded when a model returns a black image for a photograph.
+        luma: True if the output is only the luma (brightness). Its colours are taken from the input
+            image.
     """
 
     task = "image"
@@ -55,7 +59,7 @@ class Pictures(Head):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one output image of a model that takes nothing but the image."""
+        """Check for one output image. The model must have no other inputs than images."""
         if len(signature.outputs) != 1 or signature.size is None:
             return OTHERS
         [output] = signature.outputs
@@ -73,7 +77,7 @@ class Pictures(Head):
             return Fit((output.name,), None, f"{why}, and the task is image", cls._raise_strength())
         if factor > 1:
             return Fit((output.name,), None, why, cls.strength)
-        # Maps with one channel are more usual than images.
+        # An output with one channel is usually a map and not a grey image.
         if output.shape[1] == 1 and not signature.forced:
             return OTHERS
         return Fit((output.name,), None, why, Strength.ASKED)
@@ -108,7 +112,10 @@ class Pictures(Head):
         )
 
     def unsound(self, outputs: Mapping[str, Array], row: int) -> str | None:
-        """Return the output if any number is NaN or infinite, as no pixel can be left out."""
+        """Return the name of the output if any of its numbers is NaN or infinite.
+
+        Other heads drop such numbers, but an image needs all its pixels.
+        """
         [name] = self.outputs
         return None if np.isfinite(outputs[name][row : row + 1]).all() else f"output {name}"
 

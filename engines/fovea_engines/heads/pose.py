@@ -32,12 +32,13 @@ from fovea_engines.results.skeleton import PERSON, Skeleton
 from fovea_engines.session import Array
 
 _POINTS = len(PERSON.names)
-# Lowest score of a keypoint that belongs to a person, as in TensorFlow's example.
+# Smallest score of a keypoint that is used for the box of its person. TensorFlow's example uses the
+# same limit.
 _SURE = 0.1
 
 
 class YoloV8Pose(YoloV8):
-    """Decodes the columns of YOLOv8, then x y of each keypoint, usually with a probability."""
+    """Decodes the columns of YOLOv8, and then columns x y, usually with a score, per keypoint."""
 
     family = "yolov8-pose"
     task = "pose"
@@ -45,7 +46,7 @@ class YoloV8Pose(YoloV8):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for a detector's grid with more columns."""
+        """Check for the output of a YOLOv8 detector with more columns."""
         if isinstance(output := signature.single(), str):
             return output
         if isinstance(layout := _keypoints(signature, output.shape[1] - 5), str):
@@ -88,7 +89,11 @@ class YoloV10Pose(YoloV10):
         return fit if isinstance(fit, str) else _add_keypoints(fit, skeleton, signature)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return a reason as `YoloV10` does, or if keypoints of objects have another form."""
+        """Return the reason that excludes the family. Without a reason, return None.
+
+        The family is excluded if `YoloV10` finds a reason, or if the keypoints of objects are not
+        pixels and probabilities.
+        """
         if (reason := super().contradiction(outputs)) is not None:
             return reason
         table = outputs[self.outputs[0]][0]
@@ -103,7 +108,7 @@ class YoloV10Pose(YoloV10):
 
 
 class _MoveNet(Detector):
-    """Decodes y x and a score of each keypoint, as fractions of the input.
+    """Decodes y x and a score for each keypoint. y and x are fractions of the input.
 
     Attributes:
         shape: shape of the output without the batch.
@@ -117,7 +122,7 @@ class _MoveNet(Detector):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for the only possible shape."""
+        """Check the shape of the output. All models of the family have the same shape."""
         if [one.shape[1:] for one in signature.outputs] != [cls.shape]:
             return OTHERS
         why = f"{_POINTS} keypoints of each person"
@@ -128,7 +133,8 @@ class _MoveNet(Detector):
 
         The family is excluded if scores are not probabilities or positions are in pixels.
         """
-        # Check all rows: an image without persons has no row with a high score.
+        # Check all rows, and not only the rows with high scores: an image without persons has no
+        # such row.
         table = outputs[self.outputs[0]][0].astype(np.float32)
         table = table.reshape(len(table), -1)
         points = table[:, : 3 * _POINTS].reshape(-1, 3)
@@ -154,7 +160,8 @@ class _MoveNet(Detector):
 class MoveNet(_MoveNet):
     """Decodes the keypoints [batch, 1, 17, 3] of one person.
 
-    The box surrounds the keypoints with high scores. Their mean score is the score of the person.
+    The box is the smallest box around the keypoints with high scores. The score of the person is
+    the mean score of these keypoints.
     """
 
     family = "movenet"
@@ -171,7 +178,7 @@ class MoveNet(_MoveNet):
 
 
 class MoveNetMultiPose(_MoveNet):
-    """Decodes rows [batch, 6, 56]: keypoints, a box y1 x1 y2 x2 and a score of each person."""
+    """Decodes rows [batch, 6, 56]: keypoints, a box y1 x1 y2 x2 and a score for each person."""
 
     family = "movenet-multipose"
     shape = (6, 3 * _POINTS + 5)
@@ -184,10 +191,10 @@ class MoveNetMultiPose(_MoveNet):
 
 
 def _keypoints(signature: Signature, columns: int) -> tuple[Skeleton, int] | str:
-    """Return the keypoints that this many columns may hold, and how many numbers each has.
+    """Return the names of the keypoints, and the number of columns per keypoint.
 
-    Without metadata, only the 17 keypoints of a person with scores are possible, beside one class.
-    Otherwise a reason is returned.
+    Without metadata, only the 17 keypoints of a person, with scores, and one class are possible. If
+    the number of columns does not fit, return the reason.
     """
     if (declared := skeleton_from_metadata(signature.metadata)) is not None:
         return declared
@@ -198,14 +205,14 @@ def _keypoints(signature: Signature, columns: int) -> tuple[Skeleton, int] | str
 
 def _add_keypoints(fit: Fit, skeleton: Skeleton, signature: Signature) -> Fit:
     why = f"{fit.why}; {len(skeleton.names)} keypoints of each"
-    # By its shape, the output can also be from a detector with more classes.
+    # A detector with more classes has an output of the same shape.
     named = signature.task is not None
     strength = fit.strength if named else Strength.RARE
     return replace(fit, why=why, strength=strength, skeleton=skeleton)
 
 
 def _no_keypoints(points: NDArray[np.float32]) -> str | None:
-    """Return a reason if keypoints [n, k, 2 or 3] are not pixels and probabilities."""
+    """Return a reason if keypoints [n, k, 2 or 3] are not positions in pixels and probabilities."""
     return fractions(points[..., :2], "keypoints") or no_probability(
         points[..., 2:], "a keypoint's score"
     )

@@ -1,4 +1,4 @@
-"""Defines the preprocessing of each family, as in training, as a `PreprocessSpec`."""
+"""Returns the preprocessing of each family's training as a `PreprocessSpec`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "imagenet": CROPPED,
     "stretch": {"fit": "stretch", **IMAGENET},
 }
-"""Common presets: fields that differ from the default, RGB, 0 to 1, padded around the centre."""
+"""Name of a preset -> fields of `PreprocessSpec` that differ from the default.
+
+The default is RGB, values of 0 to 1, and a letterbox around the centre.
+"""
 
 _UNIT: Mapping[str, Any] = {"scale": 1 / 255, "mean": (0.0,) * 3, "std": (1.0,) * 3}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
@@ -35,7 +38,10 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "letterboxed-mean-std": {"fit": "letterbox", "channels": "RGB", "scale": 1 / 255, **IMAGENET},
     "stretched": {"fit": "stretch"},
 }
-"""Variants by names of `--preprocess`: fields in which exporters of a family differ."""
+"""Name of a variant in `--preprocess` -> fields that replace fields of the family's preprocessing.
+
+Exporters of the same family differ in these fields.
+"""
 
 NAMES = (*PRESETS, *VARIANTS)
 """Names that `--preprocess` accepts."""
@@ -46,16 +52,23 @@ _AS_THEY_ARE: Final[Mapping[str, tuple[Any, ...]]] = {
     "mean": (_USUAL.mean,),
     "std": (_USUAL.std,),
 }
-"""Values that are accepted for an integer input, which takes 0 to 255: as is, or the default."""
+"""Field -> values that the user may give if the model has an integer input.
+
+Such an input takes levels of 0 to 255. A value is accepted if it keeps the levels unchanged, or if
+it is the default.
+"""
 VALUES = _AS_THEY_ARE.keys()
-"""Fields that decide the value of a pixel."""
+"""Fields of `PreprocessSpec` that determine the values of pixels."""
 
 _Mean = Annotated[float, Field(ge=-255, le=255)]
 _Std = Annotated[float, Field(ge=0.001, le=255)]
 
 
 class _Trained(BaseModel):
-    """Fields that a file may set: the fields of `PreprocessSpec` that no model input decides."""
+    """Fields of `PreprocessSpec` that a user's file may set.
+
+    The model's input determines all other fields, such as the size.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -89,7 +102,7 @@ def default_preprocess(
     """Return the preprocessing of a family, in the layout, type and size of the model's input.
 
     Args:
-        family: name in `FAMILIES`; None is treated as the usual YOLO input, RGB 0 to 1.
+        family: name in `FAMILIES`. None means the usual input of YOLO: RGB, values of 0 to 1.
         inputs: inputs of the model; the first one takes the image.
         metadata: metadata of the model; `imgsz` is the size if the input is dynamic.
         size: (height, width) in pixels; overrides `imgsz` if the input is dynamic.
@@ -124,12 +137,13 @@ def read_preprocess(name: str) -> Mapping[str, Any]:
     """Read fields of `PreprocessSpec` from a named preset or a JSON file.
 
     Returns:
-        All fields for a preset, so that it replaces the family's. For a variant or a file, only its
-        own fields. If a file has the scale, missing mean and std are 0 and 1.
+        For a preset, all fields, so that it replaces the preprocessing of the family. For a variant
+            or a file, only the fields that it sets. If a file sets the scale but not mean and std,
+            these are 0 and 1.
 
     Raises:
-        InvalidOption: the name is unknown, or a field is wrong; the message states valid values. Or
-            a file has a mean or std without the scale, which defines their unit.
+        InvalidOption: the name is unknown, or a field has an invalid value. Also if a file sets
+            mean or std but not the scale: the scale defines their unit.
         NotFound: the file is missing or unreadable.
     """
     if name in PRESETS:
@@ -176,10 +190,10 @@ def check_fields(fields: object) -> None:
 
 
 def merge_preprocess(given: Mapping[str, Any] | None, own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Combine the fields that a user names with the fields that the model's graph decides.
+    """Combine the fields that a user sets with the fields that the model's graph determines.
 
-    Fields of the user take precedence, except for variants: these differ from the family, and leave
-    the graph's fields unchanged.
+    The user's fields take precedence. Variants are an exception: they replace fields of the family,
+    and do not replace the fields of the graph.
     """
     fields = given or {}
     return {**fields, **own} if fields in VARIANTS.values() else {**own, **fields}
@@ -212,7 +226,10 @@ def _check_as_they_are(image: TensorSpec, trained: Mapping[str, Any]) -> None:
 def _resolve(
     sides: Sequence[int], size: tuple[int, int] | None, metadata: Mapping[str, str]
 ) -> tuple[int, int]:
-    """Return (height, width): the input's sides if fixed, otherwise the requested ones."""
+    """Return (height, width) in pixels.
+
+    These are the sides of the input if they are fixed, otherwise the requested sides.
+    """
     wanted = size or image_size(metadata)
     if wanted is None:
         if -1 in sides:

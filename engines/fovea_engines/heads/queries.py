@@ -1,7 +1,7 @@
 """Decodes the queries of a DETR: logits of classes, and boxes as fractions of the input.
 
-The families are in `detr` and `rfdetr`. Functions that check queries return reasons, as in
-`fovea_engines.heads.evidence`.
+A query is a row of the output that may describe an object. The families are in `detr` and `rfdetr`.
+The functions that check queries return a reason or None, as in `fovea_engines.heads.evidence`.
 """
 
 from __future__ import annotations
@@ -33,49 +33,55 @@ from fovea_engines.session import Array
 from fovea_preprocess.text import counted
 
 MAX_QUERIES = 1000
-"""Largest number of queries: DETRs have 50 to 900, and more rows are a grid."""
+"""Largest number of queries. DETRs have 50 to 900 queries. More rows are the cells of a grid."""
 
 COCO_IDS = 91
-"""Number of COCO's category ids, which have gaps: 80 names do not belong to these columns."""
+"""Number of columns of a model whose class ids are COCO's category ids.
+
+These ids have gaps: only 80 of the 91 columns are classes with a name.
+"""
 
 _ROUNDING = 1e-3
 _MIN, _SUREST = 1e-37, 1 - 1e-7
-"""Values of a float32 sigmoid that are nearest to 0 and 1."""
+"""Smallest and largest result of a sigmoid in float32 that is not 0 or 1."""
 
-# Largest overhang of boxes over the image's edge, as a fraction: trained models exceed it rarely.
+# Largest distance by which boxes may extend beyond the image's edge, as a fraction of the image's
+# side. Boxes of trained models rarely extend further.
 _LARGEST_OVERHANG = 0.1
-# Smallest spread of centres, as a fraction. Trained models have boxes all over the image, while
-# boxes of untrained models may all be equal.
+# Smallest range of the centres, as a fraction of the image's side. Trained models have boxes in all
+# parts of the image. The boxes of an untrained model may all be equal, which proves nothing.
 _MIN_SPREAD = 0.3
-# Smallest number of boxes for this check: fewer boxes may all be larger than the coordinates of
-# their centres.
+# Smallest number of boxes for this check. If there are fewer boxes, all of them may by chance be
+# larger than the coordinates of their centres.
 _ENOUGH = 20
-# Largest median of a query's best logit: most queries find nothing.
+# Largest median of the queries' best logits. The true median is low, because most queries find no
+# object.
 _USUAL_LOGIT = 2.2
-# Smallest median difference between the four numbers of a box. RT-DETR has .4, and neighbouring
-# values of a map differ by a few hundredths.
+# Smallest median difference between the four numbers of a box. For RT-DETR it is .4. If the output
+# is a map, neighbouring values differ by only a few hundredths.
 _MIN_DIFFERENCE = 0.05
-# With at least this many columns, "none" is first or second for most queries, even if a query has
-# found an object. The last of RT-DETR's 80 classes never is: its median rank is 23.
+# Smallest number of columns for `none_last`. With so many columns, the class "none" ranks first or
+# second for most queries, even for queries that have found an object. An ordinary last class does
+# not: the median rank of the last of RT-DETR's 80 classes is 23.
 _MANY_COLUMNS = 10
 _NEARLY_ALWAYS = 0.8
-# Tolerance for a sigmoid outside 0 to 1, caused by rounding, e.g. to INT8.
+# Tolerance for results of a sigmoid below 0 or above 1, because of rounding, for example to INT8.
 _SIGMOID = 0.01
-# Largest share of a model's boxes that may be wrong.
+# Largest fraction of a model's boxes that may fail a check.
 _MAX_WRONG = 0.1
 
 
 class Queries(Detector):
     """Decodes logits [batch, queries, classes] and boxes cx cy w h, 0 to 1, [batch, queries, 4].
 
-    Families of the task "segment" also have mask logits of each query over the whole input, [batch,
-    queries, h, w]. Queries have no duplicates, so `iou` and `agnostic` have no effect.
+    Families of the task "segment" also have mask logits [batch, queries, h, w]. Each mask covers
+    the whole input. Queries have no duplicates, so the options `iou` and `agnostic` have no effect.
 
     Attributes:
-        names: pairs of names that exporters give to logits and boxes.
+        names: pairs of names that exporters give to the outputs of logits and boxes.
         more: names of the other outputs.
         first: index of the first class column.
-        after: number of columns after the classes.
+        after: number of columns after the class columns.
     """
 
     sized = True
@@ -121,7 +127,7 @@ class Queries(Detector):
 
     @classmethod
     def _suggest_names(cls, signature: Signature) -> str:
-        """Return a reason that suggests names, if outputs have the right shapes but other names."""
+        """Return a reason that suggests to rename outputs if only their names do not fit."""
         flat = [one.shape for one in signature.outputs if len(one.shape) == 3]
         rows = {shape[1] for shape in flat}
         others = len(signature.outputs) - len(flat)
@@ -156,7 +162,7 @@ class Queries(Detector):
     def objects(
         self, outputs: Mapping[str, Array], row: int, options: PredictOptions
     ) -> tuple[Detections, NDArray[np.intp]]:
-        """Return the detections of one image, and the query of each."""
+        """Return the detections of one image, and the index of each detection's query."""
         logits, boxes = (outputs[name][row] for name in self.outputs[:2])
         query, class_ids, scores = self.scores(logits.astype(np.float32, copy=False), options)
         assert self.size is not None, "it is sized"
@@ -169,11 +175,11 @@ class Queries(Detector):
     def scores(
         self, logits: NDArray[np.float32], options: PredictOptions
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-        """Return query, class id and score of each candidate, in the order of queries."""
+        """Return the query, class id and score of each candidate, in the order of queries."""
 
 
 class SeparateQueries(Queries):
-    """Decodes classes with a sigmoid each: a query may have several classes."""
+    """Decodes queries with a sigmoid for each class. A query may have several classes."""
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Return the reason that excludes the family. Without a reason, return None.
@@ -186,10 +192,10 @@ class SeparateQueries(Queries):
     def scores(
         self, logits: NDArray[np.float32], options: PredictOptions
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-        """Return the best pairs of query and class, see `Queries.scores`.
+        """Return the best pairs of query and class. `Queries.scores` describes the arrays.
 
-        As in exporters, a query may occur with several classes. The sigmoid is computed only for
-        the returned pairs.
+        A query may occur with several classes, as in the exporters' own code. The sigmoid is
+        computed only for the returned pairs.
         """
         classes = logits[:, self.first : logits.shape[1] - self.after]
         conf = options.conf
@@ -212,7 +218,8 @@ def centred_fractions(boxes: Columns) -> str | None:
         return reason
     spread = np.ptp(values[:, :2], axis=0).min() > _MIN_SPREAD
     if len(values) < _ENOUGH:
-        # A model with suppression returns few boxes, and its boxes extend little beyond the image.
+        # Check how far boxes extend beyond the image. This detects wrong units in models with
+        # suppression, which return only few boxes.
         beyond = np.abs(values[:, :2] - 0.5) + values[:, 2:] / 2 > 0.5 + _LARGEST_OVERHANG
         if beyond.any(axis=1).sum() > _MAX_WRONG * len(values):
             return "boxes are no centres and sizes: they would reach far over the image's edge"
@@ -223,7 +230,7 @@ def centred_fractions(boxes: Columns) -> str | None:
 
 
 def beyond(boxes: Columns) -> str | None:
-    """Return a reason if fractions [boxes, 4] from a sigmoid are beyond 0..1."""
+    """Return a reason if numbers [boxes, 4] are outside 0..1, so that they are not a sigmoid."""
     values = finite_rows(boxes)
     low, high = values.min(initial=0), values.max(initial=0)
     if low < -_SIGMOID or high > 1 + _SIGMOID:
@@ -232,9 +239,9 @@ def beyond(boxes: Columns) -> str | None:
 
 
 def no_queries(rows: Columns) -> str | None:
-    """Return a reason if rows [rows, columns] are ranked or padded, as results are.
+    """Return a reason if rows [rows, columns] are sorted by score, or padded with equal rows.
 
-    Queries have different numbers and no order.
+    Such rows are results after post-processing. Queries are not sorted, and their numbers differ.
     """
     values = finite_rows(rows)
     if len(values) < _ENOUGH or not values.any():
@@ -250,7 +257,7 @@ def no_queries(rows: Columns) -> str | None:
 def neighbours(boxes: Columns) -> str | None:
     """Return a reason if the four numbers of most boxes [boxes, 4] are nearly equal.
 
-    Neighbouring values of a map are nearly equal.
+    Then the numbers are neighbouring values of a map, and not boxes.
     """
     values = finite_rows(boxes)
     values = values[values.any(axis=1)]
@@ -266,10 +273,10 @@ def shares(columns: Columns) -> bool:
 
 
 def separate_classes(logits: Columns) -> str | None:
-    """Return a reason if logits [queries, classes] belong to a softmax with "none" as a class.
+    """Return a reason if logits [queries, classes] belong to a softmax, with "none" as a class.
 
-    If each class has a sigmoid, most queries have low logits for all classes. Logarithms of a
-    softmax's probabilities are rejected, too.
+    In models with a sigmoid for each class, most queries have low logits for all classes. The
+    function also returns a reason if the values are logarithms of a softmax's probabilities.
     """
     values = finite_rows(logits)
     if values.max(initial=0) <= 0 and shares(np.exp(values)):
@@ -281,7 +288,10 @@ def separate_classes(logits: Columns) -> str | None:
 
 
 def none_last(logits: Columns) -> str | None:
-    """Return a reason if the last of the logits [queries, classes] nearly always ranks 1 or 2."""
+    """Return a reason if the last class of the logits [queries, classes] is probably "none".
+
+    This is the case if the last logit is the largest or the second largest for nearly all queries.
+    """
     values = finite_rows(logits)
     if values.shape[1] < _MANY_COLUMNS or not len(values):
         return None
@@ -296,9 +306,9 @@ def none_last(logits: Columns) -> str | None:
 def background_last(logits: Columns) -> str | None:
     """Return a reason if logits [queries, classes] are not a softmax that ends in "none".
 
-    In such a softmax, "none" is the best class of most queries or nearly so, or at least one class
-    has a high logit. A constant that is added to all logits of a query does not change a softmax,
-    so a high logit alone proves little.
+    In such a softmax, "none" is the best or nearly the best class of most queries, or at least one
+    class has a high logit. A high logit alone proves little, because a softmax does not change if a
+    constant is added to all logits of a query.
     """
     values = finite_rows(logits)
     if not len(values) or none_last(values):

@@ -1,4 +1,4 @@
-"""Recognises a model's family by metadata, names, shapes, and outputs for sample images."""
+"""Recognises a model's head family by metadata, names, shapes, and outputs for sample images."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 Observe = Callable[[str | None], Sequence[Mapping[str, Array]]]
-"""Runs a model on sample images, preprocessed for a family; returns outputs [1, ...] for each."""
+"""Function that runs a model on sample images and returns its outputs [1, ...] for each image.
+
+The argument is the family whose preprocessing is used. None means the most usual preprocessing.
+"""
 
 
 def recognise(
@@ -62,25 +65,27 @@ def recognise(
     """Recognise a model by its tensors and metadata, and by its outputs for sample images.
 
     Args:
-        inputs: inputs of the model, without `beside`.
+        inputs: inputs of the model, except the inputs in `beside`.
         outputs: outputs of the model.
         metadata: metadata of the model.
-        family: the family that the user names. It decides between families that fit. `TENSORS`
-            rejects all families.
-        observe: runs the model. Without it, only names and shapes decide.
-        beside: names of inputs that a build fills in.
-        force: accept the named family against metadata and numbers, if it can decode the outputs.
-        named_by: how the family was named, for messages.
+        family: family that the user names, to choose between families that fit. With `TENSORS`, no
+            family is accepted.
+        observe: function that runs the model. Without it, only metadata, names and shapes are used.
+        beside: names of other inputs. A build fills them in.
+        force: if True, accept the named family although the metadata or the model's output values
+            contradict it. The family must still be able to decode the outputs.
+        named_by: text for messages that describes how the user named the family.
 
     Raises:
         InvalidOption: the named family is unknown.
-        UnsupportedModel: the shapes or the numbers exclude the named family.
+        UnsupportedModel: the model's outputs (shapes or values) exclude the named family.
     """
     check_family(family)
     if family == TENSORS:
         return reject_all(named_by, metadata)
     if head_in_file(family) is not None:
-        # The author of a head knows the task and the classes better than the exporter does.
+        # Ignore the exporter's metadata: the author of the head has defined the task and the
+        # classes.
         metadata = {}
     if observe is not None:
         outputs = _fill_shapes(outputs, observe(None))
@@ -104,10 +109,11 @@ def recognise(
 def _choose_verdict(
     verdicts: tuple[Verdict, ...], shown: str, metadata: Mapping[str, str]
 ) -> Recognition:
-    """Choose the best of the verdicts, if one is good enough."""
+    """Return the recognition for the best verdict. If no verdict is good enough, reject all."""
     best = [one for one in verdicts if one.rank == verdicts[0].rank >= 0]
     if best and best[0].rank == Strength.ASKED and any(one.doubt for one in verdicts):
-        # A family that only a doubt excludes is more probable than families that fit any model.
+        # The best families fit any model. A family that is only doubted is more probable than
+        # these.
         best = []
     if best and best[0].rank == Strength.ASKED:
         could = " or ".join(f"--head {one.family}" for one in best)
@@ -116,7 +122,8 @@ def _choose_verdict(
             reason += f"; the nearest others are {nearest}"
         return reject_all(reason, metadata, verdicts)
     if best and best[0].unseen and best[0].rank <= Strength.SHAPE:
-        # Rarer families with this shape need numbers to be excluded, and there are none.
+        # The sample images gave no evidence. Therefore a rarer family with the same shapes cannot
+        # be excluded, and the user must choose.
         best = [one for one in verdicts if one.rank > Strength.ASKED]
     if len(best) == 1:
         return accept_family(best[0], shown, metadata, verdicts)
@@ -144,7 +151,7 @@ def check_family(family: str | None) -> None:
 
 
 class _Judge:
-    """Tests families against a model: its signature, and the numbers that it computes."""
+    """Tests whether families fit a model: its signature, and its outputs for sample images."""
 
     def __init__(self, signature: Signature, observe: Observe | None) -> None:
         self._signature = signature
@@ -170,7 +177,7 @@ class _Judge:
         doubt = None
         for outputs in sound:
             with np.errstate(all="ignore"), catch_warnings():
-                # Suppress warnings of medians and ranges over arrays without a finite number.
+                # Suppress NumPy's warnings about arrays without a finite number.
                 simplefilter("ignore", RuntimeWarning)
                 reason = opened.contradiction(outputs)
                 doubt = doubt or (None if fit.sure else opened.doubt(outputs))
@@ -184,7 +191,10 @@ class _Judge:
         return Verdict(family, fit, fit.unsure or doubt, unseen, doubt)
 
     def fit_forced(self, family: str) -> Fit | str:
-        """Return how a family decodes the outputs, ignoring metadata and numbers; or a reason."""
+        """Return the fit of a family, without regard to metadata and output values.
+
+        If the family cannot decode the outputs, return the reason.
+        """
         fit = FAMILIES[family].fit(self._signature)
         if isinstance(fit, str):
             free = replace(self._signature, task=None, metadata={}, num_labels=None, forced=True)
@@ -207,9 +217,10 @@ class _Judge:
 
 
 def _seen(observe: Observe, family: str) -> Sequence[Mapping[str, Array]]:
-    """Return the outputs with a family's preprocessing, and with the most usual one.
+    """Return the outputs after a family's preprocessing, and after the most usual preprocessing.
 
-    With the preprocessing of another family, a model may compute nonsense.
+    If the family is the wrong one, its preprocessing may lead to meaningless outputs. The second
+    set of outputs is evidence in this case.
     """
     own, usual = observe(family), observe(None)
     return own if own is usual else (*own, *usual)
@@ -228,7 +239,7 @@ def _judge_named(
     if force and isinstance(fit, Fit):
         forced = Verdict(family, fit, doubt=against)
         return accept_family(forced, f"{shown}, forced by --force-head", judge.metadata)
-    # Families that fit models of any kind are not worth a suggestion.
+    # Do not suggest families that fit models of any kind.
     others = [one.family for one in map(judge, FAMILIES) if one.rank > Strength.ASKED]
     could = (
         f"it could be {' or '.join(others)}"
@@ -244,7 +255,7 @@ def _judge_named(
 
 
 def open_head(recognition: Recognition, inputs: Sequence[TensorSpec]) -> Head | None:
-    """Return the head that decodes a recognised model; None without a family.
+    """Return the head that decodes a recognised model. Without a family, return None.
 
     Raises:
         UnsupportedModel: the family is not installed here, or does not accept a dynamic input.
@@ -263,7 +274,7 @@ def open_head(recognition: Recognition, inputs: Sequence[TensorSpec]) -> Head | 
 
 
 def _spatial(image: TensorSpec) -> tuple[int, int] | None:
-    """Return (height, width) of an image input; None if one of them is dynamic."""
+    """Return (height, width) of an image input. If one of them is dynamic, return None."""
     sides = image_sides(image)
     return None if -1 in sides else sides
 
@@ -271,7 +282,10 @@ def _spatial(image: TensorSpec) -> tuple[int, int] | None:
 def _fill_shapes(
     outputs: Sequence[TensorSpec], seen: Sequence[Mapping[str, Array]]
 ) -> list[TensorSpec]:
-    """Replace dynamic lengths of outputs by the lengths that all sample images have."""
+    """Replace dynamic dimensions of outputs by the lengths in the outputs for sample images.
+
+    A dimension stays dynamic if its length differs between the images.
+    """
     known = []
     for tensor in outputs:
         shapes = [one[tensor.name].shape for one in seen]
@@ -292,7 +306,10 @@ def _signature(
     metadata: Mapping[str, str],
     beside: tuple[str, ...],
 ) -> Signature | str:
-    """Return the facts that identify a family, or the reason why no family fits."""
+    """Return the facts about a model that identify its family.
+
+    If no family can fit the model, return the reason.
+    """
     task = task_from_metadata(metadata)
     if task is not None and task not in {head.task for head in FAMILIES.values()}:
         return f"models of task {task!r} are not decoded yet"

@@ -1,4 +1,4 @@
-"""Defines the result of recognising a model: a family, and the evidence for and against it."""
+"""Defines the result of recognising a model: a head family, and the evidence for and against it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from fovea_engines.session import TensorSpec
 from fovea_preprocess.spec import Fit as ImageFit
 
 TENSORS = "tensors"
-"""Name that a user gives in place of a family, so that the model is not decoded."""
+"""Name that a user can give instead of a family. Then the outputs are not decoded."""
 
-# The demos of OpenVINO's model zoo stretch images, and its models normalise them in the graph.
+# Usual preprocessing of models from OpenVINO's model zoo. Its demos stretch images, and its models
+# normalise the pixel values in the graph.
 _OF_OPENVINO: Mapping[str, Any] = {
     "fit": "stretch",
     "channels": "BGR",
@@ -32,15 +33,15 @@ _RENAMED = (
     "is a guess"
 )
 _OF_RENAMED = "0-to-1", "mean-std"
-# Largest number of reasons in a message; each may hold for several families.
+# Largest number of reasons in a message. Several families may share a reason.
 _NEAREST = 3
 _OWN = "`fovea init --head` begins one of your own"
 _OUTPUTS_SHOWN = 3
-# Reasons why no number can contradict a family.
+# Reasons why the model's output values are no evidence for or against a family.
 UNSEEN = "the images that the model was run on show nothing that it finds"
 NOT_RUN = "the model could not be run"
 NOT_FINITE = "what it computes is NaN or infinite on every sample image"
-"""Reason against any family: such numbers fit all families."""
+"""Reason that excludes every family, because no head can decode such output values."""
 
 
 class ConsideredFamily(NamedTuple):
@@ -48,9 +49,10 @@ class ConsideredFamily(NamedTuple):
 
     Attributes:
         family: name of the family.
-        strength: name of a `Strength` in lower case; None if the outputs exclude the family.
-        evidence: evidence for the family; None if the outputs exclude it.
-        against: the reason that excludes it; None if nothing does.
+        strength: name of a `Strength` in lower case; None if the names or shapes of the outputs
+            exclude the family.
+        evidence: evidence for the family; None if the names or shapes of the outputs exclude it.
+        against: reason that excludes the family; None if there is no such reason.
     """
 
     family: str
@@ -65,11 +67,11 @@ class Verdict:
 
     Attributes:
         family: name of the family.
-        fit: the fit; None if the outputs or the metadata exclude the family.
-        against: the reason that excludes the family; None if nothing does.
-        unseen: the reason why no number could have contradicted the family; "" if some could.
-        doubt: a reason that excludes the family only if the user did not name it; None if there is
-            none.
+        fit: fit of the family; None if the outputs' names and shapes or the metadata exclude it.
+        against: reason that excludes the family; None if there is no such reason.
+        unseen: reason why the output values are no evidence; "" if they are evidence.
+        doubt: reason that excludes the family only if the user did not name it; None if there is no
+            such reason.
     """
 
     family: str
@@ -85,7 +87,11 @@ class Verdict:
 
     @property
     def order(self) -> tuple[int, int, bool]:
-        """Sort key, best first: families that fit, that numbers exclude, that outputs exclude."""
+        """Sort key of the verdict, best first.
+
+        First come families that fit, then families that output values exclude, and last families
+        that the names and shapes of outputs exclude.
+        """
         strength = -1 if self.fit is None else self.fit.strength
         return -self.rank, -strength, self.against == OTHERS
 
@@ -95,18 +101,19 @@ class Recognition:
     """Result of recognising a model's head.
 
     Attributes:
-        family: name in `FAMILIES`; None serves raw tensors.
-        reason: evidence for the family, or against every family.
+        family: name in `FAMILIES`; None if the outputs are not decoded and raw tensors are served.
+        reason: evidence for the family. Without a family, the reason against all families.
         task: task of the family; without a family, the metadata's task, or "tensors".
         num_classes: number of classes; None if unknown.
         outputs: names of the outputs that the head reads.
         verdicts: verdicts on all families that were considered, best first.
-        open: families between which the evidence does not decide; empty if it does.
+        open: families that fit equally well, so that the user must choose; otherwise empty.
         skeleton: names of the keypoints; None if there are none.
-        unseen: True if the numbers gave no evidence, because no image shows anything that the model
-            finds, or the model could not be run.
-        doubt: a reason against a family that the user named; None if there is none.
-        own_fit: how the graph resizes images itself, if the family does and this is known.
+        unseen: True if the output values are no evidence, because the model found nothing on the
+            sample images, or could not be run.
+        doubt: reason against the family that the user named; None if there is no such reason.
+        own_fit: `fit` of the preprocessing that the graph itself applies to images; None if the
+            graph does not resize images, or if this is unknown.
         from_openvino: True if the file's metadata states that it was converted from OpenVINO.
         renamed: True if `fovea edit` wrote the names that identify the family.
     """
@@ -127,7 +134,7 @@ class Recognition:
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """The class names of the family, if all its models have the same ones; otherwise None."""
+        """The class names, if all models of the family have the same names; otherwise None."""
         return None if self.family is None else FAMILIES[self.family].labels or None
 
     @property
@@ -137,7 +144,7 @@ class Recognition:
 
     @property
     def guessed(self) -> str:
-        """The reason why the preprocessing is a guess; "" if it is known."""
+        """The reason why the preprocessing is a guess; "" if the preprocessing is known."""
         if self.family is None:
             guessed = "YOLO's, because the family is unknown"
         else:
@@ -169,7 +176,7 @@ class Recognition:
 
     @property
     def own_preprocess(self) -> Mapping[str, Any]:
-        """Fields of `PreprocessSpec` in which the graph differs from the family."""
+        """Fields of `PreprocessSpec` in which this model differs from its family."""
         fields = _OF_OPENVINO if self.from_openvino and self.guessed else {}
         return fields if self.own_fit is None else {**fields, "fit": self.own_fit}
 
@@ -186,7 +193,7 @@ class Recognition:
 
     @property
     def candidates(self) -> tuple[ConsideredFamily, ...]:
-        """The families that are not excluded by names and shapes of outputs, best first."""
+        """The families that the names and shapes of the outputs allow, best first."""
         return tuple(
             ConsideredFamily(
                 one.family,
@@ -202,10 +209,10 @@ class Recognition:
 def accept_family(
     verdict: Verdict, shown: str, metadata: Mapping[str, str], verdicts: tuple[Verdict, ...] = ()
 ) -> Recognition:
-    """Return the result for a family that fits; `shown` describes the model's outputs."""
+    """Return the recognition for a family that fits. `shown` describes the model's outputs."""
     assert verdict.fit is not None, "it fits"
     fit = verdict.fit
-    # Leave out rarer families of the same shape.
+    # Do not list rarer families whose outputs have the same shape.
     rivals = [one for one in verdicts if one.fit is not None and one.fit.strength >= fit.strength]
     parts = [fit.why, *(f"not {one}" for one in _list_exclusions(rivals))]
     if verdict.unseen:
@@ -228,7 +235,7 @@ def accept_family(
 def leave_open(
     best: Sequence[Verdict], shown: str, metadata: Mapping[str, str], verdicts: tuple[Verdict, ...]
 ) -> Recognition:
-    """Return the result if several families fit equally well."""
+    """Return the recognition if several families fit equally well."""
     families = tuple(one.family for one in best)
     unseen = next((one.unseen for one in best if one.unseen), "")
     why = f": {unseen}" if unseen else ""
@@ -241,7 +248,7 @@ def leave_open(
 def reject_all(
     reason: str, metadata: Mapping[str, str], verdicts: tuple[Verdict, ...] = ()
 ) -> Recognition:
-    """Return the result if no family fits, or none is wanted."""
+    """Return the recognition if no family fits, or if the user does not want a family."""
     return Recognition(None, reason, task_of(metadata), verdicts=verdicts)
 
 
@@ -254,7 +261,10 @@ def explain_none(verdicts: Iterable[Verdict]) -> str:
 
 
 def nearest_of(verdicts: Iterable[Verdict]) -> str:
-    """Describe what excludes the families that are most similar; "" if there are none."""
+    """Return a text with the reasons that exclude the most similar families.
+
+    If there are no similar families, return an empty text.
+    """
     return "; ".join(_list_exclusions(verdicts))
 
 
@@ -277,7 +287,7 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def _list_exclusions(verdicts: Iterable[Verdict]) -> list[str]:
-    """Describe what excludes families with similar outputs, nearest first."""
+    """Return the reasons that exclude families with similar outputs, most similar first."""
     reasons: dict[str, list[str]] = {}
     for one in verdicts:
         if one.against not in (None, OTHERS):

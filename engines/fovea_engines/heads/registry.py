@@ -1,4 +1,4 @@
-"""Lists the families that can be decoded: Fovea's own, and families of other packages."""
+"""Lists the head families that can be decoded: Fovea's own, and families of other packages."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def _is_family(head: object) -> TypeGuard[type[Head]]:
 class Families(Mapping[str, type[Head]]):
     """The families by name.
 
-    Other packages are imported when families are first looked up, because a package's heads may be
-    in a module that imports this one. The head in a user's file is found by its name, but not
-    listed: it belongs to the models that were built with it, and is not compared with other models.
+    Other packages are imported at the first look-up of a family, and not at the import of this
+    module: the module of a package's head may itself import this module. The head in a user's file
+    can be looked up by its name, but iteration does not yield it. It belongs only to the models
+    that were built with it, so recognition does not try it on other models.
     """
 
     def __init__(self) -> None:
@@ -66,5 +67,5 @@ FAMILIES = Families()
 
 
 def is_nameless(family: str | None) -> bool:
-    """Return whether the task of a family has no classes; False for None or an unknown family."""
+    """Return whether the task of a family has no classes. For an unknown family, return False."""
     return family is not None and family in FAMILIES and FAMILIES[family].nameless

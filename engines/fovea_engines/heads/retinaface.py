@@ -1,4 +1,6 @@
-"""Decodes RetinaFace and YuNet of 2021: offsets from prior boxes, scores and landmarks.
+"""Decodes RetinaFace, and YuNet of 2021: offsets from prior boxes, scores and landmarks.
+
+A prior box is a fixed box around a cell. The model predicts how the real box differs from it.
 
     retinaface               priors of 16 to 512 pixels (RetinaFace, arXiv 1905.00641, with the
                              MobileNet backbone of its PyTorch version)
@@ -34,25 +36,25 @@ from fovea_engines.heads.signature import OTHERS, Fit, Signature, Strength, cell
 from fovea_engines.results.skeleton import FACE, Skeleton
 from fovea_engines.session import Array
 
-# Largest movement of centres with their cells: trained detectors have less with their own priors,
-# and more with other published priors.
+# Largest result of `movement` for prior boxes of the right size. With the prior boxes of another
+# published model, the result is larger.
 _MOVES = 0.25
-# Largest factor between sides of priors that is reported: published priors differ by at most 2.5.
-# With a larger factor, boxes follow no object, e.g. if a model finds nothing and returns the same
-# for all cells.
+# Largest factor between the sides of prior boxes in a reason. The prior boxes of published models
+# differ by a factor of at most 2.5. A larger factor shows that the boxes belong to no object, for
+# example because a model finds nothing and returns the same values for all cells.
 _MAX_TIMES = 4.0
 
-# Factors of the offsets. They are in SSD's implementation, but not in its paper.
+# Factors of the offsets of centres and of sizes. They are in SSD's code, but not in its paper.
 _CENTRE_VARIANCE, _SIZE_VARIANCE = 0.1, 0.2
 
 _PRIORS_2021 = {8: (10, 16, 24), 16: (32, 48), 32: (64, 96), 64: (128, 192, 256)}
-"""Sides of the square priors of each stride, pixels. Sides of a map are rounded down."""
+"""Stride -> sides of the square prior boxes, in pixels."""
 
 _NAMES_2021 = ("loc", "conf", "iou")
 
 
 class PriorBoxes(ScoredBoxes):
-    """Decodes offsets from square boxes around the middles of cells.
+    """Decodes offsets from square prior boxes around the middles of cells.
 
     Attributes:
         points: names of the landmarks.
@@ -63,7 +65,7 @@ class PriorBoxes(ScoredBoxes):
 
     @abstractmethod
     def priors_of(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return centre [n, 2] and side [n, 1] in pixels of the priors with the indices `found`."""
+        """Return the centres [n, 2] and sides [n, 1] in pixels of the prior boxes `found`."""
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
         """Return corners [n, 4] in pixels, see `ScoredBoxes.boxes`."""
@@ -75,7 +77,7 @@ class PriorBoxes(ScoredBoxes):
     def landmarks(
         self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return points [n, k, 2] in pixels, from their offsets to the centres of priors."""
+        """Return points [n, k, 2] in pixels, from offsets to the centres of the prior boxes."""
         middles, sides = self.priors_of(found)
         offsets = _CENTRE_VARIANCE * values.reshape(-1, len(self.points.names), 2)
         return middles[:, None] + offsets * sides[:, None]
@@ -85,7 +87,7 @@ class RetinaFace(PriorBoxes):
     """Decodes offsets [batch, priors, 4], softmax [batch, priors, 2] and landmarks.
 
     Attributes:
-        priors: sides of the square priors of each stride in pixels.
+        priors: for each stride, the sides of its square prior boxes in pixels.
     """
 
     labels = ("face",)
@@ -103,7 +105,7 @@ class RetinaFace(PriorBoxes):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for offsets, scores and landmarks, with any names."""
+        """Check for offsets, scores and landmarks. The names of the outputs do not matter."""
         found = [signature.by_columns(columns) for columns in (4, 2, 2 * len(cls.points.names))]
         if len(signature.outputs) != 3 or any(len(tensors) != 1 for tensors in found):
             return OTHERS
@@ -122,11 +124,14 @@ class RetinaFace(PriorBoxes):
 
     @classmethod
     def on_levels(cls, signature: Signature, boxes: int) -> tuple[Strength, str] | str:
-        """Return whether boxes are as many as priors, in the form of `Signature.on_levels`."""
+        """Check that the number of boxes is the number of prior boxes.
+
+        `Signature.on_levels` describes the result.
+        """
         return signature.on_levels([boxes], cls.strides, cls.per_cell)
 
     def firsts(self, offsets: Array) -> Array:
-        """Return the offsets of the first prior of each cell."""
+        """Return the offsets of the first prior box of each cell."""
         first: Array = offsets[:: self.per_cell]
         return first
 
@@ -151,10 +156,10 @@ class RetinaFace(PriorBoxes):
         return f"{reason}, so that the sides of its priors are {times:.2g} times these"
 
     def times(self, outputs: Mapping[str, Array]) -> float | None:
-        """Return the model's prior sides as a multiple of this family's; None if unknown.
+        """Return the factor between the sides of the model's prior boxes and of this family's.
 
-        If the multiple is t, centres of neighbouring cells that find one object move by 1 - 1 / t,
-        see `movement`.
+        The factor t follows from the result of `movement`, which is 1 - 1 / t. If the factor is
+        unknown, return None.
         """
         moved = self.moved(outputs)
         share = None if moved is None else 1 - moved
@@ -163,7 +168,7 @@ class RetinaFace(PriorBoxes):
         return 1 / share
 
     def tells(self, outputs: Mapping[str, Array]) -> bool:
-        """Return whether there is a face: only faces show the difference between priors."""
+        """Return whether there is a face. Without one, the sides of prior boxes are unknown."""
         return self.times(outputs) is not None
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
@@ -182,18 +187,18 @@ class RetinaFace(PriorBoxes):
 def _sides(
     size: tuple[int, int], strides: tuple[int, ...], priors: tuple[tuple[int, ...], ...]
 ) -> NDArray[np.float32]:
-    """Return the side [n, 1] of each prior for an input of (height, width) pixels."""
+    """Return the side [n, 1] in pixels of each prior box for an input of (height, width)."""
     by_level = zip(strides, priors, strict=True)
     levels = [np.tile(sides, cells(size, (stride,))) for stride, sides in by_level]
     return np.concatenate(levels).astype(np.float32)[:, None]
 
 
 class RetinaFaceSlim(RetinaFace):
-    """Decodes four levels, which have three, two, two and three priors for each cell."""
+    """Decodes four levels. Their cells have three, two, two and three prior boxes."""
 
     family = "retinaface-slim"
     strides = (8, 16, 32, 64)
-    per_cell = 1  # unused: each level has its own number of priors
+    per_cell = 1  # unused, because the number of prior boxes per cell depends on the level
     priors = (
         *((10, 16, 24), (32, 48)),
         *((64, 96), (128, 192, 256)),
@@ -201,7 +206,7 @@ class RetinaFaceSlim(RetinaFace):
 
     @classmethod
     def on_levels(cls, signature: Signature, boxes: int) -> tuple[Strength, str] | str:
-        """Check that there is a box for each prior."""
+        """Check that there is a box for each prior box of the four levels."""
         if boxes == -1 or signature.size is None:
             return "the number of boxes is dynamic"
         count = sum(of for _, of in cls._counts(signature.size))
@@ -218,14 +223,14 @@ class RetinaFaceSlim(RetinaFace):
             yield stride, len(sides) * cells(size, (stride,))
 
     def firsts(self, offsets: Array) -> Array:
-        """Return the offsets of the first prior of each cell of the finest level."""
+        """Return the offsets of the first prior box of each cell in the finest level."""
         assert self.size is not None, "it is sized"
         _, count = next(self._counts(self.size))
         first: Array = offsets[: count : len(self.priors[0])]
         return first
 
     def moved(self, outputs: Mapping[str, Array]) -> float | None:
-        """Return how boxes move with their cells, on the finest level that has enough pairs."""
+        """Return the result of `movement` for the finest level with enough pairs of cells."""
         centres, found = self.sure(outputs)
         assert self.size is not None, "it is sized"
         start = 0
@@ -238,7 +243,7 @@ class RetinaFaceSlim(RetinaFace):
         return None
 
     def cells(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return column and row [n, 2] and stride [n, 1] of the cells of boxes."""
+        """Return the column and row [n, 2] and the stride [n, 1] of the cell of each box."""
         assert self.size is not None, "it is sized"
         places, strides = _places(self.size)
         return places[found], strides[found]
@@ -255,10 +260,10 @@ def _places(size: tuple[int, int]) -> tuple[NDArray[np.float32], NDArray[np.floa
 class YuNet2021(PriorBoxes):
     """Decodes YuNet of 2021: offsets [priors, 14], softmax [priors, 2] and overlap [priors, 1].
 
-    Offsets are as in SSD: a centre is prior + .1 x offset x side, and a size is side x exp(.2 x
-    offset). Five points are decoded like centres. The score is the square root of face x overlap.
-    There is no batch axis. OpenCV's first FaceDetectorYN (4.5.4) uses .1 instead of .2 for the
-    width, so its boxes have other widths.
+    The offsets are decoded as in SSD: a centre is prior + .1 x offset x side, and a size is side x
+    exp(.2 x offset). Five points are decoded like centres. The score is the square root of face x
+    overlap. There is no batch axis. The first FaceDetectorYN of OpenCV (4.5.4) uses .1 instead of
+    .2 for the width, so the widths of its boxes differ from the widths here.
     """
 
     family = "yunet-2021"
@@ -267,7 +272,7 @@ class YuNet2021(PriorBoxes):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for the three tensors, with as many rows as there are priors."""
+        """Check for the three outputs. Each must have a row for each prior box."""
         found = signature.named(*_NAMES_2021)
         if isinstance(found, str):
             return found
@@ -294,7 +299,7 @@ class YuNet2021(PriorBoxes):
         return no_logarithms(offsets[:, 2:4], 2)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield all outputs, which belong to the only image."""
+        """Yield all outputs. They belong to one image, because they have no batch axis."""
         for name in self.outputs:
             yield name, outputs[name]
 
@@ -313,9 +318,12 @@ class YuNet2021(PriorBoxes):
 
 @lru_cache(maxsize=64)
 def _priors_2021(size: tuple[int, int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return centre [n, 2] and side [n, 1] in pixels for an input of (height, width) pixels."""
-    # Each map has half of the sides of the map before, rounded down; only the first half is rounded
-    # up.
+    """Return the centre [n, 2] and side [n, 1] of each prior box, in pixels.
+
+    `size` is the (height, width) of the input in pixels.
+    """
+    # The sides of each map are half of the sides of the map before, rounded down. The first half is
+    # an exception: it is rounded up.
     rows, columns = (((side + 1) // 2) // 2 for side in size)
     middles, sides = [], []
     for stride, priors in _PRIORS_2021.items():
@@ -327,7 +335,8 @@ def _priors_2021(size: tuple[int, int]) -> tuple[NDArray[np.float32], NDArray[np
     return np.concatenate(middles), np.concatenate(sides)
 
 
-# The order of CCPD's annotations (ECCV 2018), which detectors of plates are trained on.
+# The corners have the order of the annotations in CCPD (ECCV 2018). Detectors of licence plates are
+# trained on this dataset.
 _CORNERS = Skeleton(
     ("bottom right", "bottom left", "top left", "top right"), ((0, 1), (1, 2), (2, 3), (3, 0))
 )

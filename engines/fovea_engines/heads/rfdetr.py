@@ -6,8 +6,8 @@
     rfdetr-seg...              with "masks" [n, queries, h, w]
     rfdetr-keypoints...        with "keypoints" [n, queries, classes x 17, 8]
 
-The numbers of a keypoint are x y as fractions of the input, a logit that it can be found, a logit
-that it is visible, and the uncertainty of its position.
+A keypoint has eight numbers: x y as fractions of the input, a logit for "can be found", a logit for
+"is visible", and four numbers for the uncertainty of its position.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from fovea_engines.results.skeleton import PERSON
 from fovea_engines.session import Array
 
 _FAMILY = "rfdetr"
-_NUMBERS = 8  # numbers of a keypoint
+_NUMBERS = 8  # number of values per keypoint
 
 
 class RfDetr(SeparateQueries):
-    """Decodes boxes, and masks.
+    """Decodes boxes, and for some families masks.
 
     Attributes:
-        usual: whether models with class names usually have the background in the column of this
-            family; None if all columns are classes.
+        usual: True if models with class names usually have the background in the same column as
+            this family, False if they do not; None if all columns are classes.
     """
 
     preprocess: ClassVar[Mapping[str, Any]] = {
@@ -49,7 +49,10 @@ class RfDetr(SeparateQueries):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check as `Queries.fit` does; without class names, only the user knows the background."""
+        """Check the outputs with `Queries.fit`.
+
+        Without class names, the user must state which column is the background.
+        """
         fit = super().fit(signature)
         if fit != OTHERS and signature.family not in ("", _FAMILY):
             return f"the metadata says {signature.family}"
@@ -61,11 +64,11 @@ class RfDetr(SeparateQueries):
 
 
 class RfDetrKeypoints(RfDetr):
-    """Decodes the keypoints of each class, too.
+    """Decodes boxes and the keypoints of each class.
 
-    There may be fewer classes with keypoints than classes of boxes. Objects of other classes get
-    keypoints 0, 0 with score 0. RF-DETR's own program multiplies the score of a box by a measure of
-    how certain its keypoints are. This measure is not a probability, and is left out here.
+    Some classes may have no keypoints. Objects of these classes get keypoints at 0, 0 with the
+    score 0. RF-DETR's own program multiplies the score of a box by a measure of the certainty of
+    its keypoints. This measure is not a probability, so this head does not use it.
     """
 
     task = "pose"

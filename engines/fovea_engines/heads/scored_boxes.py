@@ -1,4 +1,7 @@
-"""Decodes scores and boxes of a grid that are separate tensors, for all levels or for each."""
+"""Decodes scores and boxes that are separate outputs.
+
+There is either one pair of outputs for all levels of the grid, or one pair for each level.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,14 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array
 
 Level = tuple[Array, ...]
-"""One level of one image: scores [boxes, classes], encoded boxes [boxes, n], and, for some models,
-encoded landmarks [boxes, m].
+"""The outputs of one level for one image.
+
+They are scores [boxes, classes], encoded boxes [boxes, n], and in some models encoded landmarks
+[boxes, m].
 """
 
 
-# Score from which a cell counts as having an object.
+# Smallest score of a cell that counts as having found an object.
 _SURE = 0.5
 
 
@@ -57,7 +62,7 @@ class ScoredBoxes(Detector):
     def landmarks(
         self, values: NDArray[np.float32], boxes: NDArray[np.float32], found: NDArray[np.intp]
     ) -> NDArray[np.float32]:
-        """Return landmarks [n, k, 2] in pixels. Only heads whose levels have landmarks define this.
+        """Return landmarks [n, k, 2] in pixels. Only heads with landmarks define this method.
 
         Args:
             values: float32 [n, columns], the encoded landmarks.
@@ -104,12 +109,15 @@ class ScoredBoxes(Detector):
         return table.T
 
     def moved(self, outputs: Mapping[str, Array]) -> float | None:
-        """Return the `movement` of boxes with high scores in the first image."""
+        """Return the result of `movement` for boxes with high scores in the first image."""
         assert self.size is not None, "it is sized"
         return movement(*self.sure(outputs), self.size, self.strides, self.per_cell)
 
     def sure(self, outputs: Mapping[str, Array]) -> tuple[NDArray[np.float32], NDArray[np.intp]]:
-        """Return centres [n, 2] in pixels and indices of boxes with high scores, first image."""
+        """Return the centres [n, 2] in pixels, and the indices, of boxes with high scores.
+
+        The boxes belong to the first image of the batch.
+        """
         levels = self.levels(outputs, 0)
         scores = np.concatenate([scores.max(axis=1) for scores, *_ in levels])
         found = np.flatnonzero(scores > _SURE)
@@ -118,7 +126,7 @@ class ScoredBoxes(Detector):
         return (boxes[:, :2] + boxes[:, 2:]) / np.float32(2), found
 
     def cells(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return column and row [n, 2] and stride [n, 1] of the cells of boxes."""
+        """Return the column and row [n, 2] and the stride [n, 1] of the cell of each box."""
         assert self.size is not None, "it is sized"
         places, strides = grid(self.size, self.strides, self.per_cell)
         return places[found], strides[found]

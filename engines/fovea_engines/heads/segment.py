@@ -1,11 +1,14 @@
-"""Decodes YOLO segmentation models: objects with weights of prototypes, and the prototypes.
+"""Decodes YOLO segmentation models.
+
+They return objects, and masks that several objects share (prototypes).
 
     yolov8-seg    YOLOv8, 9, 11, 12: [n, 4 + classes + k, cells]
     yolov5-seg    YOLOv5, v7: [n, 3 x cells, 5 + classes + k]
     yolov10-seg   YOLO26, exports of Ultralytics with nms=True: [n, rows, 6 + k]
 
-All have k prototypes [n, k, h, w] over the whole input. A mask is a weighted sum of prototypes
-(YOLACT, arXiv 1904.02689).
+All these models also return k prototypes [n, k, h, w] that cover the whole input. The mask of an
+object is a weighted sum of the prototypes, and each object has its own k weights (YOLACT, arXiv
+1904.02689).
 """
 
 from __future__ import annotations
@@ -34,20 +37,20 @@ class _Segmenter(Detector):
     sized = True
 
     def tables(self, outputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the columns of boxes, and the prototypes."""
+        """Return the columns of the boxes, and the prototypes, by name."""
         first: Array = outputs[self.outputs[-1]][0]
         rows = super().tables(outputs)
         return rows | {"prototypes": first.reshape(len(first), -1)}
 
 
 class _DenseSegmenter(_Segmenter, Dense):
-    """Decodes the columns of a detector, followed by a weight for each prototype."""
+    """Decodes the columns of a detector, and then a column with a weight for each prototype."""
 
     extras = True
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for a detector's grid with more columns, and for prototypes."""
+        """Check for the output of a detector with more columns, and for prototypes."""
         if isinstance(found := _rows_and_prototypes(signature), str):
             return found
         rows, prototypes = found
@@ -119,7 +122,10 @@ def _add_prototypes(fit: Fit, prototypes: str) -> Fit:
 
 
 def _rows_and_prototypes(signature: Signature) -> tuple[TensorSpec, TensorSpec] | str:
-    """Return the outputs of objects [batch, m, n] and prototypes [batch, k, h, w], or a reason."""
+    """Return the output of objects [batch, m, n] and the prototypes [batch, k, h, w].
+
+    If the model does not have these outputs, return the reason.
+    """
     rows = [tensor for tensor in signature.outputs if len(tensor.shape) == 3]
     maps = [tensor for tensor in signature.outputs if len(tensor.shape) == 4]
     if len(rows) != 1 or len(maps) != 1 or len(signature.outputs) != 2:
@@ -139,15 +145,16 @@ def prototype_masks(
     """Return the masks of objects: weighted sums of prototypes inside the boxes.
 
     Args:
-        prototypes: [k, h, w] over the whole input.
-        coefficients: float32 [n, k], the weights.
+        prototypes: [k, h, w], prototypes that cover the whole input.
+        coefficients: float32 [n, k], weights of the prototypes for each object.
         boxes: float32 [n, 4], corners in pixels of the input.
         size: (height, width) of the input in pixels.
     """
     height, width = prototypes.shape[1:]
     pixels = np.array([size[1] / width, size[0] / height] * 2)
     cells = boxes / pixels
-    # Include the cells next to a box, as pixels are interpolated between the centres of cells.
+    # Include the cells next to a box: the pixels at the edge of the box are interpolated between
+    # the centres of cells inside and outside.
     first = np.clip(np.floor(cells[:, :2]) - 1, 0, [width, height]).astype(int)
     last = np.clip(np.ceil(cells[:, 2:]) + 1, first, [width, height]).astype(int)
     windows = []

@@ -1,4 +1,4 @@
-"""Collects facts of a model's tensors and metadata that identify its head."""
+"""Collects facts about a model's tensors and metadata that identify its head family."""
 
 from __future__ import annotations
 
@@ -12,30 +12,33 @@ from fovea_engines.session import TensorSpec
 from fovea_preprocess.text import counted
 
 STRIDES = ((8, 16, 32), (8, 16, 32, 64), (4, 8, 16, 32), (16, 32))
-"""Usual strides of detectors, pixels: P3 to P5, with P6, with P2, and without P3 (tiny models)."""
+"""Usual strides of detectors in pixels: P3 to P5, P3 to P6, P2 to P5, and P4 to P5."""
 
 OTHERS = "its outputs have other names or shapes"
-"""Reason for a family that does not fit at all. Only other reasons are shown to users."""
+"""Reason for a family that does not fit at all. Messages to users leave this reason out."""
 
 
 _NUMBERS = {1: "one", 2: "two", 3: "three"}
 
 
 class Strength(IntEnum):
-    """The strength of a fit. Only the strongest fits are considered."""
+    """The strength of the evidence for a family. The strongest fit is chosen."""
 
     ASKED = 0
-    """Models of any kind have such outputs, so only `--head` chooses the family."""
+    """Strength of a fit that any model could have: only `--head` can choose the family."""
     RARE = 1
-    """The shapes are those of a more usual family, which the numbers must exclude first."""
+    """Strength if a more usual family has the same shapes.
+
+    The model's output values must first exclude the more usual family.
+    """
     POSSIBLE = 2
-    """The shapes are possible, e.g. because they are dynamic."""
+    """Strength if the shapes may fit, for example because they are dynamic."""
     SHAPE = 3
-    """The shapes are exactly those of the family's grid for this input size."""
+    """Strength if the shapes fit the family's grid exactly at this input size."""
     NAMES = 4
-    """The outputs have the names that the family's exporter writes."""
+    """Strength if the outputs have the names that the family's exporter gives them."""
     METADATA = 5
-    """The exporter's metadata names the family."""
+    """Strength if the exporter's metadata contains the name of the family. This is the highest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,13 @@ class Fit:
 
     Attributes:
         outputs: names of the outputs that the head reads, in the head's order.
-        num_classes: number of classes by the shape, or else by the class names; None if unknown.
-        why: the evidence, as text.
+        num_classes: number of classes, from the shape or from the class names; None if unknown.
+        why: text that describes the evidence for the family.
         strength: strength of the evidence.
         skeleton: names of the keypoints; None if there are none.
-        unsure: another possible meaning of the outputs that numbers cannot exclude, so that only a
-            user can choose the family; None if there is none.
-        sure: True if there is more evidence than the shape, so that `Head.doubt` is not called.
+        unsure: text about another possible meaning of the outputs that output values cannot
+            exclude. Then only a user can choose the family. None if there is no other meaning.
+        sure: True if the shape is not the only evidence. Then `Head.doubt` is not called.
     """
 
     outputs: tuple[str, ...]
@@ -64,7 +67,7 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Facts that distinguish families.
+    """Facts about a model that distinguish head families.
 
     Attributes:
         task: task in the metadata; None if there is none.
@@ -72,8 +75,9 @@ class Signature:
         outputs: outputs of the model, in its order.
         metadata: metadata of the exporter.
         num_labels: number of class names in the metadata; None without names.
-        beside: names of the inputs besides the image, which a build fills in.
-        forced: True if the user insists on a family, so the number of boxes need not fit a grid.
+        beside: names of the inputs other than the image. A build fills them in.
+        forced: True if the user forces a family with --force-head. Then the number of boxes need
+            not fit a grid.
     """
 
     task: str | None
@@ -103,9 +107,10 @@ class Signature:
         return tuple(by_name[name] for name in names)
 
     def single(self) -> TensorSpec | str:
-        """Return the only output [batch, m, n] of a detector, or the reason why there is none.
+        """Return the only output [batch, m, n] of a detector.
 
-        YOLOv5's raw levels, of five dimensions, are ignored.
+        If there is no such output, or several, return the reason. Outputs with five dimensions are
+        ignored, because exports of YOLOv5 may have such raw outputs in addition.
         """
         boxes = [tensor for tensor in self.outputs if len(tensor.shape) == 3]
         if len(boxes) != 1:
@@ -126,13 +131,16 @@ class Signature:
         others: int,
         output: TensorSpec | None = None,
     ) -> Fit | str:
-        """Return how well an output fits a grid, or the reason why it does not fit.
+        """Return the fit if an output has a row of columns for each box of a grid.
+
+        If the output does not fit, return the reason.
 
         Args:
-            axis: dimension of the columns, 1 or 2; boxes are along the other dimension.
-            per_cell: number of boxes of each cell.
-            others: number of columns besides the classes.
-            output: the output; None for the only one, see `single`.
+            axis: index of the dimension of the columns, 1 or 2. The boxes are along the other
+                dimension.
+            per_cell: number of boxes per cell of the grid.
+            others: number of columns that are not classes.
+            output: output to check. None means the result of `single`.
         """
         if output is None:
             if isinstance(single := self.single(), str):
@@ -142,8 +150,8 @@ class Signature:
         if self.end_to_end:
             return "the metadata says end2end, so duplicates are suppressed already"
         if isinstance(evidence := self.on_grid(boxes, per_cell), str):
-            # A grid has more boxes than classes, so the transposed layout belongs to another
-            # family.
+            # A grid has more boxes than columns. If it is the other way round, the output is
+            # transposed and belongs to another family.
             return OTHERS if -1 < boxes < columns else evidence
         if isinstance(count := self.count_classes(columns, others), str):
             return count
@@ -151,7 +159,10 @@ class Signature:
         return Fit((output.name,), count, f"{why}; {counted(count, 'class')}", strength)
 
     def count_classes(self, columns: int, others: int = 0) -> int | str:
-        """Return the number of classes, or a reason if it is invalid or differs from the labels."""
+        """Return the number of classes of an output with `columns` columns.
+
+        If the number is invalid, or differs from the number of class names, return the reason.
+        """
         if columns == -1:
             return "the number of classes is dynamic"
         count = columns - others
@@ -164,7 +175,12 @@ class Signature:
         return count
 
     def on_grid(self, boxes: int, per_cell: int = 1) -> tuple[Strength, str] | str:
-        """Return strength and evidence that a number of boxes fits a usual grid, or a reason."""
+        """Check whether a number of boxes fits one of the usual grids.
+
+        Returns:
+            The strength of the fit and a text about the evidence; or the reason why the number does
+                not fit.
+        """
         if boxes == -1:
             return Strength.POSSIBLE, "a dynamic number of boxes"
         found = [self.on_levels([boxes], strides, per_cell) for strides in STRIDES]
@@ -177,19 +193,25 @@ class Signature:
     def on_levels(
         self, boxes: Sequence[int], strides: tuple[int, ...], per_cell: int = 1
     ) -> tuple[Strength, str] | str:
-        """Return strength and evidence that numbers of boxes fit the levels of a grid, or a reason.
+        """Check whether numbers of boxes fit the levels of a grid.
 
         Args:
-            boxes: number of boxes of each level, the finest first; or one number for all levels.
+            boxes: number of boxes of each level, the finest level first; or one number for all
+                levels together.
             strides: strides of the levels in pixels.
-            per_cell: number of boxes of each cell.
+            per_cell: number of boxes per cell.
+
+        Returns:
+            The strength of the fit and a text about the evidence; or the reason why the numbers do
+                not fit.
         """
         levels = f"{_NUMBERS[per_cell]} for each cell at strides {', '.join(map(str, strides))}"
         total = sum(boxes)
         if -1 in boxes:
             return Strength.POSSIBLE, f"a dynamic number of boxes: {levels}"
         if self.size is None:
-            # Each level has (largest / stride)^2 cells per block of the largest stride.
+            # A block is a square whose side is the largest stride. Each level has
+            # (largest / stride)^2 cells per block.
             block = per_cell * sum((strides[-1] // stride) ** 2 for stride in strides)
             if total > 0 and total % block == 0:
                 return Strength.POSSIBLE, f"{total} boxes can be {levels} of an input of some size"
@@ -202,7 +224,12 @@ class Signature:
         return (Strength.POSSIBLE, other) if self.forced else other
 
     def at_stride(self, places: tuple[int, ...], stride: int) -> tuple[Strength, str] | str:
-        """Return strength and evidence that (height, width) is a map at a stride, or a reason."""
+        """Check whether (height, width) is the size of a map at a stride.
+
+        Returns:
+            The strength of the fit and a text about the evidence; or the reason why the size does
+                not fit.
+        """
         if self.size is None or -1 in places:
             return Strength.POSSIBLE, f"a dynamic map can be at stride {stride}"
         height, width = self.size
@@ -219,18 +246,18 @@ def cells(size: tuple[int, int], strides: tuple[int, ...]) -> int:
 
 
 def image_layout(tensor: TensorSpec) -> Literal["NCHW", "NHWC"] | None:
-    """Return the layout of a batch of colour images; None for any other tensor."""
+    """Return the layout of a batch of colour images. For any other tensor, return None."""
     if len(tensor.shape) != 4 or 3 not in tensor.shape[1::2]:
         return None
     return "NCHW" if tensor.shape[1] == 3 else "NHWC"
 
 
 def image_sides(tensor: TensorSpec) -> tuple[int, int]:
-    """Return (height, width) of a batch of images, pixels; -1 for a dynamic side."""
+    """Return the (height, width) in pixels of a batch of images. A dynamic side is -1."""
     first = 2 if image_layout(tensor) == "NCHW" else 1
     return tensor.shape[first], tensor.shape[first + 1]
 
 
 def describe(tensor: TensorSpec) -> str:
-    """Format name and shape, with "?" for dynamic dimensions: "output0 [?,84,8400]"."""
+    """Format the name and shape of a tensor, e.g. "output0 [?,84,8400]". "?" is dynamic."""
     return f"{tensor.name} [{','.join('?' if d == -1 else str(d) for d in tensor.shape)}]"

@@ -1,4 +1,4 @@
-"""Decodes outputs whose rows the graph has already suppressed: a box, a score and a class."""
+"""Decodes outputs of graphs that suppress duplicates. A row has a box, a score and a class."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fovea_engines.results.options import PredictOptions
 from fovea_engines.session import Array
 
 MAX_CLASSES = 2**20
-"""Upper limit for class ids; larger or negative ids are invalid and are dropped."""
+"""Upper limit for class ids. Rows with a larger or a negative id are dropped."""
 
 
 class Rows(NamedTuple):
@@ -43,9 +43,9 @@ class Suppressed(Detector):
     already suppressed duplicates, so `iou` and `agnostic` have no effect.
 
     Attributes:
-        y_first: True if boxes are y1 x1 y2 x2.
-        normalised: True if boxes are fractions of the input.
-        first_class: id that the model gives to the first class.
+        y_first: True if boxes are y1 x1 y2 x2; False if they are x1 y1 x2 y2.
+        normalised: True if boxes are fractions of the input; False if they are in pixels.
+        first_class: class id of the first class in the outputs, usually 0.
     """
 
     y_first: ClassVar[bool] = False
@@ -83,12 +83,12 @@ class Suppressed(Detector):
         )
 
     def tells(self, outputs: Mapping[str, Array]) -> bool:
-        """Return whether there is a row besides padding, which has class -1 or score 0."""
+        """Return whether there is a row that is not padding. Padding has class -1 or score 0."""
         rows = self.rows(outputs, 0)
         return bool(np.any((rows.scores > 0) & (rows.class_ids != -1)))
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-        """Yield the columns of rows without padding. A row whose score is NaN is not padding."""
+        """Yield the columns of the rows that are not padding. A score of NaN is not padding."""
         rows = self.rows(outputs, row)
         used = ~(rows.scores <= 0)
         for name, column in zip((f"output {self.outputs[0]}", *self.fields), rows, strict=True):
@@ -100,7 +100,7 @@ class Suppressed(Detector):
 
     @np.errstate(invalid="ignore", over="ignore")
     def objects(self, rows: Rows, options: PredictOptions) -> tuple[Detections, NDArray[np.intp]]:
-        """Return the detections of one image, and the index of each one's row."""
+        """Return the detections of one image, and the index of each detection's row."""
         found = np.flatnonzero(rows.scores >= options.conf)
         boxes, scores, class_ids = (each[found].astype(np.float32, copy=False) for each in rows)
         class_ids = class_ids - self.first_class

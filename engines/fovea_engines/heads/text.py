@@ -1,13 +1,13 @@
-"""Decodes text: the position of its lines, and the characters of a line.
+"""Decodes text detectors (the positions of lines), and text recognition (the characters of a line).
 
     ppocr-det    PP-OCR and other DB networks: probability that a pixel is text, [n, 1, h, w]
     ctc          PP-OCR: probabilities [n, steps, characters], the first of no character
     ctc-logits   the same before the softmax
     lprnet       LPRNet, for plates: logits [n, characters, steps], the last of no character
 
-Lines follow DB (Liao et al., arXiv 1911.08947). The rectangle around every connected piece of text
-is enlarged, because lines were shrunk in training. Characters follow CTC (Graves et al., 2006). The
-best character of each step is taken, and repeated ones count once.
+Text detection follows DB (Liao et al., arXiv 1911.08947). The rectangle around every connected
+region of text is enlarged, because lines were shrunk in the training. Text recognition follows CTC
+(Graves et al., 2006). The best character of each step is taken, and repeated characters count once.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ from fovea_engines.results.rotated import bounds, regular
 from fovea_engines.session import Array
 from fovea_preprocess.text import counted
 
-# Lowest probability of a text pixel, smallest side of a line in pixels, and largest number of lines
-# in an image, as in PaddleOCR and RapidOCR.
+# Smallest probability of a text pixel, smallest side of a line in pixels, and largest number of
+# lines in an image. PaddleOCR and RapidOCR use the same values.
 _TEXT = 0.3
 _MIN_SIDE = 3
 _MAX_LINES = 1000
-# Growth of lines, which undoes their shrinking in training: each side moves outwards by this ratio
-# times area over perimeter.
+# Factor for enlarging the rectangles of lines, because lines were shrunk in the training. Each side
+# moves outwards by this factor times the area divided by the perimeter.
 _SHRUNK = 1.6
 # Tolerance for a sum of probabilities: a float16 softmax may differ from 1 by this much.
 _ROUNDING = 0.02
 
 Rectangle = tuple[tuple[float, float], tuple[float, float], float]
-"""A rectangle of OpenCV: centre, sides and angle in degrees."""
+"""A rotated rectangle of OpenCV: the centre, the two sides, and the angle in degrees."""
 
 
 class PpOcrDetection(Head):
     """Decodes probabilities of text pixels into lines.
 
-    The class does not extend `Detector`: one more or less pixel moves a rectangle, so engines are
-    compared by their maps and not by their boxes.
+    The class does not extend `Detector`, so that engines are compared by their maps and not by
+    their boxes. A single pixel of text more or less changes a rectangle.
     """
 
     family = "ppocr-det"
     task = "text"
     labels = ("text",)
-    # PaddleOCR trains with this preprocessing. With grey padding, or another mean, many photographs
-    # become one large text.
+    # PaddleOCR trains with this preprocessing. With grey padding or a different mean, the models
+    # find one large text on many photographs.
     preprocess: ClassVar[Mapping[str, Any]] = {
         "anchor": "top-left",
         "pad": 0,
@@ -78,7 +78,7 @@ class PpOcrDetection(Head):
         return no_probability(outputs[self.outputs[0]].ravel(), self.outputs[0])
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
-        """Return the lines of text in one image; they need no suppression."""
+        """Return the lines of text in one image. They need no suppression."""
         values = outputs[self.outputs[0]][row, 0].astype(np.float32, copy=False)
         found = [each for each in _pieces(values > _TEXT) if min(each[1]) >= _MIN_SIDE]
         scores = np.array([_mean(values, each) for each in found], np.float32)
@@ -86,7 +86,8 @@ class PpOcrDetection(Head):
         rotated = np.array(table, np.float32).reshape(-1, 5)
         rotated[:, 4] = np.radians(rotated[:, 4])
         width, height = rotated[:, 2:3], rotated[:, 3:4]
-        # PaddleOCR grows polygons, which get round corners; the rectangle around them is the same.
+        # PaddleOCR enlarges the polygon of a line and takes the rectangle around it. Enlarging the
+        # rectangle directly has the same result.
         rotated[:, 2:4] += _SHRUNK * width * height / (width + height)
         boxes, ids = bounds(rotated), np.zeros(len(rotated), np.int32)
         kept = choose(boxes, scores, ids, options, suppress=False)
@@ -97,8 +98,8 @@ class Ctc(Head):
     """Decodes the characters of a line.
 
     Attributes:
-        axis: dimension of the characters.
-        blank_last: True if the last column, instead of the first, stands for no character.
+        axis: index of the dimension of the characters.
+        blank_last: True if the last column stands for "no character"; False if it is the first.
         logits: True if the softmax is not part of the model.
     """
 
@@ -117,7 +118,7 @@ class Ctc(Head):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one output with a column for each character, and one for none."""
+        """Check for one output with a column for each character and for "no character"."""
         if len(signature.outputs) != 1 or len(signature.outputs[0].shape) != 3:
             return OTHERS
         [output] = signature.outputs
@@ -127,7 +128,8 @@ class Ctc(Head):
         why = f"{counted(columns, 'column')} for characters and for none"
         fit = Fit((output.name,), characters, why, Strength.ASKED)
         if (named := signature.num_labels) is not None:
-            # PaddleOCR adds a space to the characters of the file.
+            # The names may lack one character: PaddleOCR adds a space to the characters of the
+            # file.
             if named not in (characters, characters - 1):
                 return (
                     f"{counted(columns, 'column')}: one stands for no character, so --labels or "
@@ -170,9 +172,9 @@ class Ctc(Head):
 
 
 def _pieces(text: NDArray[np.bool_]) -> list[Rectangle]:
-    """Return the smallest rectangles around the largest connected pieces of a map."""
-    # OpenCV connects the middles of outermost pixels. Dilation by one pixel to the right and down
-    # makes them the corners of the piece.
+    """Return the smallest rectangles around the largest connected regions of text pixels."""
+    # OpenCV's contours go through the middles of the outermost pixels. After a dilation by one
+    # pixel to the right and down, these positions are the corners of the region.
     grown = cv2.dilate(text.astype(np.uint8), np.ones((2, 2), np.uint8))
     outlines, _ = cv2.findContours(grown, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
     largest = sorted(outlines, key=cv2.contourArea, reverse=True)[:_MAX_LINES]
@@ -180,7 +182,7 @@ def _pieces(text: NDArray[np.bool_]) -> list[Rectangle]:
 
 
 def _mean(values: NDArray[np.float32], rectangle: Rectangle) -> float:
-    """Return the mean of a map inside a rectangle."""
+    """Return the mean of a map's values inside a rectangle."""
     points = cv2.boxPoints(rectangle)
     edge = np.array(values.shape[::-1]) - 1
     left, top = np.floor(points.min(axis=0)).astype(int).clip(0, edge)

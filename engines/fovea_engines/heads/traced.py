@@ -1,4 +1,7 @@
-"""Converts a head's numpy code to nodes of a graph, by tracing."""
+"""Converts a head's NumPy code to nodes of an ONNX graph.
+
+The code runs with arrays of the class `Traced`, which record each operation as a node (tracing).
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,10 @@ _OPERATORS: Mapping[Callable[..., Any], str] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traced(NDArrayOperatorsMixin):
-    """A float32 array that a graph computes for each image of a batch.
+    """Stands for a float32 array of one image. The graph computes it for all images of a batch.
 
-    Functions that compute with numpy treat it as the array of one image, and each operation adds a
-    node. Only operations that heads need are implemented; others raise TypeError.
+    NumPy code uses this object like the array of one image, and each operation adds a node to the
+    graph. Only the operations that heads need are implemented. Other operations raise TypeError.
 
     Attributes:
         write: writer of the graph's nodes.
@@ -43,7 +46,7 @@ class Traced(NDArrayOperatorsMixin):
 
     @property
     def T(self) -> Self:  # noqa: N802 - as numpy calls it
-        """Return a table with its two dimensions exchanged."""
+        """Return the transposed table. The array must have two dimensions."""
         return self._node("Transpose", self.shape[::-1], perm=[0, 2, 1])
 
     def reshape(self, *shape: int) -> Self:
@@ -74,7 +77,8 @@ class Traced(NDArrayOperatorsMixin):
         return part
 
     def __matmul__(self, other: Any) -> Self:
-        # Mul instead of MatMul, because TensorRT cannot multiply float32 matrices on Turing.
+        # Use Mul and not MatMul, because TensorRT cannot multiply float32 matrices on GPUs of the
+        # Turing generation.
         product: Self = self * other
         return product.sum(axis=len(product.shape) - 1)
 

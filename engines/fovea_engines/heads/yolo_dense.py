@@ -1,4 +1,4 @@
-"""Decodes YOLOs with one output table: a box and class probabilities for each cell.
+"""Decodes YOLO models with one output table: a box and class probabilities for each cell.
 
     yolov8            YOLOv8, v3u, v5u, v9, 11, 12, 26 without its NMS-free head
                       [n, 4 + classes, cells]: cx cy w h, classes
@@ -75,14 +75,14 @@ class WithObjectness(Dense):
 
 
 class YoloV5(WithObjectness):
-    """Decodes the three anchors of each cell."""
+    """Decodes YOLOv5, v7 and v3. Each cell has three anchors."""
 
     family = "yolov5"
     per_cell = 3
 
 
 class YoloV6(Dense):
-    """Decodes boxes with an objectness that is always 1."""
+    """Decodes YOLOv6. Its objectness is always 1."""
 
     family = "yolov6"
     preprocess: ClassVar[Mapping[str, Any]] = {"unscale": "ratio"}
@@ -100,15 +100,15 @@ class YoloV6(Dense):
         return super().contradiction(outputs)
 
     def bound(self, table: NDArray[Any]) -> NDArray[Any]:
-        """Return the best class probability of each box, as an objectness of 1 rejects none."""
+        """Return the best class probability of each box. The objectness is always 1."""
         return best_class(table[5:])
 
 
 class YoloX(WithObjectness):
-    """Decodes offsets x y in cells and log w h in strides, as the model computes them.
+    """Decodes YOLOX: offsets x y in cells, and logarithms of w h in strides.
 
-    Follows the YOLOX paper (arXiv 2107.08430): a centre is (offset + cell) x stride, and a size is
-    exp(log) x stride.
+    The formulas are from the YOLOX paper (arXiv 2107.08430): a centre is (offset + cell) x stride,
+    and a size is exp(logarithm) x stride.
     """
 
     family = "yolox"
@@ -144,7 +144,7 @@ class YoloX(WithObjectness):
     def boxes(
         self, few: NDArray[np.float32], found: NDArray[np.intp], total: int
     ) -> NDArray[np.float32]:
-        """Return corners in pixels, see `Dense.boxes`."""
+        """Return corners in pixels. `Dense.boxes` describes the arguments."""
         assert self.size is not None, "it is sized"
         strides = next(s for s in STRIDES if cells(self.size, s) == total)
         places, steps = (table[found] for table in grid(self.size, strides))
@@ -153,7 +153,7 @@ class YoloX(WithObjectness):
 
 
 class DecodedYoloX(WithObjectness):
-    """Decodes exports of YOLOX whose boxes are decoded to pixels already."""
+    """Decodes exports of YOLOX that contain the decoding of boxes to pixels."""
 
     family = "yolox-decoded"
     preprocess = YOLOX
@@ -184,7 +184,7 @@ class LibreYolo(Dense):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for the layout, and for the family in the metadata if there is any."""
+        """Check for the layout. If the metadata names a family, check the name."""
         fit = super().fit(signature)
         if isinstance(fit, str) or not signature.family:
             return fit

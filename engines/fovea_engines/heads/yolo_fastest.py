@@ -1,14 +1,16 @@
-"""Decodes the detectors of dog-qiuqiu for small processors. The boxes of a cell share its classes.
+"""Decodes dog-qiuqiu's detectors for small processors.
+
+All boxes of a cell share the class probabilities of the cell.
 
     fastestdet        FastestDet: a map at stride 16
                       [n, 5 + classes, h, w]: objectness, x y w h, classes
     yolo-fastestv2    Yolo-FastestV2: two maps, of three anchors a cell, the finest first
                       [n, h, w, 15 + classes]: x y w h of each, objectness of each, classes
 
-FastestDet follows its documentation. The centre is cell + tanh in cells, the size is a sigmoid in
-fractions of the input, and the score is objectness^.6 x class^.4.
+The formulas of FastestDet are from its documentation. The centre is cell + tanh, in cells. The size
+is a sigmoid, as a fraction of the input. The score is objectness^.6 x class^.4.
 
-All numbers v of Yolo-FastestV2 are between 0 and 1. A centre is (2 v - .5 + cell) x stride, and a
+All values v of Yolo-FastestV2 are between 0 and 1. A centre is (2 v - .5 + cell) x stride, and a
 size is (2 v)^2 x anchor.
 """
 
@@ -34,7 +36,7 @@ _ANCHORS = 3
 _BOXES, _OTHERS = 4 * _ANCHORS, 5 * _ANCHORS
 _COCO = 80
 
-# Exponents of objectness and class in the score.
+# Exponents of the objectness and of the class probability in the score.
 _OBJECTNESS, _CLASS = 0.6, 0.4
 
 
@@ -48,7 +50,7 @@ class FastestDet(Detector):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for one map at stride 16, which models of other tasks have, too."""
+        """Check for one map at stride 16. Models of other tasks may have the same output."""
         if len(signature.outputs) != 1 or len(signature.outputs[0].shape) != 4:
             return OTHERS
         [output] = signature.outputs
@@ -76,7 +78,7 @@ class FastestDet(Detector):
         """Decode the detections of one image in the batch."""
         assert self.size is not None, "it is sized"
         table = outputs[self.outputs[0]][row]
-        # No class exceeds 1, so objectness^.6 is an upper bound of the score.
+        # objectness^.6 is an upper bound of the score, because class probabilities are at most 1.
         y, x = np.nonzero(table[0] >= options.conf ** (1 / _OBJECTNESS))
         few = table[:, y, x].astype(np.float32)
         cell = np.stack([x, y]) + np.tanh(few[1:3])
@@ -97,10 +99,12 @@ class FastestDet(Detector):
 class YoloFastestV2(Detector):
     """Decodes maps [batch, rows, columns, 15 + classes], the finest first.
 
-    A cell has x y w h of three anchors, the objectness of each, and a softmax over the classes.
+    A cell has x y w h for each of three anchors, an objectness for each anchor, and a softmax over
+    the classes.
 
     Attributes:
-        anchors: widths and heights in pixels, by level and anchor, of COCO's checkpoint.
+        anchors: width and height in pixels of each anchor of each level, from the checkpoint that
+            was trained on COCO.
     """
 
     family = "yolo-fastestv2"
@@ -113,7 +117,7 @@ class YoloFastestV2(Detector):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for two maps at the strides, with the columns last."""
+        """Check for two maps at the two strides. The columns must be the last dimension."""
         shapes = [tensor.shape for tensor in signature.outputs]
         if len(shapes) != 2 or any(len(shape) != 4 for shape in shapes):
             return OTHERS
@@ -131,7 +135,7 @@ class YoloFastestV2(Detector):
         if classes != _COCO:
             unsure = "its anchors may differ, and the file does not have them"
         names = tuple(tensor.name for tensor in signature.outputs)
-        # Many models have two such maps, so the fit is never stronger than SHAPE.
+        # The fit is never stronger than SHAPE, because many models have two such maps.
         return Fit(names, classes, why, min(*strengths, Strength.SHAPE), unsure=unsure)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
@@ -151,7 +155,8 @@ class YoloFastestV2(Detector):
         anchors = np.array(self.anchors, np.float32).reshape(len(_STRIDES), _ANCHORS, 2)
         for name, stride, sides in zip(self.outputs, _STRIDES, anchors, strict=True):
             level = outputs[name][row]
-            # No class exceeds 1, so objectness is an upper bound of the score.
+            # The objectness is an upper bound of the score, because class probabilities are at most
+            # 1.
             y, x, anchor = np.nonzero(level[..., _BOXES:_OTHERS] >= options.conf)
             cells = level[y, x].astype(np.float32)
             kinds = np.arange(len(anchor)), anchor
@@ -167,7 +172,7 @@ class YoloFastestV2(Detector):
         return detections(*joined, options)
 
     def columns(self, outputs: Mapping[str, Array]) -> Array | None:
-        """Return the numbers of all cells of the first image, [columns, cells]."""
+        """Return the values of all cells for the first image, [columns, cells]."""
         table: Array = np.concatenate([self._rows(outputs[name][0]) for name in self.outputs])
         return table.T
 

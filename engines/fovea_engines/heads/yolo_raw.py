@@ -1,11 +1,14 @@
-"""Decodes YOLOs with three output levels, the finest first, before grid and anchors are applied.
+"""Decodes YOLO models with three output levels, which do not yet include the grid and anchors.
+
+The finest level is the first output.
 
     yolov5-raw, yolov7-raw   YOLOv5 and YOLOv7 without the grid of their export
                              [n, 3, rows, columns, 5 + classes] of logits
     yolov4                   YOLOv4 of the ONNX model zoo
                              [n, rows, columns, 3, 5 + classes]: logits of boxes, probabilities
 
-A cell has x y w h, an objectness and classes for each of three anchors. s is the sigmoid.
+A cell has x y w h, an objectness and classes for each of three anchors. In the formulas, s is the
+sigmoid of a value.
 
 YOLOv5 and v7: the centre is (2 s - .5 + cell) x stride and the size is (2 s)^2 x anchor (YOLOv5's
 documentation, Architecture, 4.4). YOLOv4, with the scale k of a level: the centre is
@@ -43,10 +46,12 @@ _V7_ANCHORS = (
     *(142, 110, 192, 243, 459, 401),
 )
 
-# Limits for the check of anchors. If two anchors find one object with scores of .3 or more, the
-# median of three or more pairs shows the factor between the sizes. It is 1.01 to 1.09 with the
-# anchors of the training, and 1.2 to 11 with others (YOLOv5n on 23 photographs). YOLOv7's anchors
-# are 1.22 times as large for all levels, which this check cannot see.
+# Limits for the check of anchors: number of pairs, score, and factor between sizes. A pair is two
+# anchors that find the same object with scores of .3 or more. The check uses the median factor
+# between the sizes of the two boxes, for three or more pairs. With the anchors of the training, the
+# factor is 1.01 to 1.09; with wrong anchors, it is 1.2 to 11 (YOLOv5n on 23 photographs). The check
+# does not detect YOLOv7's anchors, because these are larger by the same factor of 1.22 on all
+# levels.
 _ENOUGH_PAIRS, _SURE, _SAME_SIZE = 3, 0.3, 1.15
 _MAX_COMPARED = 300
 
@@ -55,8 +60,9 @@ class _Levels(Detector):
     """Decodes three levels with three anchors each.
 
     Attributes:
-        anchors: widths and heights in pixels, by level and anchor, of COCO's checkpoints.
-        anchors_along: dimension of the anchors.
+        anchors: width and height in pixels of each anchor of each level, from the checkpoints that
+            were trained on COCO.
+        anchors_along: index of the dimension of the anchors.
     """
 
     duplicates = True
@@ -65,12 +71,15 @@ class _Levels(Detector):
 
     @classmethod
     def on_grid(cls, signature: Signature) -> tuple[Strength, str, int] | str:
-        """Return strength, evidence and class count if outputs are three levels, or a reason."""
+        """Return the strength, a text and the number of classes if the outputs are three levels.
+
+        If they are not, return the reason.
+        """
         shapes = [tensor.shape for tensor in signature.outputs]
         along = cls.anchors_along
         if len(shapes) != 3 or any(len(shape) != 5 or shape[along] != 3 for shape in shapes):
             return OTHERS
-        # A second dimension of 3 is YOLOv5's, which has the anchors first.
+        # If the second dimension is 3, the model is a YOLOv5: its second dimension is the anchors.
         if len({shape[4] for shape in shapes}) != 1 or (along == 3 and shapes[0][1] == 3):
             return OTHERS
         places = [[shape[at] for at in (1, 2, 3) if at != along] for shape in shapes]
@@ -83,7 +92,7 @@ class _Levels(Detector):
 
     @classmethod
     def make_fit(cls, signature: Signature, strength: Strength, why: str, classes: int) -> Fit:
-        """Return the fit of all outputs. The evidence names this family's anchors."""
+        """Return the fit of all outputs. Its text contains the first anchor of the family."""
         names = tuple(tensor.name for tensor in signature.outputs)
         first = "x".join(map(str, cls.anchors[:2]))
         why = f"{why}; {counted(classes, 'class')}; anchors from {first} pixels on"
@@ -94,13 +103,13 @@ class _Levels(Detector):
         return np.array(self.anchors, np.float32).reshape(3, 3, 2)
 
     def rows(self, outputs: Mapping[str, Array]) -> Array:
-        """Return the numbers of all boxes of the first image, [boxes, columns]."""
+        """Return the values of all boxes for the first image, [boxes, columns]."""
         levels = [outputs[name][0] for name in self.outputs]
         table: Array = np.concatenate([level.reshape(-1, level.shape[-1]) for level in levels])
         return table
 
     def columns(self, outputs: Mapping[str, Array]) -> Array | None:
-        """Return the numbers of all boxes of the first image, [columns, boxes]."""
+        """Return the values of all boxes for the first image, [columns, boxes]."""
         return self.rows(outputs).T
 
 
@@ -164,14 +173,17 @@ class YoloRaw(_Levels):
     def _boxes(
         self, outputs: Mapping[str, Array], row: int, least: float
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.intp], NDArray[np.intp]]:
-        """Return corners, scores, class ids and anchor indices of boxes from a score on."""
+        """Return the corners, scores, class ids and anchor indices of boxes with high scores.
+
+        `least` is the smallest score.
+        """
         conf = np.float64(least)
         logit = np.log(conf / (1 - conf))
         boxes, scores, class_ids, kinds = [], [], [], []
         anchors = self.sides()
         for at, (name, stride) in enumerate(zip(self.outputs, _STRIDES, strict=True)):
             level = outputs[name][row]
-            # No class exceeds 1, so objectness is an upper bound of the score.
+            # The objectness is an upper bound of the score, because no class exceeds 1.
             found = np.nonzero(level[..., 4] >= logit)
             few = 1 / (1 + np.exp(-level[found].astype(np.float32)))
             cell = np.stack([found[2], found[1]], axis=1)
@@ -204,7 +216,7 @@ class YoloV4(_Levels):
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
-        """Check for three levels whose anchors are next to the columns."""
+        """Check for three levels in which the anchors are the dimension before the columns."""
         found = cls.on_grid(signature)
         return found if isinstance(found, str) else cls.make_fit(signature, *found)
 
@@ -223,7 +235,7 @@ class YoloV4(_Levels):
         levels = zip(self.outputs, _STRIDES, self.scales, self.sides(), strict=True)
         for name, stride, scale, sides in levels:
             level = outputs[name][row]
-            # No class exceeds 1, so objectness is an upper bound of the score.
+            # The objectness is an upper bound of the score, because no class exceeds 1.
             found = np.nonzero(level[..., 4] >= options.conf)
             few = level[found].astype(np.float32)
             cell: NDArray[np.float32] = np.stack([found[1], found[0]], axis=1).astype(np.float32)
