@@ -65,7 +65,7 @@ class Sensitivity:
         quality: agreement with the source (0 to 1) if only this block is float. If no single block
             improves the agreement: the agreement if only this block is INT8.
         gain: `quality` minus the agreement without float blocks. If no single block improves the
-            agreement: `quality` minus 1.
+            agreement: 1 minus `quality`.
     """
 
     block: str

@@ -1,1 +1,1 @@
-"""Edits ONNX graphs for the user, and checks that an edit changes nothing else."""
+"""Edits ONNX graphs for the command `fovea edit`, and checks that the results stay the same."""

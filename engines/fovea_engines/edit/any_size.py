@@ -1,8 +1,9 @@
-"""Makes a model with a fixed size accept images of any size, even if its grid is a constant.
+"""Makes a model for one image size accept other sizes, even if it stores its grid as constants.
 
-Shapes are inferred for two sizes: the size in the file, and another one. If a node's constants do
-not follow the size, they must follow a known rule of the grid: numbers of cells, or tables that
-grow evenly along rows and columns. A rule must reproduce the constants in the file bit for bit.
+Shapes are inferred for two image sizes: the size in the file, and a different size. If a node's
+constants do not fit the shapes at the different size, they must be replaced. This is possible if
+they follow a known rule: they are numbers of cells, or tables with a value per cell that grow
+evenly along rows and columns. A rule must reproduce the constants in the file exactly.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from fovea_engines.session import Array, TensorSpec
 from fovea_preprocess.errors import UnsupportedModel
 
 Place: TypeAlias = tuple[int, int]
-"""Index of a node, and index of its input."""
+"""Index of a node in the graph, and index of one of its inputs."""
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 
 EXPORT = (
@@ -38,9 +39,9 @@ EXPORT = (
     "torch.onnx.export with dynamic_axes={'images': {0: 'batch', 2: 'height', 3: 'width'}})"
 )
 _OPSET = 11  # first opset with Range
-_SMALL_WEIGHT = 64  # largest number of values of a weight that may be a shape
-_SMALL_CONSTANT = 8  # largest number of values of a constant that may be a size
-# Operator -> the input that may hold the image size; None means any input.
+_SMALL_WEIGHT = 64  # weights with more values cannot be shapes
+_SMALL_CONSTANT = 8  # constants with more values cannot be sizes
+# Operator -> index of its input that may contain the image size; None means any input.
 _SIZED: dict[str, int | None] = {
     "Expand": 1,
     "ConstantOfShape": 0,
@@ -50,13 +51,13 @@ _SIZED: dict[str, int | None] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AnySize:
-    """A model with a fixed size, and the replacements of its constants at other sizes.
+    """A model for one image size, and the replacements of its constants at other sizes.
 
     Attributes:
-        model: the model.
-        image: its image input.
-        stride: divisor of the image sides, pixels.
-        values: (node, input) -> value that replaces the constant.
+        model: unchanged model.
+        image: image input of the model.
+        stride: both sides of an image must be multiples of this number of pixels.
+        values: place of each constant that depends on the size -> value that replaces the constant.
     """
 
     model: onnx.ModelProto
@@ -65,7 +66,7 @@ class AnySize:
     values: Mapping[Place, Sized]
 
     def at(self, size: Size) -> onnx.ModelProto:
-        """Return the model for images of one size, with constants of this size."""
+        """Return a copy of the model for images of another size."""
         made = _copy(self.model)
         names: dict[int, str] = {}
         for place, value in self.values.items():
@@ -78,10 +79,11 @@ class AnySize:
         return _refresh_shapes(made, infer_shapes(made, self.image, size))
 
     def dynamic(self) -> onnx.ModelProto:
-        """Return the model for images whose sides are any multiples of the stride.
+        """Return a copy of the model that accepts all sizes which are multiples of the stride.
 
         Raises:
-            UnsupportedModel: the model cannot run at another size; the message has the node.
+            UnsupportedModel: the model cannot run at another size. The message has ONNX Runtime's
+                error.
         """
         if self.values and opset_of(self.model) < _OPSET:
             raise UnsupportedModel(
@@ -113,11 +115,11 @@ class AnySize:
 
 
 def any_size(model: onnx.ModelProto) -> AnySize:
-    """Find the rules of the constants that depend on the size of a model.
+    """Find the constants of a model that depend on the image size, and their rules.
 
     Raises:
         UnsupportedModel: a constant follows no known rule, or the model does not accept images. The
-            message has advice on the export.
+            message has advice on the export of the model.
     """
     image = image_of(graph_inputs(model))
     if image_layout(image) is None:
@@ -130,10 +132,11 @@ def any_size(model: onnx.ModelProto) -> AnySize:
     if -1 in size:
         return AnySize(model, image, stride if "stride" in metadata else 1, {})
     if size[0] < 2 * stride and size[0] % stride:
-        # This is a model for a line of text: it pools the height away, so only the width varies.
+        # This model recognises a line of text. It has a fixed height, so only the width can change.
         return AnySize(model, image, size[0], _values(model, image, size, size[0]))
     if any(side % stride for side in size):
-        # The cells of this model do not have a whole number of pixels.
+        # The image size is not a multiple of the stride, so the rules for cells do not apply to
+        # this model.
         return AnySize(model, image, stride, {})
     refuse_scaled(model, size)
     problem: Unknown | None = None
@@ -152,7 +155,7 @@ def _values(
     found: dict[Place, Sized] = {}
     constants, before = _constants(model), infer_shapes(model, image, size)
     other = another(size, stride)
-    # Each round may make further shapes known, because a node's shape depends on earlier nodes.
+    # Repeat this, because the values that a round finds may make the shapes of later nodes known.
     while True:
         now = infer_shapes(model, image, other, found)
         grid = Resizable(constants, before, now, size, other)
@@ -173,7 +176,11 @@ def _values(
 
 
 def another(size: Size, stride: int) -> Size:
-    """Return a size with other lengths than `size`; the height of a text line stays."""
+    """Return an image size for the comparison with `size`.
+
+    Both sides differ from `size`. Only a height that equals the stride, as in models for a line of
+    text, stays the same.
+    """
     height, width = size
     if height == stride:
         return height, width + 2 * stride
@@ -183,7 +190,10 @@ def another(size: Size, stride: int) -> Size:
 
 
 def _constants(model: onnx.ModelProto) -> dict[str, Array]:
-    """Return constants, and values that nodes compute only from constants, by name."""
+    """Return the name of each constant -> its value.
+
+    Tensors that nodes compute only from constants are included.
+    """
     found = {name: to_array(tensor) for name, tensor in constants_of(model).items()}
     known, nodes = {*found, ""}, []
     for node in model.graph.node:
@@ -210,9 +220,9 @@ def infer_shapes(
     size: Size,
     values: Mapping[Place, Sized] | None = None,
 ) -> Shapes:
-    """Infer the shapes of a model's tensors for an image size; -1 means unknown.
+    """Return the name of each tensor -> its shape for an image size; -1 means an unknown length.
 
-    A dynamic batch is 1. `values` replace constants.
+    A dynamic batch counts as 1. `values` replace constants of the model.
     """
     bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     bare.functions.extend(model.functions)
@@ -227,7 +237,7 @@ def infer_shapes(
         weights.append(from_array(sized.at(size), name))
         bare.graph.node[node].input[slot] = name
     listed = {value.name for value in bare.graph.input}
-    for tensor in weights:  # large weights without their values, to save time
+    for tensor in weights:  # omit the values of large weights, to save time
         if prod(tensor.dims) <= _SMALL_WEIGHT:
             bare.graph.initializer.append(tensor)
         elif tensor.name not in listed:
@@ -246,10 +256,10 @@ def infer_shapes(
 
 
 def refuse_scaled(model: onnx.ModelProto, sides: Size) -> None:
-    """Check that no constant contains the size, e.g. to scale boxes or to resize maps.
+    """Check that no constant contains the image size, e.g. to scale boxes or to resize maps.
 
     Raises:
-        UnsupportedModel: a constant contains the size.
+        UnsupportedModel: a constant contains a side of the image, or its reciprocal.
     """
     old = [side for side in sides if side > 1]
     marks = {*old, *(1 / side for side in old)}
@@ -283,7 +293,7 @@ def _run(model: onnx.ModelProto, image: TensorSpec, size: Size) -> None:
 
 
 def _common(before: tuple[int, ...], now: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the lengths that are equal at both sizes, and -1 for the other lengths."""
+    """Return a shape with the lengths that are equal at both sizes, and -1 for other lengths."""
     if now is None or len(now) != len(before):
         return (-1,) * len(before)
     return tuple(n if n == m else -1 for n, m in zip(before, now, strict=True))
@@ -315,7 +325,7 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _refresh_shapes(model: onnx.ModelProto, shapes: Shapes) -> onnx.ModelProto:
-    """Drop the shapes of inner tensors, and set the shapes of outputs, except the batch."""
+    """Remove the shapes of inner tensors, and set the outputs' shapes, except a dynamic batch."""
     for value in model.graph.output:
         dims = value.type.tensor_type.shape.dim
         known = shapes.get(value.name, (-1,) * len(dims))

@@ -1,4 +1,8 @@
-"""Values of a graph that depend on the image size: lengths, and tables with a value per cell."""
+"""Describes values of a graph that depend on the image size.
+
+They are lengths, e.g. the number of cells, and tables with a value for each cell of the grid. A
+*level* is one grid of a detector. Its cells are squares of `stride` pixels.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,16 @@ from fovea_engines.onnx_graph.writer import Writer
 from fovea_engines.session import Array
 
 Size: TypeAlias = tuple[int, int]
-"""Height and width of the image, pixels; multiples of the strides."""
+"""Height and width of the image in pixels. Both are multiples of the strides."""
 
-# Smallest step of a table, in pixels or cells. A smaller step comes from a table that is scaled by
-# the size, e.g. with centres from 0 to 1.
+# Smallest step between the values of neighbouring cells, in pixels or cells. A smaller step means
+# that the table is divided by the image size, e.g. has centres from 0 to 1, so it would not fit
+# other sizes.
 _MIN = 0.25
 
 
 class Sides:
-    """Writes nodes that compute the numbers of rows and columns of cells, as int64 scalars."""
+    """Writes nodes that compute the numbers of rows and columns of a level from the image."""
 
     def __init__(self, write: Writer, image: str, axis: int) -> None:
         self.write = write
@@ -30,7 +35,10 @@ class Sides:
         self._made: dict[tuple[int, ...], str] = {}
 
     def count(self, stride: int, axis: int) -> str:
-        """Return the number of rows (axis 0) or columns (axis 1) of a level."""
+        """Return the tensor with the number of rows (axis 0) or columns (axis 1) of a level.
+
+        The tensor is an int64 scalar. The nodes are written only once.
+        """
         if (stride, axis) not in self._made:
             shape = self._made.setdefault((), self.write("Shape", self._image))
             pixels = self.write("Gather", shape, np.array(self._axis + axis))
@@ -38,7 +46,10 @@ class Sides:
         return self._made[stride, axis]
 
     def numbers(self, stride: int, axis: int, dtype: str, after: int) -> str:
-        """Return the indices of all rows or columns, as a tensor with `after` additional axes."""
+        """Return the tensor with the indices of all rows (axis 0) or columns (axis 1) of a level.
+
+        The tensor has `after` additional axes of length 1 at the end.
+        """
         end = self.count(stride, axis)
         found = self.write.cast(self.write("Range", np.array(0), end, np.array(1)), dtype)
         return self.write("Reshape", found, np.array([-1, *[1] * after]))
@@ -49,9 +60,9 @@ class Length:
     """A length that depends on the image size.
 
     Attributes:
-        strides: strides of its levels, pixels.
-        of: counts the rows, columns or cells of the levels.
-        times: factor, e.g. the number of boxes per cell.
+        strides: strides of the levels in pixels.
+        of: objects that are counted: the rows, columns or cells of the levels.
+        times: factor of the count, e.g. the number of boxes per cell.
     """
 
     strides: tuple[int, ...]
@@ -59,13 +70,13 @@ class Length:
     times: int = 1
 
     def at(self, size: Size) -> int:
-        """Return the length for an image."""
+        """Return the length for an image size."""
         return self.times * sum(
             prod(size[axis] // stride for axis in self._axes) for stride in self.strides
         )
 
     def write(self, sides: Sides) -> str:
-        """Write the length as a tensor with one number."""
+        """Write nodes that compute the length, and return the name of the tensor, int64 [1]."""
         write, total = sides.write, ""
         for stride in self.strides:
             count, *more = (sides.count(stride, axis) for axis in self._axes)
@@ -81,36 +92,39 @@ class Length:
 
 
 class Sized(Protocol):
-    """A value that replaces a constant."""
+    """A value that depends on the image size, and replaces a constant."""
 
     def at(self, size: Size) -> Array:
-        """Return the value for an image."""
+        """Return the value for an image size."""
         ...
 
     def write(self, sides: Sides) -> str:
-        """Write nodes that compute the value; return the name of the tensor."""
+        """Write nodes that compute the value, and return the name of the tensor."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A list of int64 numbers, e.g. the target shape of a Reshape."""
+    """A list of int64 numbers, e.g. the target shape of a Reshape. Some may depend on the size."""
 
     entries: tuple[int | Length, ...]
 
     def at(self, size: Size) -> Array:
-        """Return the list for an image."""
+        """Return the list for an image size."""
         return np.array([e if isinstance(e, int) else e.at(size) for e in self.entries], np.int64)
 
     def write(self, sides: Sides) -> str:
-        """Write the list; parts that do not depend on the size are constants."""
+        """Write nodes that compute the list, and return the name of the tensor."""
         parts = [np.array([e]) if isinstance(e, int) else e.write(sides) for e in self.entries]
         return sides.write("Concat", *parts, axis=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Level:
-    """The table of one level: `base` + row * `by_row` + column * `by_column`, [..., 1, 1, ...]."""
+    """The table of one level: value = `base` + row * `by_row` + column * `by_column`.
+
+    All three arrays have the shape [..., 1, 1, ...], with length 1 along the rows and columns.
+    """
 
     stride: int
     axis: int
@@ -141,10 +155,11 @@ class _Level:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A value for each cell of a grid. Rows are along `axis`, columns along the next axis.
+    """A table with a value for each cell of one or several levels.
 
-    If `flat` is a shape, rows and columns are one axis, `axis` of this shape, and all levels follow
-    each other.
+    If `flat` is None, there is one level. Its rows are along `axis`, and its columns are along the
+    next axis. Otherwise `flat` is a shape with -1 at `axis`. Along this axis, the cells of all
+    levels follow each other.
     """
 
     levels: tuple[_Level, ...]
@@ -152,14 +167,14 @@ class Table:
     flat: tuple[int, ...] | None
 
     def at(self, size: Size) -> Array:
-        """Return the table for an image."""
+        """Return the table for an image size."""
         tables = [level.at(size) for level in self.levels]
         if self.flat is None:
             return tables[0]
         return np.concatenate([table.reshape(self.flat) for table in tables], self.axis)
 
     def write(self, sides: Sides) -> str:
-        """Write nodes that compute the table; return the name of the tensor."""
+        """Write nodes that compute the table, and return the name of the tensor."""
         tables = [level.write(sides) for level in self.levels]
         if self.flat is None:
             return tables[0]
@@ -168,16 +183,22 @@ class Table:
 
 
 def plane_table(values: Array, axis: int, stride: int) -> Table | None:
-    """Return the table with these values, with rows along `axis`; None if there is none."""
+    """Return the table of one level that has these values, with rows along `axis`.
+
+    If the values do not follow the rule of a table, return None.
+    """
     level = _level(values, axis, stride)
     return None if level is None else Table((level,), axis, None)
 
 
 def flat_table(values: Array, axis: int, length: Length, size: Size) -> Table | None:
-    """Return the table with these values in one axis of cells; None if there is none.
+    """Return the table that has these values, with the cells of all levels along `axis`.
 
-    Levels may be ordered from fine to coarse or from coarse to fine. The boxes of a cell may be
-    neighbours, or a whole level apart.
+    If the values do not follow the rule of a table, return None.
+
+    The levels may be in the order of increasing or decreasing strides. The values for the boxes of
+    one cell may be neighbours. Or the values for the first box of all cells come first, then the
+    values for the second box.
     """
     shape = (*values.shape[:axis], -1, *values.shape[axis + 1 :])
     for strides in (length.strides, length.strides[::-1]):
@@ -203,7 +224,7 @@ def _levels(
 
 
 def _level(values: Array, axis: int, stride: int) -> _Level | None:
-    """Return the level with exactly these values, or None if they do not follow the rule."""
+    """Return the level that has exactly these values, or None if they do not follow the rule."""
     rows, columns = values.shape[axis : axis + 2]
     if rows < 2 or columns < 2 or values.dtype.kind not in "fi":
         return None

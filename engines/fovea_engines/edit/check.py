@@ -1,4 +1,4 @@
-"""Compares an edited model with the original: both run on the same values."""
+"""Compares an edited model with the original model: both run on the same values."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import Array
 from fovea_preprocess.errors import Disagreement, InvalidModel, UnsupportedModel
 
-_MAX = 0.01  # relative to an output's largest value; the check of a build has the same limit
+_MAX = 0.01  # largest difference, divided by an output's largest value; a build has the same limit
 
 
 def check(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, float | None]:
-    """Run both models on equivalent values, and compare all outputs of the edited model.
+    """Run both models on equivalent input values, and compare all outputs of the edited model.
 
     Args:
-        before: the original model.
-        edited: the edited model, and how to compare it.
+        before: original model.
+        edited: edited model, and information for the comparison.
         feed: arrays for the inputs of `before`.
 
     Returns:
-        Arrays for the inputs of the edited model, and the largest difference of an output. The
-        difference is None if the original cannot process inputs of the edited model.
+        The arrays for the inputs of the edited model, and the largest difference of an output. If
+        the original model does not accept the inputs of the edited model, the difference is None.
 
     Raises:
         InvalidModel: the edited model is not valid ONNX.
-        UnsupportedModel: ONNX Runtime cannot run it.
-        Disagreement: it computes other results; the message has the first different node.
+        UnsupportedModel: ONNX Runtime cannot run the edited model.
+        Disagreement: the edited model computes different results. The message names the first node
+            with different results.
     """
     after = edited.model
     _validate(before, edited)
@@ -76,7 +77,7 @@ def _validate(before: onnx.ModelProto, edited: Edited) -> None:
 
 
 def _inference_error(model: onnx.ModelProto) -> str:
-    """Return the node at which strict shape inference fails, or ""."""
+    """Return a text about the node at which strict shape inference fails, or "" if it succeeds."""
     try:
         onnx.shape_inference.infer_shapes(name_nodes(model), strict_mode=True, data_prop=True)
     except onnx.shape_inference.InferenceError as error:
@@ -85,7 +86,11 @@ def _inference_error(model: onnx.ModelProto) -> str:
 
 
 def _refit(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, bool]:
-    """Return values in the size of the edited model, and True if the original accepts them."""
+    """Return input values in the size of the edited model.
+
+    Returns:
+        The values, and whether the original model also accepts them.
+    """
     own = {spec.name: spec.shape for spec in graph_inputs(before)}
     now = {edited.origin.get(s.name, s.name): s.shape for s in graph_inputs(edited.model)}
     if all(_fits(feed[name], shape) for name, shape in now.items() if name in own):
@@ -95,7 +100,10 @@ def _refit(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, b
 
 
 def _fits(array: Array, shape: tuple[int, ...]) -> bool:
-    """Compare shapes without the batch, because a call takes as many rows as fit."""
+    """Return whether an array fits the shape of an input, without the batch dimension.
+
+    `run` splits the rows of a batch into several calls if necessary.
+    """
     return all(n in (-1, length) for length, n in zip(array.shape[1:], shape[1:], strict=True))
 
 
@@ -113,7 +121,7 @@ def _rows(model: onnx.ModelProto, feed: Feed) -> int:
 
 
 def _first_other(before: onnx.ModelProto, edited: Edited, feed: Feed, taken: Feed) -> str:
-    """Describe the first node that computes other values, from all inner tensors."""
+    """Return a text about the first node that computes different values in the edited model."""
     was = {name for node in before.graph.node for name in node.output}
     nodes = {name: node for node in edited.model.graph.node for name in node.output if name in was}
     nodes.pop("", None)
@@ -129,13 +137,20 @@ def _first_other(before: onnx.ModelProto, edited: Edited, feed: Feed, taken: Fee
 
 
 def _follows(want: Sequence[Array], have: Sequence[Array]) -> bool:
-    """Return True if the calls agree when joined along any dimension, or if all calls are equal."""
+    """Return whether a tensor agrees in both models, whose numbers of calls may differ.
+
+    It agrees if the arrays of all calls, joined along any dimension, agree. It also agrees if the
+    arrays of all calls are equal.
+    """
     joined = any(_agree(_join(want, i), _join(have, i)) for i in range(max(1, want[0].ndim)))
     return joined or all(_agree(want[0], one) for one in (*want, *have))
 
 
 def _same(want: Sequence[Array], have: Sequence[Array], rows: int) -> bool:
-    """Return True if outputs agree. Joined calls must also have one row per input row."""
+    """Return whether an output agrees in both models.
+
+    If the numbers of calls differ, the joined output must also have one row for each input row.
+    """
     one, other = _join(want), _join(have)
     joined = len(want) != len(have)
     return _agree(one, other) and (not joined or one.shape[:1] == (rows,))
@@ -146,7 +161,7 @@ def _join(arrays: Sequence[Array], axis: int = 0) -> Array:
         return arrays[0]
     try:
         return np.concatenate(arrays, axis)
-    except ValueError:  # lengths that depend on the values
+    except ValueError:  # the lengths differ, because they depend on the values
         return arrays[0]
 
 
@@ -158,7 +173,10 @@ def _agree(want: Array, have: Array) -> bool:
 
 
 def _difference(want: Array, have: Array) -> float:
-    """Return the largest difference; inf if shapes, NaN positions or non-numeric values differ."""
+    """Return the largest absolute difference between two arrays.
+
+    The result is inf if shapes, positions of NaN or values that are not numbers differ.
+    """
     if want.shape != have.shape:
         return np.inf
     other = (want != have) & ~((want != want) & (have != have))

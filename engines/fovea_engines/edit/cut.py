@@ -1,4 +1,4 @@
-"""Cuts a part out of a graph, between named tensors."""
+"""Cuts out a part of a graph between named tensors."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from fovea_engines.onnx_graph.tensors import graph_inputs
 from fovea_engines.onnx_graph.wiring import subgraphs, tensors_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
-_IR_VERSION = 4  # first version in which weights need not be listed as inputs
+_IR_VERSION = 4  # first version in which inputs need not include weights
 
 
 def cut(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> Edited:
     """Keep only the nodes between two sets of tensors.
 
     Args:
-        model: the model; it is not changed.
-        inputs: tensors that become the inputs; empty keeps the inputs that are needed.
-        outputs: tensors that become the outputs; empty keeps all outputs.
+        model: model, which is not changed.
+        inputs: names of the tensors that become the inputs. If empty, the original inputs that the
+            outputs need are kept.
+        outputs: names of the tensors that become the outputs. If empty, all original outputs are
+            kept.
 
     Raises:
-        InvalidOption: a tensor is unknown, nothing is between the tensors, or an output depends on
-            further inputs.
+        InvalidOption: a tensor is unknown, there are no nodes between the tensors, an output
+            depends on further inputs, or no output depends on an input.
         UnsupportedModel: the element type of a tensor is unknown.
     """
     own = [spec.name for spec in graph_inputs(model)]
@@ -83,7 +85,8 @@ def _extract(model: onnx.ModelProto, inputs: list[str], outputs: list[str]) -> o
                 f"it cannot be cut there ({error}): the element type of a tensor behind an "
                 "operator that ONNX does not know is unknown; cut before that"
             ) from error
-        # The extractor does not follow tensors that only branches read.
+        # ONNX's extractor does not follow tensors that only subgraphs read. So extract again, with
+        # these tensors as additional outputs.
         read = set().union(*map(_list_inputs, part.graph.node))
         missing = (read & computed).difference(inputs, *(node.output for node in part.graph.node))
         if not missing:
@@ -98,7 +101,7 @@ def _extract(model: onnx.ModelProto, inputs: list[str], outputs: list[str]) -> o
 
 
 def _check_reach(part: onnx.ModelProto, own: Sequence[str]) -> None:
-    """Check that the new inputs are used, and that they are sufficient.
+    """Check that the kept part uses all new inputs, and needs no others.
 
     Raises:
         InvalidOption: an input is unused or missing.
@@ -114,7 +117,7 @@ def _check_reach(part: onnx.ModelProto, own: Sequence[str]) -> None:
             f"{name}, or cut at a tensor that all paths pass"
         )
     idle = given - read
-    if idle and part.graph.node:  # without any node, the caller reports an empty cut
+    if idle and part.graph.node:  # if no node is left, the caller reports this
         raise InvalidOption(
             f"no output depends on {', '.join(sorted(idle))}: leave --input "
             f"{min(idle)} out, or name an --output behind it"

@@ -1,4 +1,4 @@
-"""Describes the result of an edit, and explains unknown names."""
+"""Defines the result of an edit, and functions that several edits use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 3
 
 
 def infer(model: onnx.ModelProto) -> onnx.GraphProto:
-    """Return the graph with all shapes inferred from its inputs, ignoring shapes in the file."""
+    """Return the graph with all shapes inferred from its inputs. Shapes in the file are ignored."""
     bare = copy_model(model)
     del bare.graph.value_info[:]
     for value in bare.graph.output:
@@ -25,7 +25,7 @@ def infer(model: onnx.ModelProto) -> onnx.GraphProto:
 
 
 def refresh(model: onnx.ModelProto) -> None:
-    """Drop the shapes of inner tensors, and infer the shapes of the outputs again."""
+    """Remove the shapes of inner tensors, and infer the shapes of the outputs again, in place."""
     for value, better in zip(model.graph.output, infer(model).output, strict=True):
         rank = len(value.type.tensor_type.shape.dim)
         value.type.CopyFrom(better.type)
@@ -36,10 +36,10 @@ def refresh(model: onnx.ModelProto) -> None:
 
 
 def first_input(model: onnx.ModelProto) -> TensorSpec:
-    """Return the image input.
+    """Return the first input of a model. In an image model, this is the image.
 
     Raises:
-        UnsupportedModel: the first input has no dimensions.
+        UnsupportedModel: the model has no input, or its first input has no shape.
     """
     inputs = graph_inputs(model)
     if not inputs or not inputs[0].shape:
@@ -48,13 +48,21 @@ def first_input(model: onnx.ModelProto) -> TensorSpec:
 
 
 def has_batch(spec: TensorSpec) -> bool:
-    """Return False if the first dimension is a channel, as in torchvision's [3, h, w]."""
+    """Return whether the first dimension of an input is the batch.
+
+    It is not the batch in torchvision's detectors, whose input is [3, h, w].
+    """
     return len(spec.shape) > 1 and not (len(spec.shape) == 3 and spec.shape[0] == 3)
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Converts values of an input: `raw` from before the edit to after it, `cooked` back."""
+    """Functions that convert the values of an input whose meaning an edit changed.
+
+    Attributes:
+        raw: converts values for the original model to values for the edited model.
+        cooked: converts values for the edited model to values for the original model.
+    """
 
     raw: Callable[[Array], Array]
     cooked: Callable[[Array], Array]
@@ -62,18 +70,21 @@ class Values:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edited:
-    """An edited model, and how to compare it with the original.
+    """An edited model, with the information for a comparison with the original model.
 
     Attributes:
-        model: the edited model.
-        what: description of the edit, for people.
-        origin: new name of an input or output -> its original tensor; unchanged names are left out.
-        values: input -> conversion, for inputs whose values change.
-        keeps: True if the outputs must not change.
-        together: True if rows are now computed in one call that were separate calls before.
-        advice: what to do if the model cannot run, or computes other results.
-        judge: a version of the model that accepts the inputs of both, for comparison if neither
-            accepts the inputs of the other.
+        model: edited model.
+        what: text about the edit.
+        origin: new name of each renamed input or output -> name of the tensor in the original
+            model.
+        values: name of each input whose values change -> their conversion.
+        keeps: True if the values of the outputs must not change.
+        together: True if the edited model computes several rows in one call, and the original model
+            may need a separate call for each row.
+        advice: advice for the user if the edited model cannot run, or computes different results.
+        judge: version of the model that accepts the inputs of both models. If the original model
+            does not accept the inputs of the edited model, both are compared with this version.
+            None if there is no such version.
     """
 
     model: onnx.ModelProto
@@ -87,7 +98,7 @@ class Edited:
 
 
 def copy_model(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy that an edit may change."""
+    """Return a copy of a model, so that an edit does not change the original."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     return copy
@@ -97,7 +108,7 @@ def expect(name: str, known: Iterable[str], kind: str) -> None:
     """Check that a name is known.
 
     Raises:
-        InvalidOption: the name is unknown; the message suggests similar names.
+        InvalidOption: the name is unknown. The message suggests similar names.
     """
     names = list(known)
     if name not in names:
@@ -105,7 +116,7 @@ def expect(name: str, known: Iterable[str], kind: str) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a question that suggests the most similar known names, or ""."""
+    """Return a part of a message that suggests the most similar known names, or ""."""
     names = list(known)
     near = get_close_matches(name, names, _SHOWN, cutoff=0.5)
     if not near and len(names) <= _SHOWN:

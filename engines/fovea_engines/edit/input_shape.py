@@ -1,7 +1,8 @@
-"""Sets the shape of a graph's input: its batch size, and the size of its images.
+"""Sets the batch size and the image size of a graph.
 
-Constants may also contain them. A batch size in the shapes of Reshape and Resize is removed. A size
-in grids is computed again, and a size in scales is rejected.
+A graph may also contain these sizes in constants. A batch size in the shapes of Reshape and Resize
+is removed. Grids for an image size are computed again. Other constants that contain the image size,
+e.g. to scale boxes, are rejected.
 """
 
 from __future__ import annotations
@@ -24,19 +25,20 @@ from fovea_engines.onnx_graph.wiring import attribute, constants_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 _Shape: TypeAlias = tuple[int, ...]
-# Factor of the batch size for shape inference. It is prime and large, so no length is a multiple of
-# it by chance.
+# Factor by which the batch size is increased for shape inference. It is a large prime number, so no
+# other length is a multiple of it by chance.
 _PRIME = 7919
 _DYNAMIC = "batch"
-# Tasks of models whose boxes belong to cells.
+# Tasks of models that return a box for each cell of a grid.
 _ON_CELLS = ("detect", "segment", "pose", "obb")
-_SMALL_WEIGHT = 64  # largest number of values of a weight that may be a shape
+_SMALL_WEIGHT = 64  # weights with more values cannot be shapes
 
 
 def set_batch(model: onnx.ModelProto, batch: int | None) -> Edited:
-    """Set the batch size of inputs and outputs; None makes it dynamic.
+    """Set the batch size of the inputs and outputs. None makes it dynamic.
 
-    Only a run of the model shows if the rows still have the results of separate calls.
+    `check` must run the edited model to find out whether each row still has the result of a
+    separate call.
 
     Raises:
         UnsupportedModel: the first input has no batch dimension.
@@ -71,7 +73,7 @@ def set_batch(model: onnx.ModelProto, batch: int | None) -> Edited:
 
 
 def _rows(value: onnx.ValueInfoProto) -> int:
-    """Return the first dimension: -1 if it is dynamic, 0 for a scalar."""
+    """Return the length of the first dimension: -1 if it is dynamic, 0 for a scalar."""
     dims = value.type.tensor_type.shape.dim
     return (dims[0].dim_value or -1) if dims else 0
 
@@ -85,16 +87,23 @@ def _set_rows(value: onnx.ValueInfoProto, batch: int | None) -> None:
 
 
 def _free_constants(model: onnx.ModelProto, old: int) -> None:
-    """Make Reshape and Resize accept any batch size, if the graph shows how."""
+    """Replace constant shapes of Reshape and Resize so that they accept any batch size.
+
+    This is only done if the position of the batch in the shape is clear.
+    """
     before = _shapes(model, old, 1)
     _free_resizes(model, before)
-    # Each round changes one Reshape, because the shapes after it are then inferred again.
+    # Change one Reshape at a time, because the shapes after it must be inferred again.
     while _free_reshape(model, before, _shapes(model, old, _PRIME), abs(old)):
         pass
 
 
 def _shapes(model: onnx.ModelProto, old: int, times: int) -> dict[str, _Shape]:
-    """Infer shapes with `times` the batch size; -1 means unknown. A dynamic batch counts as 1."""
+    """Return the name of each tensor -> its shape, if the batch size is multiplied by `times`.
+
+    -1 means an unknown length. `old` is the batch size in the file; a dynamic batch size counts as
+    1.
+    """
     bare = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import)
     bare.functions.extend(model.functions)
     bare.graph.node.extend(model.graph.node)
@@ -121,7 +130,17 @@ def _shapes(model: onnx.ModelProto, old: int, times: int) -> dict[str, _Shape]:
 def _free_reshape(
     model: onnx.ModelProto, before: Mapping[str, _Shape], now: Mapping[str, _Shape], batch: int
 ) -> bool:
-    """Rewrite the first constant shape that does not follow the batch; return False if all do."""
+    """Replace the first constant shape of a Reshape that does not depend on the batch size.
+
+    Args:
+        model: model, which is changed in place.
+        before: shapes with the original batch size.
+        now: shapes with a batch size that is larger by the factor `_PRIME`.
+        batch: original batch size.
+
+    Returns:
+        True if a shape was replaced, False if all shapes depend on the batch size.
+    """
     constants = constants_of(model)
     for node in model.graph.node:
         if node.op_type != "Reshape" or node.input[1] not in constants:
@@ -138,7 +157,7 @@ def _free_reshape(
         shape = to_array(constants[node.input[1]]).tolist()
         same = axis < len(taken) and taken[: axis + 1] == made[: axis + 1]
         if same and not attribute(node, "allowzero", 0):
-            shape[axis] = 0  # 0 copies the length of the input; an inferred -1 elsewhere can stay
+            shape[axis] = 0  # 0 copies the input's length, so -1 can stay elsewhere
         else:
             shape = [*made[:axis], -1, *made[axis + 1 :]]
         model.graph.initializer.append(from_array(np.array(shape, np.int64), name))
@@ -148,10 +167,14 @@ def _free_reshape(
 
 
 def _axis(taken: _Shape, more: _Shape, made: _Shape, batch: int) -> int | None:
-    """Return the dimension of a Reshape's output that contains the batch, or None.
+    """Return the index of the dimension that contains the batch in a Reshape's output.
 
-    A Reshape keeps the order of values. The batch is outermost in the input dimension that grew. So
-    it is in the output dimension with the same product of outer dimensions.
+    If it is not clear, return None. `taken` and `more` are the input's shapes with the original and
+    the larger batch size; `made` is the output's original shape.
+
+    A Reshape keeps the order of values. The batch is the outermost part of the input dimension
+    whose length changed. So it is in the output dimension for which the product of all dimensions
+    before it is the same as in the input.
     """
     grown = [axis for axis, (a, b) in enumerate(zip(taken, more, strict=False)) if a != b]
     if len(grown) != 1 or -1 in (*taken, *made) or more[grown[0]] != taken[grown[0]] * _PRIME:
@@ -164,10 +187,11 @@ def _axis(taken: _Shape, more: _Shape, made: _Shape, batch: int) -> int | None:
 
 
 def _free_resizes(model: onnx.ModelProto, before: Mapping[str, _Shape]) -> None:
-    """Replace the constant sizes of a Resize by scales; the scale of the batch is 1.
+    """Replace the constant sizes of each Resize by scales. The scale of the batch is 1.
 
-    ONNX defines a scale as the quotient of the sizes, and rounds the resulting size down
-    (Resize-19). If the resulting size is the same, the values are the same.
+    ONNX defines a scale as output size / input size, and rounds the resulting size down
+    (Resize-19). A Resize is only changed if its output size stays the same. Then its values also
+    stay the same.
     """
     constants = constants_of(model)
     for node in model.graph.node:
@@ -187,15 +211,16 @@ def _free_resizes(model: onnx.ModelProto, before: Mapping[str, _Shape]) -> None:
 
 
 def set_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> Edited:
-    """Set the image size (height, width) in pixels, and the metadata's `imgsz`.
+    """Set the image size of a model, and `imgsz` in its metadata.
 
-    None means any size.
+    `size` is (height, width) in pixels. None makes the model accept any size.
 
-    Constants of the old size, e.g. of a grid, are computed again. Other constants that do not fit
-    are only detected when the model runs.
+    Constants that depend on the image size by a known rule, e.g. of a grid, are computed again.
+    Other constants that do not fit the new size are only found when `check` runs the model.
 
     Raises:
-        InvalidOption: the size is not a multiple of the stride of the metadata or detector.
+        InvalidOption: the size is not a multiple of the stride in the metadata, or of the
+            detector's stride.
         UnsupportedModel: the input is not an image, or a constant follows no known rule.
     """
     metadata = metadata_of(model)
@@ -234,7 +259,10 @@ def _check_sides(size: tuple[int, int], stride: int, origin: str) -> None:
 
 
 def _dynamic(found: AnySize) -> onnx.ModelProto | None:
-    """Return the model for any size, to compare both models with; None if it cannot be made."""
+    """Return the model for any size, or None if it cannot be created.
+
+    The original and the edited model are compared with this model.
+    """
     try:
         return found.dynamic()
     except UnsupportedModel:

@@ -1,4 +1,4 @@
-"""Changes names in a graph: inputs and outputs, operators, and metadata."""
+"""Renames inputs and outputs of a graph, replaces operators, and edits metadata."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _DEFAULT_DOMAIN = ("", "ai.onnx")
 
 
 def rename(model: onnx.ModelProto, names: Mapping[str, str]) -> Edited:
-    """Rename inputs and outputs at the same time, so two may exchange their names.
+    """Rename inputs and outputs. All are renamed at the same time, so two may exchange their names.
 
-    The metadata keep the original names of outputs, because the new names do not identify the
-    exporter.
+    `names` has old name -> new name. The original names of outputs are stored in the metadata,
+    because the recognition of the head uses them to identify the exporter.
 
     Raises:
-        InvalidOption: an old name is neither an input nor an output, or a new name is taken.
+        InvalidOption: an old name is neither an input nor an output, or another tensor has a new
+            name.
     """
     outer = [*(spec.name for spec in graph_inputs(model)), *(v.name for v in model.graph.output)]
     for old in names:
@@ -59,11 +60,13 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 
 def replace_operators(model: onnx.ModelProto, operators: Mapping[str, str]) -> Edited:
-    """Replace the operators of nodes, and keep their inputs and attributes.
+    """Replace operators of a model. The nodes keep their inputs and attributes.
+
+    `operators` has old operator -> new operator.
 
     Raises:
-        InvalidOption: the model does not have the operator, its opset lacks the new operator, or
-            the new operator has other inputs or attributes.
+        InvalidOption: the model does not have the old operator, its opset does not have the new
+            operator, or the new operator does not accept the inputs or attributes of the nodes.
     """
     result = copy_model(model)
     nodes = [node for node in result.graph.node if node.domain in _DEFAULT_DOMAIN]
@@ -116,7 +119,7 @@ def _check(node: onnx.NodeProto, schema: defs.OpSchema) -> None:
 
 
 def strip_metadata(model: onnx.ModelProto) -> Edited:
-    """Remove the exporter's key-value pairs and all descriptions, also of nodes."""
+    """Remove the metadata of the exporter, and all descriptions of the model, nodes and tensors."""
     result = copy_model(model)
     for part in (result.graph, *result.graph.node, *result.graph.input, *result.graph.output):
         del part.metadata_props[:]
@@ -130,7 +133,7 @@ def strip_metadata(model: onnx.ModelProto) -> Edited:
 
 
 def write_metadata(model: onnx.ModelProto, entries: Mapping[str, str]) -> Edited:
-    """Add key-value pairs to the metadata, or replace existing pairs with the same key."""
+    """Add key-value pairs to the metadata. Existing pairs with the same key are replaced."""
     result = copy_model(model)
     set_model_props(result, metadata_of(model) | dict(entries))
     return Edited(result, f"metadata: {', '.join(entries)} written")

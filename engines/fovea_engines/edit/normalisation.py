@@ -1,4 +1,4 @@
-"""Adds a normalisation to the input of a graph, or removes an existing one."""
+"""Adds a normalisation after the input of a graph, or removes the existing normalisation."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 @dataclass(frozen=True, slots=True)
 class Normalisation:
-    """A value v becomes (v * scale - mean) / std.
+    """A normalisation that converts a value v to (v * scale - mean) / std.
 
-    `mean` and `std` have one number for all channels, or one number per channel.
+    `mean` and `std` have one number for all channels, or one number for each channel.
     """
 
     scale: float = 1.0
@@ -56,11 +56,13 @@ class Normalisation:
 def add_normalisation(
     model: onnx.ModelProto, wanted: Normalisation, *, uint8: bool = False
 ) -> Edited:
-    """Add a normalisation to a model. Its first input then accepts 0 to 255, as floats or uint8.
+    """Add a normalisation after the first input of a model.
+
+    The input then accepts values of 0 to 255, as floats, or as uint8 if `uint8` is True.
 
     Raises:
-        InvalidOption: mean or std has another number of channels than the input.
-        UnsupportedModel: the input is neither float32 nor float16.
+        InvalidOption: the number of values in mean or std is neither 1 nor the number of channels.
+        UnsupportedModel: the element type of the input is neither float32 nor float16.
     """
     image = first_input(model)
     if image.dtype not in ("float32", "float16"):
@@ -68,7 +70,8 @@ def add_normalisation(
             f"input {image.name} is of {image.dtype}: a normalisation can be added to float32 and "
             "float16; drop the one that is there with --drop-normalize"
         )
-    # Computed as (v - mean / scale) / (std / scale): 255 is exact in float32, but 1 / 255 is not.
+    # Compute (v - mean / scale) / (std / scale). This divides by 255 instead of multiplying by 1 /
+    # 255, for example: float32 holds 255 exactly, but not 1 / 255.
     mean, std = (_per_channel(image, n) / wanted.scale for n in (wanted.mean, wanted.std))
     mean, std = mean.astype(np.float32), std.astype(np.float32)
     inner = f"{image.name}/normalised"
@@ -78,7 +81,7 @@ def add_normalisation(
     if uint8:
         value.type.tensor_type.elem_type = TensorProto.UINT8
     write = Writer(image.name)
-    # Computed in float32: float16 holds 0 to 255 exactly, but not every normalised value.
+    # Compute in float32, because float16 would round the normalised values too early.
     row = image.name
     if uint8 or image.dtype != "float32":
         row = write.cast(row, "float32")
@@ -125,7 +128,7 @@ def _per_channel(image: TensorSpec, numbers: Sequence[float]) -> Array:
 
 
 def drop_normalisation(model: onnx.ModelProto) -> Edited:
-    """Remove the arithmetic with constants at the beginning of a model.
+    """Remove the arithmetic with constants directly after the input of a model.
 
     The input then accepts the result of this arithmetic.
 
@@ -142,6 +145,6 @@ def drop_normalisation(model: onnx.ModelProto) -> Edited:
         )
     others = [spec.name for spec in graph_inputs(model)[1:]]
     bare = cut(model, [front, *others], []).model
-    # The name is free, because no other node reads the input.
+    # The cut graph does not have the original input, so its name can be used again.
     result = rename(bare, {front: image}).model
     return Edited(result, f"drop normalisation: {', '.join(operations)}", {image: front})

@@ -1,4 +1,4 @@
-"""Finds the values that replace a node's constants at another image size."""
+"""Finds the values that must replace the constants of a node at other image sizes."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ _ELEMENTWISE = frozenset(
 
 
 _NO_RULE = "no rule is known for the size of the image"
-_ANY_START = 2  # up to this, a position is not the end of a level: strided slices start at 0 or 1
+# Positions up to this number are not the end of a level: slices with steps start at 0 or 1.
+_ANY_START = 2
 
 
 class Unknown(Exception):
-    """A constant of a node follows no known rule."""
+    """An error: a constant of a node follows no known rule."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resizable:
-    """Constants of a graph, and the shapes of its tensors at its own size and at another size.
+    """The constants of a graph, and the shapes of its tensors at two image sizes.
 
     Attributes:
-        constants: values by name.
-        before: shapes at `size`, by name.
-        now: shapes at `other`, by name.
-        size: own size of the graph.
-        other: another size.
+        constants: name of each constant -> its value.
+        before: name of each tensor -> its shape at `size`.
+        now: name of each tensor -> its shape at `other`.
+        size: image size in the file.
+        other: image size that differs from `size`.
     """
 
     constants: Mapping[str, Array]
@@ -53,9 +54,9 @@ class Resizable:
     other: Size
 
     def shapes(self, name: str) -> tuple[_Shape, _Shape] | None:
-        """Return the shapes of a computed tensor at both sizes.
+        """Return the shapes of a computed tensor at `size` and at `other`.
 
-        None for constants or unknown shapes.
+        If the tensor is a constant, or a shape is unknown, return None.
         """
         before, now = self.before.get(name), self.now.get(name)
         if name in self.constants or before is None or now is None or len(before) != len(now):
@@ -63,13 +64,16 @@ class Resizable:
         return None if -1 in before or -1 in now else (before, now)
 
     def length(self, before: int, now: int | None = None) -> Length | None:
-        """Return the number of cells that is `before` at the own size, and `now` at the other."""
+        """Return the rule for a number of cells: `before` at `size`, and `now` at `other`.
+
+        If `now` is None, only `before` must fit. If no rule fits, return None.
+        """
         return _lengths(self.size, self.other).get((before, now))
 
     def side(self, length: int) -> Length | None:
-        """Return the rows or columns of a level that equal `length`.
+        """Return the rule for a number of rows or columns that is `length` at `size`.
 
-        None if the choice is ambiguous.
+        If no rule or several rules fit, return None.
         """
         found = [
             one
@@ -80,7 +84,10 @@ class Resizable:
         return found[0] if len(found) == 1 else None
 
     def sides(self, rows: int, columns: int) -> tuple[Length, Length] | None:
-        """Return the rows and columns of the level with these numbers, or None."""
+        """Return the rules for the rows and columns of the level that has these numbers at `size`.
+
+        If no level has them, return None.
+        """
         for stride in _STRIDES:
             pair = Length((stride,), "rows"), Length((stride,), "columns")
             if (rows, columns) == tuple(each.at(self.size) for each in pair):
@@ -90,7 +97,12 @@ class Resizable:
 
 @cache
 def _lengths(size: Size, other: Size) -> Mapping[tuple[int, int | None], Length]:
-    """Return numbers of cells by values at both sizes, or at the first; fewest levels first."""
+    """Return the rules for numbers of cells.
+
+    Returns:
+        (number of cells at `size`, number at `other` or None) -> rule with the fewest levels that
+        fits.
+    """
     found: dict[tuple[int, int | None], Length] = {}
     for count, times, first in product(
         range(1, _MAX_LEVELS + 1), range(1, _MAX_ANCHORS + 1), range(len(_STRIDES))
@@ -103,7 +115,7 @@ def _lengths(size: Size, other: Size) -> Mapping[tuple[int, int | None], Length]
 
 
 def node_values(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """Yield (index of an input, value that it needs) of a node.
+    """Yield the index and the new value of each input of a node that must be replaced.
 
     Raises:
         Unknown: a constant follows no known rule.
@@ -117,9 +129,10 @@ def _describe_node(node: onnx.NodeProto) -> str:
 
 
 def _reshape(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """Yield the target shape of a Reshape.
+    """Yield the new target shape of a Reshape.
 
-    A Reshape keeps the order of values, so dimensions with equal products belong together.
+    A Reshape keeps the order of values. So consecutive dimensions of the input correspond to
+    consecutive dimensions of the output with the same product.
     """
     target, shapes = grid.constants.get(node.input[1]), grid.shapes(node.input[0])
     made = grid.before.get(node.output[0], ())
@@ -134,8 +147,8 @@ def _reshape(grid: Resizable, node: onnx.NodeProto) -> _Values:
     left = [place for place in follow if entries[place] not in (0, -1)]
     for place, entry in enumerate(entries if left else ()):
         if entry == -1 and place not in follow:
-            # This is the batch in most files. It is copied from the input, so that another -1 is
-            # possible.
+            # In most files, this dimension is the batch. Copy its length from the input (0),
+            # because a shape can have only one -1, and another dimension may need it.
             same = taken[: place + 1] == made[: place + 1] and not attribute(node, "allowzero", 0)
             entries[place] = 0 if same else made[place]
     if len(left) == 1 and -1 not in entries:
@@ -149,7 +162,7 @@ def _reshape(grid: Resizable, node: onnx.NodeProto) -> _Values:
 
 
 def _pairs(grid: Resizable, made: _Shape, places: Sequence[int]) -> dict[int, Length | None]:
-    """Return rows and columns for neighbouring dimensions that are the sides of a level."""
+    """Return rules for neighbouring dimensions that are the rows and columns of a level."""
     found: dict[int, Length | None] = {}
     for place, after in pairwise(places):
         if after == place + 1 and (sides := grid.sides(made[place], made[after])) is not None:
@@ -158,7 +171,10 @@ def _pairs(grid: Resizable, made: _Shape, places: Sequence[int]) -> dict[int, Le
 
 
 def _groups(taken: _Shape, made: _Shape) -> Iterator[tuple[slice, slice]]:
-    """Yield the shortest runs of dimensions in both shapes with equal products."""
+    """Yield the corresponding runs of dimensions in both shapes.
+
+    Each pair of runs has the same product, and is as short as possible.
+    """
     i = j = 0
     while i < len(taken) and j < len(made):
         first, start = i, j
@@ -175,7 +191,12 @@ def _groups(taken: _Shape, made: _Shape) -> Iterator[tuple[slice, slice]]:
 def _find_following(
     grid: Resizable, node: onnx.NodeProto, made: _Shape, outs: slice, product: int
 ) -> dict[int, Length | None]:
-    """Return the dimensions of a run that depend on the size, each with its rule."""
+    """Return the dimensions of a run that depend on the image size.
+
+    Returns:
+        Index of each such dimension -> its rule. If its length is only the product of the run,
+        None.
+    """
     places = [place for place in range(outs.start, outs.stop) if made[place] != 1]
     if len(places) == 1:
         return {places[0]: grid.length(made[places[0]], product) or grid.side(made[places[0]])}
@@ -186,9 +207,9 @@ def _find_following(
 
 
 def _elementwise(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """Yield the constants of an elementwise operator.
+    """Yield the new constants of an elementwise operator.
 
-    A constant has as many values as the computed tensor beside it, or one.
+    Along each axis, a constant has the length of the computed operand, or the length 1.
     """
     for slot, name in enumerate(node.input):
         for other in node.input if name in grid.constants else ():
@@ -207,9 +228,9 @@ def _elementwise(grid: Resizable, node: onnx.NodeProto) -> _Values:
 
 
 def _concat(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """Yield the constants that a Concat joins.
+    """Yield the new constants that a Concat joins with computed tensors.
 
-    A constant has the lengths of the tensors that it is joined with, except along the axis.
+    A constant has the same lengths as the computed tensors, except along the axis of the Concat.
     """
     computed = next((s for name in node.input if (s := grid.shapes(name)) is not None), None)
     if computed is None:
@@ -240,9 +261,9 @@ def _table(
 
 
 def _split(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """Yield the sizes of a Split in an axis that depends on the image size.
+    """Yield the new sizes of a Split along an axis that depends on the image size.
 
-    Its parts are levels.
+    Each part of the Split is a level.
     """
     shapes = grid.shapes(node.input[0])
     sizes = grid.constants.get(node.input[1]) if len(node.input) > 1 else None
@@ -252,9 +273,9 @@ def _split(grid: Resizable, node: onnx.NodeProto) -> _Values:
 
 
 def _slice(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """Yield the starts and ends of a Slice in axes that depend on the image size.
+    """Yield the new starts and ends of a Slice along axes that depend on the image size.
 
-    Such a position is the end of a level, or the end of the axis.
+    A start or end is the end of a level, the end of the axis, or a small constant.
     """
     shapes = grid.shapes(node.input[0])
     given = [grid.constants.get(name) for name in node.input[1:4]]
@@ -273,7 +294,7 @@ def _slice(grid: Resizable, node: onnx.NodeProto) -> _Values:
 
 
 def _resize(grid: Resizable, node: onnx.NodeProto) -> _Values:
-    """Yield the sizes of a Resize, which are the sides of a level."""
+    """Yield the new sizes of a Resize, which are the rows and columns of a level."""
     sizes = grid.constants.get(node.input[3]) if len(node.input) > 3 else None
     shapes = grid.shapes(node.input[0])
     if sizes is None or shapes is None or shapes[0] == shapes[1]:

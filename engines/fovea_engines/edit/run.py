@@ -1,4 +1,4 @@
-"""Runs models exactly as written, to compare them."""
+"""Runs models without optimisation, to compare them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ from fovea_engines.session import Array, TensorSpec
 Feed: TypeAlias = Mapping[str, Array]
 
 _SIZE = (320, 320)  # default image size if neither the model nor its metadata has one
-_LENGTH = 16  # default length of any other dynamic dimension
-_PATCH = 32  # side of a patch, pixels
-# Name of a node in errors of ONNX Runtime at run and at load, and in errors of shape inference.
+_LENGTH = 16  # default length of a dynamic dimension other than height and width
+_PATCH = 32  # side of a patch in pixels
+# Pattern of a node's name in three kinds of errors: of ONNX Runtime while running, of ONNX Runtime
+# while loading, and of shape inference.
 _NODE = re.compile(r"Name:'([^']+)'|Node ?(?:\(|:)([^ )]+)|node name: ([^)]+)\)")
 
 
 def sample(model: onnx.ModelProto, rows: int) -> dict[str, Array]:
-    """Return seeded inputs: floats in [0, 1) in patches, like an image; integers from 1 to 255.
+    """Return random values for all inputs of a model, the same in every call.
 
-    Plain noise would drive networks far from their training data, where rounding errors grow.
+    Floats are from 0 to 1, and integers are from 1 to 255. All pixels of a patch have the same
+    value, so that the input resembles an image.
+
+    Noise without patches differs too much from the training data of models. Then rounding errors
+    can grow inside the model.
     """
     random = np.random.default_rng(0)
     size = image_size(metadata_of(model)) or _SIZE
@@ -54,17 +59,18 @@ def _sample(
 def run(
     model: onnx.ModelProto, names: Sequence[str], feed: Feed, *, alone: bool = False
 ) -> dict[str, list[Array]]:
-    """Run a model, and return the named tensors, which may be inner ones.
+    """Run a model, and return the values of named tensors, which may be inner tensors.
 
-    A fixed batch size splits the rows into several calls. With `alone`, a dynamic batch is one row
-    per call: some files declare a dynamic batch, but work only for one row.
+    If the model has a fixed batch size, the rows are split into several calls. If the batch size is
+    dynamic and `alone` is True, each row is a separate call. Some files declare a dynamic batch,
+    but work only for one row.
 
     Returns:
-        Name of the tensor -> one array per call.
+        Name of each tensor -> its arrays, one array for each call.
 
     Raises:
-        UnsupportedModel: ONNX Runtime cannot load or run the model. The message is the failing
-            node, or ONNX Runtime's own message.
+        UnsupportedModel: ONNX Runtime cannot load or run the model. The message is a text about the
+            failing node, or ONNX Runtime's own message.
     """
     wanted = [name for name in dict.fromkeys(names) if name not in feed]
     with onnxruntime_errors(partial(find_failing_node, model)):
@@ -75,7 +81,10 @@ def run(
 
 
 def name_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy in which every node has a name, which errors then show."""
+    """Return a copy of a model in which every node has a name.
+
+    Error messages contain these names.
+    """
     copy = copy_model(model)
     for node in copy.graph.node:
         node.name = node.name or node.output[0]
@@ -83,7 +92,10 @@ def name_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def find_failing_node(model: onnx.ModelProto, text: str) -> str:
-    """Return the failing node in an error after `name_nodes`, or the first line of the error."""
+    """Return a text about the failing node that an error names.
+
+    The model must come from `name_nodes`. If the error names no node, return its first line.
+    """
     match = _NODE.search(text)
     name = next(filter(None, match.groups())) if match else ""
     node = next((n for n in model.graph.node if name and name in (n.name, *n.output)), None)
@@ -91,7 +103,7 @@ def find_failing_node(model: onnx.ModelProto, text: str) -> str:
 
 
 def _calls(model: onnx.ModelProto, feed: Feed, alone: bool) -> Iterator[dict[str, Array]]:
-    """Yield the rows of a feed in parts with the batch size of the model."""
+    """Yield the input arrays for each call, with the batch size of the model."""
     first = first_input(model)
     total = len(feed[first.name])
     batch = (1 if alone else total) if first.shape[0] == -1 else first.shape[0]

@@ -1,1 +1,1 @@
-"""INT8 and FP16: measured tensor ranges, blocks that stay float, and the converted graphs."""
+"""Converts graphs to INT8 and FP16, and decides which layers stay float."""

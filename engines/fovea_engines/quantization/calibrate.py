@@ -1,4 +1,4 @@
-"""Finds the ranges of a build: measures them on images, or reads those of a version."""
+"""Finds the INT8 ranges for a build: measures them on images, or reads the ranges of a version."""
 
 from __future__ import annotations
 
@@ -35,29 +35,32 @@ from fovea_preprocess.letterbox import fit
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_preprocess.text import counted
 
-# Smallest recommended number of images. With fewer, one or two scenes decide all ranges.
+# Smallest recommended number of images. With fewer images, one or two scenes determine all ranges.
 _FEW = 32
-# Standard deviation of every channel below which an image counts as empty.
+# An image counts as empty if the standard deviation of each channel is below this limit.
 _FLAT = 2.0
-# Side of the thumbnails that are compared, and the largest mean difference of two thumbnails of the
-# same scene. JPEG at quality 20 has a difference of 1.1. The closest two of 128 photographs differ
+# Side in pixels of the thumbnails by which images are compared, and the largest mean difference
+# between the thumbnails of two images of the same scene, in grey levels. Compression of an image as
+# JPEG with quality 20 changes its thumbnail by 1.1. The two most similar of 128 photographs differ
 # by 23.
 _THUMBNAIL, _COPY = 16, 2.0
-# Enlargement above which an image has no detail of the size that the first layers detect.
+# Largest useful enlargement of an image. An image that is enlarged more has no details of the size
+# that the first layers of a model detect.
 _MAX_ENLARGED = 4.0
-# An image is mostly of one colour if this fraction of its pixels has the most frequent colour
-# (within `_NEAR`). A page of text has 0.87, and 4 % of photographs exceed this limit.
+# An image counts as mostly one colour if more than this fraction (`_PLAIN`) of its pixels differs
+# by at most `_NEAR` grey levels from the most frequent colour. The fraction is 0.87 for a page of
+# text. 4 % of photographs exceed the limit.
 _PLAIN, _NEAR = 0.6, 16
 _SAMPLED = 128
 
-# Images in service may exceed the calibrated range of the input by this factor.
+# Factor by which values of check images may exceed the calibrated range of the model's input.
 _CLIPPED = 1.5
-# Number of images to find the range of the input in service.
+# Number of check images whose values are compared with the calibrated range.
 _SHOWN = 24
 
 
 class Variety:
-    """Collects statistics about the variety of a set of images."""
+    """Collects statistics about a set of images, to find sets unsuitable for calibration."""
 
     def __init__(self, spec: PreprocessSpec) -> None:
         self._spec = spec
@@ -66,7 +69,7 @@ class Variety:
         self._scenes: list[NDArray[np.int16]] = []
 
     def add(self, pixels: Pixels) -> None:
-        """Add an image."""
+        """Add an image, uint8 [height, width, 3]."""
         self._count += 1
         self._flat += bool(cv2.meanStdDev(pixels)[1].max() < _FLAT)
         self._plain += _share_of_one_colour(pixels) > _PLAIN
@@ -84,7 +87,7 @@ class Variety:
         """Check that the images are not mostly empty.
 
         Raises:
-            InvalidOption: more than half of the images have a single colour.
+            InvalidOption: more than half of the images have only one colour.
         """
         if self._flat > self._count / 2:
             raise InvalidOption(
@@ -93,7 +96,7 @@ class Variety:
             )
 
     def remarks(self) -> tuple[str, ...]:
-        """Return deficiencies of the set that are not reasons to reject it, with advice."""
+        """Return texts about problems of the set that are not reasons to reject it, with advice."""
         images, half, found = counted(self._count, "image"), self._count / 2, []
         if self._count < _FEW:
             found.append(
@@ -130,12 +133,12 @@ def _share_of_one_colour(pixels: Pixels) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Calibration images.
+    """The calibration images of a build.
 
     Attributes:
-        files: image files in their order of use.
-        spec: preprocessing.
-        digest: SHA-256 of the bytes of all files.
+        files: paths of the image files, in the order of their use.
+        spec: preprocessing of the images.
+        digest: SHA-256 of the bytes of all files in hexadecimal.
     """
 
     files: Sequence[Path]
@@ -144,7 +147,7 @@ class Images:
 
     @classmethod
     def of(cls, folder: Path, spec: PreprocessSpec) -> Images:
-        """Choose up to 1,000 images of a directory, evenly spaced by name."""
+        """Choose up to 1,000 images of a directory, evenly spaced in the order of their names."""
         files = image_files(folder, MAX_IMAGES)
         return cls(files, spec, images_sha256(files))
 
@@ -152,7 +155,10 @@ class Images:
         return len(self.files)
 
     def rows(self, variety: Variety) -> Iterator[Array]:
-        """Yield each image as a batch [1, ...], preprocessed as in serving; add it to `variety`."""
+        """Yield each image as a batch [1, ...], preprocessed like on a server.
+
+        Each image is also added to `variety`.
+        """
         for file in self.files:
             pixels = read_image(file)
             variety.add(pixels)
@@ -162,14 +168,17 @@ class Images:
 def find_ranges(
     plan: BuildPlan, prepared: PreparedModel, progress: Progress
 ) -> tuple[Ranges, bool]:
-    """Return the ranges for a plan, and True if an earlier build measured them.
+    """Return the INT8 ranges for a plan.
 
-    Measured ranges are used again only if the model, the preprocessing, the images, their order and
-    the method are all the same.
+    Returns:
+        The ranges, and whether an earlier build measured them.
+
+    Ranges of an earlier build are used again only if the model, the preprocessing, the images,
+    their order and the method are the same.
 
     Raises:
         InvalidOption: the plan has no calibration, or its calibration does not fit the model.
-        Disagreement: images in service exceed the calibrated range of the input.
+        Disagreement: the values of check images exceed the calibrated range of the model's input.
     """
     calibration = plan.require_calibration()
     with progress.phase("calibrate"):
@@ -220,7 +229,10 @@ def _reuse_ranges(
 
 
 def _find_missing(ranges: Ranges, prepared: PreparedModel) -> str | None:
-    """Return a tensor without a range, or None. Another version of onnxslim may rename tensors."""
+    """Return the name of a tensor without a range, or None if all tensors have ranges.
+
+    Ranges may be missing after an update of onnxslim, which may rename tensors.
+    """
     return next((t for t in measured_tensors(prepared.graph) if t not in ranges.tensors), None)
 
 
@@ -238,14 +250,14 @@ def _check_clipping(ranges: Ranges, plan: BuildPlan, prepared: PreparedModel) ->
 
 
 def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: Progress) -> Ranges:
-    """Run the float model on every image, and choose a range for the input of each layer.
+    """Run the float model on all images, and choose a range for the input of each layer.
 
-    The range of the model's input is always measured. The memory does not grow with the number of
-    images: it holds one image at a time, and one histogram per tensor.
+    The range of the model's input is always measured. The memory use does not depend on the number
+    of images: one image at a time is in memory, and one histogram per tensor.
 
     Raises:
         BuildError: the model computes NaN or infinite values.
-        InvalidOption: more than half of the images are empty.
+        InvalidOption: more than half of the images have only one colour.
     """
     names = measured_tensors(model)
     seen = {name: Histogram() for name in names}
@@ -268,7 +280,7 @@ def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: 
 
 
 def measured_tensors(model: onnx.ModelProto) -> list[str]:
-    """Return the names of the tensors that need a range: inputs of the model and its layers."""
+    """Return the names of the tensors that need a range: the inputs of the model and layers."""
     wiring = Wiring(model)
     taken = (node.input[0] for node in (*wiring.layers(), *wiring.projections()))
     return list(dict.fromkeys([model.graph.input[0].name, *taken]))

@@ -1,4 +1,4 @@
-"""Calibrators: derive the range that 8 bits represent from the values of a tensor."""
+"""Computes from the values of a tensor the range that 8 bits should represent."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from fovea_engines.repository.figures import Method
 from fovea_preprocess.errors import BuildError
 
 BINS = 4096
-_QUANTISED = 128  # number of magnitudes of a signed 8-bit value
+_QUANTISED = 128  # number of magnitudes that a signed 8-bit value can have
 _STEPS = 255  # number of steps between the ends of an 8-bit range
 _CANDIDATES = 64
-# Fraction of values within the range: all but one in a million. Objects are rare, and so are the
-# activations that detect them.
+# Fraction of a tensor's values that the range of the method "percentile" contains. It is close to
+# 1, because objects are rare in images, and so are the large activations that detect them.
 PERCENTILE = 0.999999
 
 
 class Histogram:
-    """A histogram of magnitudes with `BINS` bins.
+    """A histogram of the magnitudes of a tensor's values, with `BINS` bins.
 
-    The bin width doubles when a larger value appears.
+    If a value exceeds the last bin, the width of all bins is doubled.
 
     Attributes:
         low: smallest value so far, at most 0.
@@ -55,12 +55,16 @@ class Histogram:
             halved = self._counts.reshape(-1, 2).sum(axis=1)
             self._counts = np.concatenate([halved, np.zeros(BINS // 2, np.int64)])
             self._top *= 2
-        # `BINS / top` would overflow for a tensor of tiny values.
+        # Divide before the multiplication, because `BINS / top` would overflow for a tensor of tiny
+        # values.
         bins = (np.abs(values).ravel() / np.float32(self._top) * np.float32(BINS)).astype(np.int32)
         self._counts += np.bincount(np.minimum(bins, BINS - 1, out=bins), minlength=BINS)
 
     def range(self, method: Method) -> tuple[float, float]:
-        """Return the range (low, high) by a method; low is at most 0, high at least 0."""
+        """Return the range (low, high) that a method chooses.
+
+        `low` is at most 0, `high` at least 0.
+        """
         match method:
             case "minmax":
                 return self.low, self.high
@@ -73,18 +77,22 @@ class Histogram:
         return max(self.low, -bound), min(self.high, bound)
 
     def percentile(self, share: float) -> float:
-        """Return the magnitude that a fraction (0 to 1) of the values does not exceed."""
+        """Return the magnitude that a fraction of the values does not exceed.
+
+        `share` is the fraction, 0 to 1.
+        """
         reached = np.searchsorted(np.cumsum(self._counts), share * self._counts.sum())
         return self._edge(int(reached) + 1)
 
     def entropy(self) -> float:
-        """Return the clipping magnitude that loses the least information.
+        """Return the magnitude for clipping that loses the least information.
 
-        Each candidate compares the clipped distribution with its quantisation to 128 steps. The
-        candidate with the smallest Kullback-Leibler divergence is chosen (S. Migacz, "8-bit
-        Inference with TensorRT", GTC 2017).
+        For each of several magnitudes, the clipped distribution is compared with its quantisation
+        to 128 steps. The magnitude with the smallest Kullback-Leibler divergence is chosen (S.
+        Migacz, "8-bit Inference with TensorRT", GTC 2017).
         """
-        # Almost every activation has a peak at exactly zero, which quantisation preserves exactly.
+        # Ignore the peak at zero, which almost every activation has, because quantisation keeps
+        # zeros exactly. The first bin gets the count of the second bin instead.
         counts = self._counts.astype(np.float64)
         counts[0] = counts[1]
         used = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else 0
@@ -95,13 +103,14 @@ class Histogram:
         return self._edge(int(candidates[int(np.argmin(losses))]))
 
     def squared_error(self) -> float:
-        """Return the clipping magnitude with the smallest mean squared error.
+        """Return the magnitude for clipping with the smallest mean squared error.
 
-        Values in the range are rounded, with a mean squared error of 1/12 squared step. Values
-        beyond the range have their distance as error.
+        The mean squared error by rounding is step² / 12 for values in the range. The error of a
+        value beyond the range is its distance from the range.
         """
         counts = self._counts.astype(np.float64)
-        # Zeros are exact, so the first bin is replaced as in `entropy`.
+        # Replace the count of the first bin as in `entropy`, because quantisation keeps zeros
+        # exactly.
         counts[0] = counts[1]
         used = int(np.flatnonzero(counts)[-1]) + 1 if counts.any() else 0
         middles = np.arange(used) + 0.5
@@ -120,7 +129,10 @@ class Histogram:
 
 
 def _divergence(counts: NDArray[np.float64], bins: int) -> float:
-    """Return the information in nats that clipping at `bins` and 128 quantisation steps lose."""
+    """Return the information in nats that is lost by clipping and by quantisation to 128 steps.
+
+    `bins` is the number of bins that the clipping keeps.
+    """
     kept = counts[:bins]
     reference = kept.copy()
     reference[-1] += counts[bins:].sum()
@@ -131,6 +143,7 @@ def _divergence(counts: NDArray[np.float64], bins: int) -> float:
     coarse = np.where(occupied, totals[step] / np.maximum(sharers[step], 1), 0.0)
     both = (reference > 0) & (coarse > 0)
     p, q = reference[both] / reference.sum(), coarse[both] / coarse.sum()
-    # Mass without a counterpart in the coarse histogram: clipped values in an empty last bin.
+    # Clipped values are added to the last bin. If this bin was empty, the coarse histogram has no
+    # values there, so these values count as lost.
     missing = reference[(reference > 0) & (coarse == 0)].sum() / reference.sum()
     return float((p * np.log(p / q)).sum() + missing * 10)

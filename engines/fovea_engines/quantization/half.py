@@ -1,4 +1,4 @@
-"""FP16: adds casts to a graph, checks it for overflow, and simulates it in float32."""
+"""Converts graphs to FP16, checks them for overflow, and simulates FP16 in float32."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COARSE = 512.0
 _IMAGES = 4
 _LARGEST = float(np.finfo(np.float16).max)
 
-# Operators that compute in float16, without float inputs that must stay float32.
+# Operators that compute in float16. `_ALWAYS_FLOAT` has exceptions for some inputs.
 _HALVED = {
     *("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Exp", "Neg", "Abs", "Min", "Max"),
     *("Conv", "ConvTranspose", "MatMul", "Gemm", "BatchNormalization", "InstanceNormalization"),
@@ -34,7 +34,7 @@ _HALVED = {
     *("Expand", "Tile", "Gather", "Pad", "Identity", "DepthToSpace", "SpaceToDepth", "Resize"),
     *("QuantizeLinear", "DequantizeLinear"),
 }
-# Operator -> inputs that are always float32.
+# Operator -> indices of its inputs that are always float32.
 _ALWAYS_FLOAT = {"Resize": {2}}
 
 
@@ -43,9 +43,9 @@ def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Inputs and outputs stay float32.
 
-    Nodes after the last layer stay float32, because coordinates over 512 would move in steps of
-    half a pixel. Layers with a bias of this size also stay float32, and operators without a float16
-    form.
+    Nodes after the last layer stay float32, because float16 would round coordinates above 512 to
+    steps of half a pixel. Layers with a bias above 512 and operators that do not support float16
+    also stay float32.
 
     Raises:
         UnsupportedModel: a constant exceeds the range of float16.
@@ -56,13 +56,14 @@ def to_half(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | None) -> None:
-    """Check that float16 tensors of a graph stay finite on a few images.
+    """Check on a few images that no float16 tensor of a graph overflows.
 
-    On a CPU, ONNX Runtime computes float16 layers in float32 and rounds only the outputs of the
-    graph. So the outputs would not show the overflow of a GPU.
+    The check reads all inner float16 tensors. On a CPU, ONNX Runtime computes float16 layers in
+    float32, and only rounds the tensors that are read. So the outputs alone would not show an
+    overflow that happens on a GPU.
 
     Raises:
-        Disagreement: a float16 tensor is not finite.
+        Disagreement: a float16 tensor has NaN or infinite values.
     """
     half = _half_tensors(model)
     names = [name for node in model.graph.node for name in node.output if name in half]
@@ -79,12 +80,12 @@ def check_overflow(model: onnx.ModelProto, spec: PreprocessSpec, images: Path | 
 
 
 def round_to_half(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a float32 graph that rounds to float16, and overflows, exactly where a GPU does.
+    """Return a float32 graph that rounds to float16 and overflows in the same places as a GPU.
 
-    CPU runtimes interpret a float16 graph by `to_half` only as a hint. ONNX Runtime and OpenVINO
-    compute it entirely in float32, where 100 * 1000 does not overflow. In the returned graph every
-    result is cast to float16. Integers are multiplied as integers, so the output of a
-    DequantizeLinear is not rounded.
+    CPU runtimes do not simulate a GPU: ONNX Runtime and OpenVINO compute a float16 graph of
+    `to_half` in float32, where 100 * 1000 does not overflow. In the returned graph, each float16
+    result is cast to float16 and back. The output of a DequantizeLinear is not cast, because a GPU
+    multiplies the integers directly.
     """
     simulated = deepcopy(model)
     for constant in simulated.graph.initializer:
@@ -114,10 +115,11 @@ def _round_nodes(model: onnx.ModelProto, halves: set[str]) -> Iterator[onnx.Node
 
 
 class _Halving:
-    """The nodes of a graph, with casts between float16 and float32 parts.
+    """Adds casts between the float16 and float32 parts of a graph.
 
-    A tensor has its own name in the type of its computation. In the other type it is named
-    NAME/half or NAME/float. Only a graph output is always float32 under its own name.
+    A tensor keeps its name in the element type in which it is computed. After a cast to the other
+    type, it has the name NAME/half or NAME/float. An output of the graph is an exception: it is
+    always float32 under its own name.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
@@ -134,7 +136,10 @@ class _Halving:
         self._converted: set[str] = set()
 
     def nodes(self) -> Iterator[onnx.NodeProto]:
-        """Yield the nodes in topological order, and add float16 constants to the model."""
+        """Yield all nodes and casts in topological order.
+
+        Float16 constants are added to the model.
+        """
         for node in self._wiring.nodes:
             halved = node.name in self._halved
             always_float = _ALWAYS_FLOAT.get(node.op_type, ())
@@ -151,7 +156,10 @@ class _Halving:
                 yield _cast(f"{name}/half", name, half=False)
 
     def _convert(self, name: str, half: bool) -> tuple[str, list[onnx.NodeProto]]:
-        """Return the name of a tensor in a type, and the cast that is needed to create it."""
+        """Return the name of a tensor in float16 (`half`) or float32, and the nodes that create it.
+
+        The list of nodes is empty if no new cast is needed.
+        """
         if name in self._outputs:
             return (f"{name}/half" if half else name), []
         if (name in self._half) == half:
@@ -167,11 +175,12 @@ class _Halving:
 
 
 def _coarse(wiring: Wiring) -> Iterator[str]:
-    """Yield layers whose bias float16 rounds by a quarter or more, and their activations.
+    """Yield the names of layers with a bias of 512 or more, and of the nodes that follow them.
 
-    The inputs of such a layer must cancel the bias, and the rounding error remains: u2netp has a
-    bias of 1361. The activation is included because TensorRT treats a layer between two casts as a
-    float16 layer.
+    Float16 rounds a bias of this size by up to a quarter. The other terms of the layer's sum cancel
+    most of the bias, but not the rounding error. For example, u2netp has a bias of 1361. The nodes
+    that read the output, e.g. activations, are included because TensorRT treats a single layer
+    between two casts as a float16 layer.
     """
     for node in wiring.layers():
         bias = wiring.constants.get(node.input[2]) if len(node.input) > 2 else None

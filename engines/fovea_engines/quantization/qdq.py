@@ -1,4 +1,4 @@
-"""INT8: adds QuantizeLinear and DequantizeLinear around the layers of a graph."""
+"""Converts graphs to INT8: adds QuantizeLinear and DequantizeLinear before the layers."""
 
 from __future__ import annotations
 
@@ -26,34 +26,35 @@ from fovea_engines.onnx_graph.wiring import (
 )
 from fovea_engines.quantization.ranges import Ranges
 
-# Smallest scale: sixteen steps of float16 near zero. Rounding up a smaller scale would waste more
-# of its range.
+# Smallest scale: 16 times the smallest positive float16. Scales are rounded up to float16, and a
+# smaller scale would be rounded up by more than 1/16, which wastes a part of its range.
 _SMALLEST = 2.0**-20
 MAX_OF_PAIRS = 128
-"""Largest sum of two weights of a channel for CPUs that add two INT8 products in 16 bits.
+"""Largest sum of two weights of a channel on CPUs that add two INT8 products in 16 bits.
 
-255 * 128 is 32,640, and the largest 16-bit value is 32,767.
+The largest activation is 255, and 255 * 128 is 32,640. The largest signed 16-bit value is 32,767.
 """
-# Smallest width of a product that gains from integers. Products with 32 columns gain nothing.
-# Products with 64 columns and 400 rows save a quarter of the time.
+# Smallest side of a weight matrix for which INT8 is faster. INT8 products with 32 columns are not
+# faster. INT8 products with 64 columns and 400 rows take a quarter less time.
 _NARROWEST = 64
-# Operators whose results depend on a choice by values.
+# Operators that choose rows or positions by values.
 _CHOOSING = RANKING | {"GridSample"}
 
 
 def quantisable(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return the names of the layers that gain from INT8, in the order of the graph.
+    """Return the names of the layers that are faster in INT8, in the order of the graph.
 
-    These layers are convolutions and the projections of tokens. The following layers stay float,
-    and so does everything else, such as the attention itself:
+    These layers are convolutions, and products of tokens with weight matrices (projections). All
+    other operators stay float, e.g. the attention itself. The following convolutions and
+    projections also stay float:
 
-    - the last layers of a detector, because their rounding error would move boxes;
-    - depthwise layers: INT8 does not speed them up, because memory limits them, and they lose most
-    (yolox_nano loses half of its mAP with them);
-    - layers after a choice of rows or positions, because rounding would change the choice (the
-    decoders of most DETRs), and the projections that decide the choice;
-    - projections of levels that are joined: OpenVINO moves their scales to the levels, and then
-    rejects the product.
+    - the last layers before the outputs, because their rounding errors would move boxes;
+    - depthwise convolutions: INT8 is not faster, because memory access limits their speed, and it
+      would cost much accuracy (yolox_nano would lose half of its mAP);
+    - layers after a choice of rows or positions, because rounding would change the choice (in the
+      decoders of most DETRs), and the projections that decide the choice;
+    - projections of joined levels: OpenVINO moves the scales of their input to the levels, and then
+      rejects the product.
     """
     return tuple(node.name for node in _quantisable(model))
 
@@ -89,13 +90,16 @@ def _quantisable(model: onnx.ModelProto) -> list[onnx.NodeProto]:
 
 def _is_joined(wiring: Wiring, name: str) -> bool:
     maker = wiring.maker(name)
-    if maker is not None and maker.op_type == "Mul":  # a mask of the edges of the levels
+    if maker is not None and maker.op_type == "Mul":  # a mask of the levels' edges
         maker = wiring.maker(next(one for one in maker.input if one not in wiring.constants))
     return maker is not None and maker.op_type == "Concat"
 
 
 def _single_rows(model: onnx.ModelProto) -> set[str]:
-    """Return the names of 2-D tensors with one row per image. Memory limits their products."""
+    """Return the names of 2-D tensors with one row per image.
+
+    INT8 products of such tensors are not faster, because memory access limits their speed.
+    """
     batch = model.graph.input[0].type.tensor_type.shape.dim[0]
     inferred = onnx.shape_inference.infer_shapes(model).graph
     shapes = {value.name: value.type.tensor_type.shape.dim for value in inferred.value_info}
@@ -108,10 +112,18 @@ def quantise(
     encoding: Encoding,
     keep_float: Collection[str] = (),
 ) -> onnx.ModelProto:
-    """Return a copy of a normalised float32 model whose layers multiply integers.
+    """Return a copy of a normalised float32 model whose layers compute in INT8.
 
-    The input of each quantised layer passes a Q/DQ pair. Its weights are int8 per output channel,
-    and pass a DQ. Biases, sums and activation functions stay float; the backend fuses what it can.
+    QuantizeLinear and DequantizeLinear are added before the input of each quantised layer. Its
+    weights are stored as int8, with a scale for each output channel, and a DequantizeLinear.
+    Biases, sums and activation functions stay float. The runtime recognises this pattern, and
+    computes it with integers.
+
+    Args:
+        model: normalised float32 model.
+        ranges: ranges of the layers' inputs.
+        encoding: integer type of the activations.
+        keep_float: names of layers that stay float.
     """
     quantised = deepcopy(model)
     chosen = set(quantisable(model)) - set(keep_float)
@@ -161,7 +173,8 @@ def _activation(
 def _weight(
     model: onnx.ModelProto, layer: onnx.NodeProto, weight: onnx.TensorProto, bits: WeightBits
 ) -> onnx.NodeProto:
-    # Named after the layer, because two layers may share a tensor.
+    # The new tensors are named after the layer and not after the weight, because two layers may
+    # share a weight.
     stem, axis = f"{layer.name}/weight", output_axis(layer)
     integers, scale = encode_weight(np.moveaxis(to_array(weight), axis, 0), bits)
     integers = np.ascontiguousarray(np.moveaxis(integers, 0, axis))
@@ -179,10 +192,10 @@ def _weight(
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Quantisation steps: real = (integer - zero_point) * scale.
+    """The quantisation of a tensor: real value = (integer - zero_point) * scale.
 
-    The zero point is an int8 or uint8 scalar. The scale is a float32 scalar that is also exact in
-    float16, so that both precisions agree, unless it is over 65504.
+    The zero point is an int8 or uint8 scalar. The scale is a float32 scalar. Float16 can hold it
+    exactly, so that FP16 and FP32 graphs agree, unless it exceeds 65504.
     """
 
     scale: NDArray[np.float32]
@@ -190,7 +203,7 @@ class Steps:
 
     @classmethod
     def of(cls, low: float, high: float, encoding: Encoding) -> Steps:
-        """Return the steps for a range that contains zero. Zero is represented exactly."""
+        """Return the quantisation for a range that contains zero. Zero is represented exactly."""
         if encoding is Encoding.SIGNED:
             return cls(_half_exact(max(-low, high) / 127), np.array(0, np.int8))
         scale = _half_exact((high - low) / 255)
@@ -200,16 +213,19 @@ class Steps:
 def encode_weight(
     weight: NDArray[np.float32], bits: WeightBits = 8
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Quantise a weight, float32 [out, in, ...], symmetrically per output channel.
+    """Quantise a weight, float32 [out, in, ...], with a scale for each output channel.
 
-    With 7 bits, no two integers of a channel add up to more than `MAX_OF_PAIRS`, whichever two a
-    CPU combines. If one weight is far larger than the others, it still uses nearly 8 bits.
+    With 7 bits, the sum of any two integers of a channel is at most `MAX_OF_PAIRS`. So a CPU that
+    adds two products in 16 bits cannot overflow. If one weight of a channel is far larger than the
+    others, it still uses nearly 8 bits.
 
     Returns:
-        The integers, int8 of the same shape, -127 to 127, and the scales, float32 [out].
+        The integers, int8 with the shape of the weight, from -127 to 127, and the scales, float32
+        [out].
     """
     rows = weight.reshape(len(weight), -1)
-    # Each of the two may be rounded up by half a step, so a pair is at most 127 plus two halves.
+    # The exact sum of two weights is at most 127 steps. Each weight may be rounded up by half a
+    # step, so the sum of the integers is at most 128.
     largest = pair_sums(rows) if bits == 7 else np.abs(rows).max(axis=1)
     scale = _half_exact(largest / 127)
     steps = np.rint(weight / scale.reshape(-1, *[1] * (weight.ndim - 1)))
@@ -217,7 +233,10 @@ def encode_weight(
 
 
 def pair_sums(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return for each row [n, k] the largest magnitude of a number or a sum of two numbers, [n]."""
+    """Return for each row of [n, k] the largest magnitude of a number or a sum of two numbers.
+
+    The result is [n].
+    """
     count = min(rows.shape[1], 2)
     ordered = np.sort(rows, axis=1)
     sums = np.stack([ordered[:, -count:].sum(axis=1), -ordered[:, :count].sum(axis=1)])
@@ -226,7 +245,10 @@ def pair_sums(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _half_exact(scale: Any) -> NDArray[np.float32]:
-    """Return the next larger float16 as float32. Rounding down would clip the end of the range."""
+    """Return scales rounded up to float16, as float32.
+
+    Rounding down would clip the end of the range.
+    """
     wanted = np.maximum(np.asarray(scale, np.float32), np.float32(_SMALLEST))
     with np.errstate(over="ignore"):
         half = wanted.astype(np.float16)

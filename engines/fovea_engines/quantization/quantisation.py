@@ -1,4 +1,4 @@
-"""Converts the model of a build to INT8."""
+"""Converts the model of a build to INT8, and checks the graph against TensorRT's rules."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _ACTIVATIONS = {
 }
 _MAX_FAULTS = 3
 
-# Number of blocks in the ranking that a build reports. The card has all blocks.
+# Number of blocks of the ranking that a build reports. The card has all blocks.
 _SHOWN = 8
 
 
 def validate(model: onnx.ModelProto) -> None:
-    """Check that TensorRT accepts a graph, and interprets it correctly.
+    """Check that TensorRT accepts an INT8 graph, and interprets it correctly.
 
-    The rules are TensorRT's rules for explicit quantisation. TensorRT reads uint8 as int8, and
-    clips.
+    The rules are TensorRT's rules for explicit quantisation. For example, TensorRT reads uint8 as
+    int8 and clips the values, so uint8 is rejected.
 
     Raises:
-        UnsupportedModel: the graph breaks a rule.
+        UnsupportedModel: the graph breaks a rule. The message lists up to three faults.
     """
     faults = list(_faults(model))
     if faults:
@@ -117,14 +117,14 @@ def _is_of_weights(wiring: Wiring, node: onnx.NodeProto) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quantisation:
-    """The ranges and layers for the conversion of a model to INT8.
+    """The decisions for the conversion of a model to INT8.
 
     Attributes:
         ranges: ranges of the layers' inputs.
         reused: True if the ranges come from an earlier build.
         layers: names of the layers that can be INT8.
         kept_float: names of the layers that stay float.
-        ranking: blocks by their gain, largest first; empty without a search.
+        ranking: blocks, the block with the largest gain first; empty if no search was needed.
     """
 
     ranges: Ranges
@@ -135,7 +135,7 @@ class Quantisation:
 
     @property
     def card_entry(self) -> Calibration:
-        """Return the calibration entry of the card."""
+        """Return the description of the calibration for the card."""
         origin = self.ranges.origin
         return Calibration(
             method=origin.method,
@@ -151,7 +151,10 @@ class Quantisation:
 
 
 def to_int8(plan: BuildPlan, prepared: PreparedModel, truth: Truth, progress: Progress) -> Int8:
-    """Convert a model to INT8 by a plan, or keep the INT8 of its exporter."""
+    """Convert a model to INT8 according to a plan.
+
+    If its exporter quantised the model, keep the exporter's scales.
+    """
     if prepared.quantised:
         return Int8(_check_encodings(keep_exported(plan, prepared.graph, progress)))
     found = plan_quantisation(plan, prepared, truth, progress)
@@ -161,7 +164,7 @@ def to_int8(plan: BuildPlan, prepared: PreparedModel, truth: Truth, progress: Pr
 
 
 def _check_encodings(encode: Encode) -> Encode:
-    """Return `encode` with a check of the graphs that TensorRT may get."""
+    """Return a function like `encode` that also checks the graphs for TensorRT."""
 
     def encode_checked(encoding: Encoding) -> onnx.ModelProto:
         graph = encode(encoding)
@@ -175,14 +178,16 @@ def _check_encodings(encode: Encode) -> Encode:
 def plan_quantisation(
     plan: BuildPlan, prepared: PreparedModel, truth: Truth, progress: Progress
 ) -> Quantisation:
-    """Measure the ranges, and choose the layers that stay float.
+    """Find the ranges for a model, and choose the layers that stay float.
 
     Raises:
-        InvalidOption: the plan keeps every layer in float, or its calibration is wrong.
-        UnsupportedModel: no layer can be INT8, or INT8 is only good enough without INT8 layers.
+        InvalidOption: the plan keeps all layers in float, or its calibration does not fit the
+            model.
+        UnsupportedModel: no layer can be INT8, or the agreement is high enough only if all layers
+            stay float.
     """
     layers = quantisable_layers(prepared)
-    # Checked before the calibration, which takes long.
+    # Check the patterns before the calibration, which takes minutes.
     chosen = None if plan.keep_float == (AUTO,) else select(plan.keep_float, layers)
     if chosen is not None and len(chosen) == len(layers):
         raise InvalidOption(
@@ -195,8 +200,8 @@ def plan_quantisation(
     kept: tuple[str, ...] = ()
     ranking: tuple[Sensitivity, ...] = ()
     judge = Judge(plan, prepared, truth)
-    # The served graph and the TensorRT file keep the same layers in float, so each keeps the layers
-    # that the other needs.
+    # The engine's graph and the TensorRT file have the same layers in float. So the layers that one
+    # of them needs in float also stay float in the other.
     for encoding in plan.encodings:
         candidates = Int8Candidates(judge, prepared.graph, ranges, encoding)
         found = _search(candidates, layers, kept, encoding, progress)
@@ -218,7 +223,10 @@ def _search(
     encoding: Encoding,
     progress: Progress,
 ) -> SensitivitySearch | None:
-    """Search for more layers to keep in float; return None if no more are needed."""
+    """Search for further layers to keep in float, in addition to `kept`.
+
+    If no further layers are needed, return None.
+    """
     whose = " for TensorRT" if encoding is Encoding.SIGNED else ""
     with progress.phase("sensitivity"):
         base = candidates.score(kept)
@@ -237,10 +245,11 @@ def _search(
 
 
 def quantisable_layers(prepared: PreparedModel) -> tuple[str, ...]:
-    """Return the names of the layers that can be INT8, in order.
+    """Return the names of the layers that can be INT8, in the order of the graph.
 
     Raises:
-        UnsupportedModel: no layer can be INT8, or the exporter already quantised the model.
+        UnsupportedModel: no layer can be INT8, the model is not float32, or its exporter has
+            quantised it.
     """
     if prepared.quantised:
         raise UnsupportedModel(

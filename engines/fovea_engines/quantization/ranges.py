@@ -1,4 +1,4 @@
-"""Stores the ranges of a model's tensors, and their origin."""
+"""Stores the INT8 ranges of a model's tensors, and the origin of the ranges."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from fovea_engines.repository.figures import Method
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 RANGES_FILE = "calibration.json"
-# Increased when the same images would give other ranges.
+# Version of the calibration's code. It is increased when the same images give different ranges.
 _FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of ranges. Ranges are valid only for their origin.
+    """The inputs from which ranges were measured. Ranges are valid only for these inputs.
 
     Attributes:
-        model: SHA-256 of the model file.
-        preprocess: digest of the `PreprocessSpec`.
-        images: SHA-256 of the bytes of the images.
-        method: method that derived the ranges.
-        format: version of the calibration.
+        model: SHA-256 of the model file and its external data.
+        preprocess: SHA-256 of the `PreprocessSpec`.
+        images: SHA-256 of the bytes of all image files in order.
+        method: method that computed the ranges.
+        format: version of the calibration's code.
     """
 
     model: str
@@ -52,13 +52,13 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """The smallest and largest value of each tensor. The range always contains zero.
+    """The range of each tensor. A range always contains zero.
 
     Attributes:
-        origin: origin of the ranges.
+        origin: inputs from which the ranges were measured.
         count: number of calibration images.
-        tensors: name of a tensor -> (smallest, largest).
-        remarks: deficiencies of the images, with advice; empty in files of older builds.
+        tensors: name of each tensor -> (smallest value, largest value).
+        remarks: texts about problems with the images, with advice; empty in files of older builds.
     """
 
     origin: Origin
@@ -67,12 +67,12 @@ class Ranges:
     remarks: tuple[str, ...] = ()
 
     def encode(self) -> bytes:
-        """Return the ranges as JSON."""
+        """Return the ranges as JSON, in the form of the file `RANGES_FILE`."""
         return json.dumps(asdict(self), indent=1).encode() + b"\n"
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file with the content of `encode`.
+        """Read ranges from a file that has the content of `encode`.
 
         Raises:
             NotFound: the file does not exist.

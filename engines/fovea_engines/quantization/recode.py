@@ -1,4 +1,4 @@
-"""Converts INT8 models of exporters to the integer encoding that a runtime needs."""
+"""Converts models that an exporter quantised to the integer encoding that a runtime needs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ _KINDS = {Encoding.SIGNED: (np.int8, 0), Encoding.UNSIGNED: (np.uint8, 128)}
 
 
 def keep_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) -> Encode:
-    """Return the conversion that keeps the scales of a model that its exporter quantised.
+    """Return a function that converts a model, quantised by its exporter, to an encoding.
+
+    The conversion keeps the exporter's scales.
 
     Raises:
-        UnsupportedModel: the plan has another precision.
-        InvalidOption: an option has no effect for such a model.
+        UnsupportedModel: the precision of the plan is fp16 or bf16.
+        InvalidOption: the plan has an option for INT8 that has no effect for such a model.
     """
     if plan.precision in ("fp16", "bf16"):
         raise UnsupportedModel(
@@ -58,7 +60,7 @@ def keep_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) -
 
 
 def quantised_share(model: onnx.ModelProto) -> tuple[int, int]:
-    """Return the number of layers with quantised inputs, and the number of all layers."""
+    """Return the number of convolutions with quantised inputs, and of all convolutions."""
     wiring = Wiring(model)
     layers = wiring.layers()
     makers = (wiring.producer.get(layer.input[0]) for layer in layers)
@@ -67,11 +69,11 @@ def quantised_share(model: onnx.ModelProto) -> tuple[int, int]:
 
 
 def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
-    """Return a copy of a model with Q/DQ pairs, with its activations in an integer encoding.
+    """Return a copy of a quantised model, with its activations in another integer encoding.
 
-    int8 around 0 and uint8 around 128 represent the same values with the same steps, so no value is
-    rounded. Other zero points have no counterpart and stay unchanged. Weights are halved if this
-    CPU needs 7 bits.
+    int8 with zero point 0 and uint8 with zero point 128 represent the same values with the same
+    steps, so no value is rounded. Activations with other zero points stay unchanged. If this CPU
+    needs weights with 7 bits, large weights are halved (see `narrow_weights`).
     """
     recoded = deepcopy(model)
     wiring = Wiring(recoded)
@@ -85,7 +87,7 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
             continue
         takers = wiring.consumers[pair.output[0]]
         if any(taker.op_type != "DequantizeLinear" for taker in takers):
-            continue  # other operators compute with the integers
+            continue  # operators other than DequantizeLinear use the integers
         zero = wiring.constants.get(pair.input[2]) if len(pair.input) > 2 else None
         if zero is None:
             raise UnsupportedModel(
@@ -96,7 +98,7 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
         if old.dtype != other or (old != other_middle).any():
             continue
         name = f"{zero.name}/{encoding.value}"
-        if name not in made:  # exporters share a zero point among pairs
+        if name not in made:  # several pairs may share a zero point
             made.add(name)
             recoded.graph.initializer.append(from_array(np.full_like(old, middle, dtype), name))
         for node in (pair, *takers):
@@ -109,10 +111,12 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
 
 
 def narrow_weights(model: onnx.ModelProto) -> None:
-    """Halve the int8 weights of channels in which two add up to too much, and double their scales.
+    """Reduce int8 weights to 7 bits if two weights of a channel exceed `MAX_OF_PAIRS`, in place.
 
-    Weights that the graph itself quantises are rounded only once, with the doubled scale. A weight
-    with a zero point other than 0, or with several scales per channel, stays unchanged.
+    The weights of such a channel are halved, and their scale is doubled. Some graphs contain float
+    weights and quantise them with QuantizeLinear. These weights are rounded only once, with the
+    doubled scale. Weights with a zero point other than 0, or with several scales per channel, stay
+    unchanged.
     """
     wiring = Wiring(model)
     for node in wiring.nodes:
@@ -138,7 +142,10 @@ def narrow_weights(model: onnx.ModelProto) -> None:
 
 
 def _narrow_bias(model: onnx.ModelProto, wiring: Wiring, name: str, factor: NDArray[Any]) -> None:
-    """Scale an int32 bias like its layer's sums. Otherwise ONNX Runtime would compute in float."""
+    """Adapt an int32 bias to the new scales of its layer's weights.
+
+    If the scales differed, ONNX Runtime would compute the layer in float.
+    """
     node = wiring.producer.get(name)
     if node is None or node.op_type != "DequantizeLinear":
         return
@@ -150,7 +157,11 @@ def _narrow_bias(model: onnx.ModelProto, wiring: Wiring, name: str, factor: NDAr
 
 
 def _steps(wiring: Wiring, node: onnx.NodeProto) -> NDArray[np.float32] | None:
-    """Return constant weights in units of their scale; not rounded yet if the graph rounds them."""
+    """Return the constant weights of a DequantizeLinear, divided by their scale.
+
+    Weights that the graph itself quantises are not rounded yet. If the node has no such weights, or
+    their zero point is not 0, return None.
+    """
     if node.op_type != "DequantizeLinear":
         return None
     zero = _constant(wiring, node.input[2]) if len(node.input) > 2 else np.zeros(1, np.int8)
@@ -171,7 +182,10 @@ def _steps(wiring: Wiring, node: onnx.NodeProto) -> NDArray[np.float32] | None:
 
 
 def _along(node: onnx.NodeProto, scale: NDArray[Any], dimensions: int) -> list[int]:
-    """Return the shape that aligns the scales (one, or one per channel) with a weight."""
+    """Return the shape of the scales for broadcasting with a weight of this number of dimensions.
+
+    There is one scale, or one scale for each channel.
+    """
     shape = [1] * dimensions
     if scale.size > 1:
         shape[int(attribute(node, "axis", 1))] = scale.size

@@ -1,4 +1,4 @@
-"""Searches for the blocks of a model that should stay float."""
+"""Searches for the blocks of a model that should stay float in an INT8 graph."""
 
 from __future__ import annotations
 
@@ -17,29 +17,38 @@ from fovea_engines.quantization.qdq import quantise
 from fovea_engines.quantization.ranges import Ranges
 from fovea_preprocess.errors import InvalidOption
 
-# Smallest and largest number of blocks. In few large blocks, one sensitive layer keeps many layers
-# in float. Many blocks make the search long.
+# Smallest and largest number of blocks. With few large blocks, one sensitive layer would keep many
+# layers in float. With many blocks, the search would take too long.
 _FEWEST, _MAX = 8, 32
-# Agreement below which one block more or less makes no visible difference.
+# If the agreement is below this limit, keeping a single block in float may make no visible
+# difference.
 _SPOILT = 0.1
 
 Quality = Callable[[Iterable[str]], float]
-"""Function that returns the agreement (0 to 1) of the model in INT8 with layers in float."""
+"""Function that takes the layers to keep in float, and returns the INT8 graph's quality."""
 
 
 def int8_graph(
     graph: onnx.ModelProto, ranges: Ranges, encoding: Encoding, keep_float: Collection[str]
 ) -> onnx.ModelProto:
-    """Convert a model to INT8. The other layers are FP32, or FP16 with `SIGNED`."""
+    """Convert a model to INT8.
+
+    Layers that are not quantised compute in FP32, or in FP16 if the encoding is `SIGNED`.
+    """
     quantised = quantise(graph, ranges, encoding, keep_float)
     return to_half(quantised) if encoding is Encoding.SIGNED else quantised
 
 
 def blocks(layers: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Group layers, in the order of the model, by the part of the model that their names indicate.
+    """Group the layers of a model into blocks by their names.
 
-    "/model.4/cv1/conv/Conv" belongs to "model.4": names are cut at the first depth with 8 to 32
-    groups. Names without parts ("Conv_44") are grouped by position.
+    Returns:
+        Name of each block -> names of its layers, in the order of the model.
+
+    A layer's name is a path, e.g. "/model.4/cv1/conv/Conv". The beginnings of the paths form the
+    blocks, e.g. "model.4". Their length is the smallest one that gives 8 to 32 blocks. If no length
+    does, or the names are not paths (e.g. "Conv_44"), up to 32 blocks of consecutive layers are
+    formed.
     """
     paths = [re.findall(r"[^/.]+", name.split("/aten::")[0]) for name in layers]
     for depth in range(1, max(map(len, paths), default=0)):
@@ -59,7 +68,9 @@ def _group(layers: Sequence[str], keys: Sequence[str]) -> dict[str, tuple[str, .
 
 
 def select(patterns: Iterable[str], layers: Sequence[str]) -> tuple[str, ...]:
-    """Return the layers that match names of blocks, or patterns with `*` and `?`.
+    """Return the names of the layers that match the patterns, in the order of `layers`.
+
+    A pattern is the name of a block, or a pattern of layer names with `*` and `?`.
 
     Raises:
         InvalidOption: a pattern matches no layer.
@@ -80,16 +91,18 @@ def select(patterns: Iterable[str], layers: Sequence[str]) -> tuple[str, ...]:
 def rank(
     groups: Mapping[str, Sequence[str]], base: float, quality: Quality, progress: Progress
 ) -> list[Sensitivity]:
-    """Measure each block alone in float, and rank the blocks by their gain, largest first.
+    """Measure the gain of keeping each block in float, and return the blocks sorted by their gain.
 
-    If no single block improves the agreement, because another block spoils it by itself, each block
-    is measured alone in INT8 instead.
+    The block with the largest gain comes first.
+
+    If the agreement is very low, and no single block improves it because several blocks are
+    sensitive, the agreement with only one block in INT8 is measured instead, for each block.
 
     Args:
-        groups: name of a block -> its layers.
-        base: agreement without float blocks.
-        quality: measures the agreement; called once or twice per block.
-        progress: receives the number of measured blocks.
+        groups: name of each block -> names of its layers.
+        base: agreement with all blocks in INT8.
+        quality: function that measures the agreement. It is called once or twice per block.
+        progress: object that receives the number of measured blocks.
     """
     found = []
     for block in progress.each(groups, len(groups)):
@@ -113,17 +126,17 @@ def _measure_alone(
 def keep_until(
     budget: float, base: float, ranking: Sequence[Sensitivity], quality: Quality
 ) -> tuple[list[Sensitivity], float]:
-    """Keep more blocks in float, largest gain first, until the agreement reaches a budget.
+    """Keep one more block in float after another, until the quality reaches a budget.
 
     Args:
-        budget: required agreement.
-        base: agreement with every block in INT8.
-        ranking: blocks by their gain, largest first.
-        quality: measures the agreement.
+        budget: required quality.
+        base: quality with all blocks in INT8.
+        ranking: blocks, the block with the largest gain first.
+        quality: function that measures the quality.
 
     Returns:
-        The blocks to keep in float, and their agreement. If blocks with a gain cannot reach the
-        budget, the best result.
+        The blocks to keep in float, and the quality with these blocks in float. If no number of
+        blocks reaches the budget, the result with the highest quality.
     """
     kept: list[Sensitivity] = []
     best: tuple[list[Sensitivity], float] = ([], base)
@@ -138,11 +151,11 @@ def keep_until(
 
 @dataclass(frozen=True, slots=True)
 class SensitivitySearch:
-    """Result of the search for blocks to keep in float.
+    """The result of a search for blocks to keep in float.
 
     Attributes:
         base: score before the search.
-        ranking: all blocks, measured alone, largest gain first.
+        ranking: all blocks, the block with the largest gain first.
         kept: blocks to keep in float.
         reached: score with `kept` in float.
     """
@@ -154,7 +167,10 @@ class SensitivitySearch:
 
 
 class Int8Candidates:
-    """INT8 graphs of one model in one encoding, which differ in the layers that stay float."""
+    """Creates and measures INT8 graphs of one model in one encoding.
+
+    The graphs differ in the layers that stay float.
+    """
 
     def __init__(
         self, judge: Judge, graph: onnx.ModelProto, ranges: Ranges, encoding: Encoding
@@ -163,13 +179,16 @@ class Int8Candidates:
         self._ranges, self._encoding = ranges, encoding
 
     def score(self, keep_float: Iterable[str]) -> Score:
-        """Measure the graph with the named layers in float."""
+        """Return the score of the INT8 graph in which the named layers stay float."""
         return self._judge.score(self._int8(keep_float), self._encoding)
 
     def search(
         self, layers: Sequence[str], kept: Sequence[str], base: Score, progress: Progress
     ) -> SensitivitySearch:
-        """Search for blocks of `layers` to keep in float, in addition to the layers in `kept`."""
+        """Search for blocks of `layers` to keep in float, in addition to the layers in `kept`.
+
+        `base` is the score with only `kept` in float.
+        """
         seen = [base]
 
         def quality(more: Iterable[str]) -> float:
