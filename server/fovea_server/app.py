@@ -1,7 +1,7 @@
-"""Creates every object of a running server, in order, and passes each object what it needs.
+"""Creates all objects of a running server, in order, and passes the needed objects to each.
 
-The signature of a constructor called here lists everything that the object can use. Imports inside
-functions belong to features that the operator has to enable.
+The signature of each constructor lists all objects that it can use. Imports inside functions belong
+to features that the operator must enable.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class App:
     """The objects of a running server.
 
     Attributes:
-        registry: the models; the server must start it.
+        registry: models of the server. The server must start the registry.
         service: answers requests over any transport.
         sources: fetches the images that requests name by URL.
-        features: routes, metrics and background work beside the data plane.
+        features: additional routes, metrics and background work.
     """
 
     registry: Registry
@@ -66,7 +66,10 @@ class App:
     features: Sequence[Feature]
 
     def close(self) -> None:
-        """Unload the models if no server has unloaded them on exit, and close the service."""
+        """Unload the models and close the service.
+
+        Models that a server has already unloaded at its exit stay as they are.
+        """
         self.registry.close()
         self.service.close()
 
@@ -74,13 +77,14 @@ class App:
 def build_app(
     settings: Settings, *, only: Collection[str] | None = None, described: bool = False
 ) -> App:
-    """Create the objects of a server, and load no model yet.
+    """Create the objects of a server. Models are not loaded yet.
 
     Args:
-        settings: settings of the operator.
+        settings: settings of the server.
         only: names of the models that this server may load; None for all models
             of the repositories.
-        described: True to keep engines closed. The server then describes its models and runs none.
+        described: True to open no engines. The server then describes its models, but cannot run
+            them.
 
     Raises:
         InvalidOption: a setting is invalid, or needs packages that are not installed.

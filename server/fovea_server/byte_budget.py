@@ -1,4 +1,4 @@
-"""Limits the memory that requests of all clients take together, and rejects slow uploads."""
+"""Limits the total memory of the requests of all clients, and rejects slow uploads."""
 
 from __future__ import annotations
 
@@ -10,22 +10,29 @@ from collections.abc import Callable
 from fovea_preprocess.errors import BodyTimeout, QueueFull
 from fovea_preprocess.text import size_text
 
-# Lowest upload rate in bytes per second for a body that exceeds its timeout. Slow mobile
-# connections reach this rate.
+# Lowest upload rate in bytes per second. A body that is slower after its timeout is rejected. Slow
+# mobile connections reach this rate.
 SLOWEST = 8192
-# Size in bytes of a large body. The allocator may keep the memory of such a body; see `Trimmer`.
+# Size in bytes. The allocator may keep the memory of larger bodies after they are freed; see
+# `Trimmer`.
 _LARGE = 1 << 20
-# Least number of freed bytes that is worth trimming. Smaller amounts are soon used again.
+# Number of freed bytes from which trimming is worth its time. Smaller amounts are soon used again.
 _ENOUGH = 64 << 20
-# Seconds after the last large body until the heaps are trimmed, and seconds between two trims.
+# A trim begins if no large body was freed for `_CALM_S` seconds, and the previous trim was at least
+# `_PAUSE_S` seconds ago.
 _CALM_S = 1.0
 _PAUSE_S = 10.0
-# Seconds that a response waits for memory if its request sets no timeout.
+# Time in seconds for which a response waits for memory, if its request sets no timeout.
 _PATIENCE_S = 30.0
 
 
 def too_slow(timeout_s: float, what: str = "body") -> BodyTimeout:
-    """Make the error for a body slower than `SLOWEST` that exceeded its timeout of `timeout_s`."""
+    """Return the error for a body that is slower than `SLOWEST` after its timeout.
+
+    Args:
+        timeout_s: timeout in seconds.
+        what: name of the body in the error message.
+    """
     return BodyTimeout(
         f"the {what} did not arrive within {timeout_s:g} s, nor with {SLOWEST // 1024} KiB/s: send "
         "less, or raise the server's --body-timeout-s"
@@ -33,15 +40,18 @@ def too_slow(timeout_s: float, what: str = "body") -> BodyTimeout:
 
 
 class ByteBudget:
-    """Counts the bytes of all requests and unsent responses. Use it on the event loop only.
+    """Counts the bytes of all requests and of responses that are not sent.
+
+    Use it on the event loop only.
 
     Attributes:
-        limit: largest number of bytes. A single body or response may be larger.
-        held: number of bytes in use; any thread may read it.
-        answers: the part of `held` that responses use.
-        pixels: bytes of images that are being decoded. They are not part of `held`: decoding waits
-            for memory, and never causes the rejection of another request.
-        freed: number of bytes released so far, which the allocator may keep.
+        limit: largest total number of bytes. If nothing else is in use, a single body or response
+            may be larger.
+        held: number of bytes in use. Any thread may read it.
+        answers: number of bytes in `held` that belong to responses.
+        pixels: number of bytes of images that are being decoded. They are not included in `held`,
+            because decoding waits for memory and must not cause the rejection of other requests.
+        freed: total number of released bytes of large bodies. The allocator may keep this memory.
     """
 
     def __init__(self, limit: int) -> None:
@@ -56,7 +66,8 @@ class ByteBudget:
         Raises:
             QueueFull: other bytes are in use, and the total would exceed the limit.
         """
-        # A single body may exceed the limit, because it could never be accepted otherwise.
+        # Accept any body if nothing else is in use. Otherwise a body above the limit could never be
+        # accepted.
         if self.held and self.held + size > self.limit:
             raise self.full_error()
         self.held += size
@@ -69,22 +80,22 @@ class ByteBudget:
         self._room.set()
 
     def gave_much_back(self) -> None:
-        """Request a trim after memory was freed that this budget did not count."""
+        """Let the next check trim, because memory was freed that this budget does not count."""
         self.freed += _ENOUGH
 
     def has_room(self, size: int, mine: int = 0) -> bool:
-        """Return True if a response that already uses `mine` bytes may use `size` more bytes."""
-        # A single response may exceed the limit. The memory of requests is released only after
-        # their responses are computed, so waiting for them would never end.
+        """Return whether a response with `mine` reserved bytes may use `size` additional bytes."""
+        # A single response may exceed the limit. It cannot wait for the memory of its own request,
+        # which is released only after the response is computed.
         return self.answers == mine or self.held + size <= self.limit
 
     async def wait_for_room(self, size: int, timeout_s: float) -> None:
         """Wait in order of arrival until a response of `size` bytes fits, and reserve the bytes.
 
         Raises:
-            QueueFull: there was no room within `timeout_s`.
+            QueueFull: the response did not fit within `timeout_s`.
         """
-        # Small responses do not wait behind a large one that has no room.
+        # Small responses need not wait behind a large response that does not fit yet.
         if self.has_room(size) and (size <= _LARGE or not self._turn.locked()):
             self.count_answer(size)
             return
@@ -98,14 +109,14 @@ class ByteBudget:
             raise self.full_error() from None
 
     def count_answer(self, more: int) -> None:
-        """Add `more` bytes to the count of responses; a negative number releases bytes."""
+        """Add `more` bytes to the bytes of responses. A negative number releases bytes."""
         self.held += more
         self.answers += more
         if more < 0:
             self._room.set()
 
     def full_error(self) -> QueueFull:
-        """Make the error for a request or response that does not fit into the budget."""
+        """Return the error for a request or response that does not fit into the budget."""
         return QueueFull(
             f"{size_text(self.held)} of requests and answers are held already, of at most "
             f"{size_text(self.limit)}: send again later, or raise --max-inflight-mb",
@@ -118,9 +129,10 @@ class ByteBudget:
 
 
 class HeldBody:
-    """Counts one body in a budget.
+    """Context manager that counts the bytes of one body in a budget.
 
-    The `with` block calls the returned function with the size of each piece.
+    It returns a function. The `with` block calls this function with the size of each piece of the
+    body.
     """
 
     __slots__ = ("_budget", "_size")
@@ -129,7 +141,7 @@ class HeldBody:
         self._budget, self._size = budget, 0
 
     def __enter__(self) -> Callable[[int], None]:
-        """Return the function that reserves bytes; it raises QueueFull if they exceed the limit."""
+        """Return the function that reserves bytes. It raises QueueFull if they exceed the limit."""
         return self._take
 
     def __exit__(self, *error: object) -> None:
@@ -144,8 +156,8 @@ class HeldBody:
 class Trimmer:
     """Returns unused memory of glibc's heaps to the system after large bodies have been freed.
 
-    glibc keeps freed memory in the heap of the thread that freed it, and other threads cannot use
-    it. Other allocators need no trimming.
+    glibc keeps freed memory in the heap of the thread that freed it, so other threads cannot use
+    this memory. Other allocators need no trimming.
     """
 
     def __init__(self, budget: ByteBudget) -> None:
@@ -156,13 +168,16 @@ class Trimmer:
         self._running: asyncio.Future[int] | None = None
 
     def look(self) -> None:
-        """Start trimming if it is due. Call it on the event loop several times a second."""
+        """Start a trim if it is due.
+
+        Call this method on the event loop several times per second.
+        """
         freed, now = self._budget.freed, time.monotonic()
         if freed != self._seen:
             self._seen, self._seen_at = freed, now
         if self._trim is None or freed - self._trimmed < _ENOUGH:
             return
-        # A trim is due after this pause even if large bodies keep arriving.
+        # If large bodies are freed all the time, a trim is due after two pauses instead of one.
         last = self._trimmed_at + _PAUSE_S
         if now < last or (now < self._seen_at + _CALM_S and now < last + _PAUSE_S):
             return
@@ -171,7 +186,9 @@ class Trimmer:
 
 
 class Reservation:
-    """The bytes of a response, reserved before it is computed and released after it is written.
+    """The bytes of a response in the budget.
+
+    They are reserved before the response is computed, and released after it is written.
 
     Attributes:
         size: number of bytes reserved now.
@@ -184,14 +201,14 @@ class Reservation:
         self.size = 0
 
     async def reserve(self, size: int, timeout_s: float = 0.0) -> None:
-        """Wait until there is room for a response, and reserve its bytes.
+        """Wait until a response fits into the budget, and reserve its bytes.
 
         Args:
             size: expected size in bytes.
             timeout_s: longest wait in seconds; 0 for the default of 30 s.
 
         Raises:
-            QueueFull: there was no room in time.
+            QueueFull: the response did not fit in time.
         """
         await self._budget.wait_for_room(size, timeout_s or _PATIENCE_S)
         self.size += size

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fovea_preprocess.errors import FoveaError
 
-# Maps error codes to the HTTP status in /v1 and the name in Triton's `TRITONSERVER_Error_Code`. An
-# error that is not listed here is an internal error.
+# Maps each error code to the HTTP status in /v1 and to a name in Triton's
+# `TRITONSERVER_Error_Code`. An error that is not in this dict is an internal error.
 _STATUSES = {
     "invalid_request": (400, "INVALID_ARG"),
     "invalid_image": (400, "INVALID_ARG"),
@@ -14,11 +14,11 @@ _STATUSES = {
     "method_not_allowed": (405, "INTERNAL"),
     "body_too_large": (413, "INVALID_ARG"),
     "answer_too_large": (413, "TOO_LARGE"),
-    # Chromium repeats the request forever after a 408.
+    # The status is not 408, because Chromium repeats a request without end after a 408.
     "body_timeout": (400, "INVALID_ARG"),
     "fetch_refused": (400, "INVALID_ARG"),
     "upgrade_required": (426, "INVALID_ARG"),
-    # Triton has no code for restricted APIs: it rejects the request before it creates an error.
+    # RESTRICTED is not a code of Triton. Triton rejects such requests before it creates an error.
     "restricted": (403, "RESTRICTED"),
     "foreign_request": (403, "RESTRICTED"),
     "unauthenticated": (401, "UNAUTHENTICATED"),
@@ -38,8 +38,8 @@ _STATUSES = {
 }
 _INTERNAL = (500, "INTERNAL")
 
-# Maps Triton's names to the HTTP status in /v2 and the name of the `grpc.StatusCode`. Sources:
-# http_server.cc and grpc_utils.cc of Triton.
+# Maps each of Triton's names to the HTTP status in /v2 and to the name of the `grpc.StatusCode`.
+# Sources: http_server.cc and grpc_utils.cc of Triton.
 _TRITON = {
     "INVALID_ARG": (400, "INVALID_ARGUMENT"),
     "ALREADY_EXISTS": (400, "ALREADY_EXISTS"),
@@ -48,7 +48,8 @@ _TRITON = {
     "INTERNAL": (500, "INTERNAL"),
     "UNSUPPORTED": (501, "UNIMPLEMENTED"),
     "UNAVAILABLE": (503, "UNAVAILABLE"),
-    # The five names below are Fovea's. Triton has no such limit, no streams of frames and no keys.
+    # The names from here on are Fovea's. Triton has neither these limits nor streams of frames nor
+    # API keys.
     "TOO_LARGE": (413, "RESOURCE_EXHAUSTED"),
     "UNAUTHENTICATED": (401, "UNAUTHENTICATED"),
     "FORBIDDEN": (403, "PERMISSION_DENIED"),

@@ -1,4 +1,4 @@
-"""The base class of features: routes, metrics and background work beside the data plane."""
+"""The base class of features, which add routes, metrics and background work to the server."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ if TYPE_CHECKING:
 
 
 class Feature:
-    """A feature of a running server; `app.py` creates all features.
+    """A feature of a running server. `app.py` creates all features.
 
     Subclasses override the methods that they need.
     """
 
     def router(self) -> APIRouter | None:
-        """Return the routes of the feature, or None. The server calls this method once."""
+        """Return the routes of the feature, or None if it has none.
+
+        The server calls this method once.
+        """
         return None
 
     def families(self) -> Iterable[Family]:
@@ -26,7 +29,7 @@ class Feature:
         return ()
 
     async def start(self) -> None:
-        """Start background work; the server calls this method before the first request."""
+        """Start background work. The server calls this method before the first request."""
 
     async def stop(self) -> None:
-        """Stop background work; the server calls this method after the last request."""
+        """Stop background work. The server calls this method after the last request."""

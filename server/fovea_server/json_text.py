@@ -1,7 +1,8 @@
-"""Limits the weight of JSON documents, and parses large documents without blocking other requests.
+"""Limits the weight of JSON documents, and parses large documents in a separate thread.
 
-Parsing holds the GIL, so no other thread runs meanwhile. A document may therefore contain a limited
-number of values, and large documents are parsed one after the other in one thread.
+The weight of a document estimates the time and memory that parsing takes. No other thread runs
+while a document is parsed, because the parser holds the GIL. Therefore the weight is limited, and
+large documents are parsed one after the other.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from fovea_server.byte_budget import ByteBudget
 T = TypeVar("T")
 
 MAX_WEIGHT = 1 << 20
-"""Largest weight of a document; `weight` defines the unit."""
+"""Largest weight of a document. For the unit see `weight`."""
 MAX_OF_TENSORS = 4 << 20
 """Largest weight of a document that contains tensors: four million numbers."""
 MAX_OF_STRANGERS = 1 << 14
 """Largest weight of a document from a client that has not authenticated yet."""
 LARGE = 262_144
-"""Largest size in bytes of a document that the event loop parses itself."""
+"""Size in bytes. Larger documents are parsed in the thread, smaller ones on the event loop."""
 
-# Weights of values (by their commas), lists, objects and keys. One unit is the time and memory
-# that a number takes.
+# Weights of the characters that stand for values, lists, objects and keys. A weight of 1 is the
+# time and memory that parsing a number takes.
 _WEIGHTS = ((b",", 1), (b"[", 6), (b"{", 6), (b":", 10))
 _HEAVIEST = 10
-# Memory in bytes that orjson takes for a number: the Python object and its node in the parsed tree.
-# orjson also copies the text, which is counted separately.
+# Memory in bytes that orjson takes for a number: the Python object and a node in its tree. orjson
+# also copies the text, whose size is added separately.
 _NUMBER = 48
-# Number of bytes counted at once. Other threads can run between two windows.
+# Number of bytes in which characters are counted at once. Other threads can run between two steps.
 _WINDOW = 1 << 20
 
 
@@ -44,8 +45,8 @@ class JsonThread:
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
         self._turn = asyncio.Semaphore(1)
-        # A single thread is enough to keep the order: if a client disconnects, its document is
-        # still parsed to the end before the next one.
+        # Use one thread, so that documents are parsed one after the other. If a client disconnects,
+        # its document is parsed to the end before the next document.
         self._thread = ThreadPoolExecutor(1, "json")
 
     async def run(
@@ -53,11 +54,11 @@ class JsonThread:
     ) -> T:
         """Return the result of `work`, which parses `text`.
 
-        A text of at most `LARGE` bytes is parsed on the event loop, a larger one in the thread.
+        A text of at most `LARGE` bytes is parsed on the event loop, a larger text in the thread.
 
         Raises:
-            BodyTooLarge: the document weighs more than `most`.
-            QueueFull: the budget has no memory for parsing.
+            BodyTooLarge: the weight of the document exceeds `most`.
+            QueueFull: the memory budget has no room for parsing.
         """
         if len(text) <= LARGE:
             check_weight(text, most)
@@ -77,7 +78,7 @@ class JsonThread:
 def weight(text: bytes | bytearray) -> int:
     """Return the weight of a document.
 
-    The characters `,`, `[`, `{` and `:` are counted inside strings, too.
+    The characters `,`, `[`, `{` and `:` are also counted inside strings.
     """
     return sum(
         each * text.count(mark, at, at + _WINDOW)
@@ -87,7 +88,7 @@ def weight(text: bytes | bytearray) -> int:
 
 
 def check_weight(text: bytes | bytearray, most: int = MAX_WEIGHT) -> int:
-    """Return the weight of a document, or an upper bound of it for a short document.
+    """Return the weight of a document. For a short document, return an upper bound.
 
     Raises:
         BodyTooLarge: the weight exceeds `most`.
@@ -105,10 +106,10 @@ def check_weight(text: bytes | bytearray, most: int = MAX_WEIGHT) -> int:
 
 
 def parse_json(text: bytes | bytearray, most: int = MAX_WEIGHT) -> Any:
-    """Parse a JSON document that weighs at most `most`.
+    """Parse a JSON document whose weight is at most `most`.
 
     Raises:
-        BodyTooLarge: the document weighs more.
+        BodyTooLarge: the weight exceeds `most`.
         orjson.JSONDecodeError: the text is not JSON, or is nested deeper than 1024 levels.
     """
     check_weight(text, most)

@@ -1,4 +1,4 @@
-"""The sockets that the server listens on."""
+"""The sockets on which the server listens."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import socket
 from fovea_preprocess.errors import Unavailable
 from fovea_server.settings import Settings
 
-# Least number of file descriptors. A server with one model and no connection uses about 40.
+# Smallest number of file descriptors. A server with one model and no connection uses about 40.
 _MIN_DESCRIPTORS = 64
 _RAISE = "(`ulimit -n`, LimitNOFILE of systemd, `--ulimit nofile` of Docker)"
-# Errors caused by the port. All other errors are caused by the address.
+# Errors that the port causes. All other errors are caused by the address.
 _OF_THE_PORT = (errno.EADDRINUSE, errno.EACCES)
 
 HTTP_SHARE, METRICS_SHARE = 0.5, 0.05
@@ -20,10 +20,10 @@ HTTP_SHARE, METRICS_SHARE = 0.5, 0.05
 
 
 def bind_all(settings: Settings) -> list[socket.socket]:
-    """Bind the socket for HTTP if HTTP is enabled, and check that all other servers can listen.
+    """Bind the socket for HTTP, if HTTP is enabled, and check that all other servers can listen.
 
     Returns:
-        The bound socket for HTTP; an empty list if HTTP is disabled.
+        A list with the bound socket for HTTP. If HTTP is disabled, the list is empty.
 
     Raises:
         Unavailable: ports are in use or addresses do not belong to this machine (the message lists
@@ -46,7 +46,7 @@ def bind_all(settings: Settings) -> list[socket.socket]:
 
 
 def share_of_descriptors(share: float) -> int:
-    """Return a fraction of the process's limit of open files, but at least 16."""
+    """Return a fraction of the process's limit for open files, but at least 16."""
     return max(16, int(share * _most_descriptors()))
 
 
@@ -70,15 +70,16 @@ def bind(
     Args:
         host: IPv4 or IPv6 address.
         port: port number; 0 for any free port.
-        host_flag: command-line flag of the address, for the error message.
-        port_flag: command-line flag of the port, for the error message.
+        host_flag: command-line flag for the address, for the error message.
+        port_flag: command-line flag for the port, for the error message.
 
     Raises:
         Unavailable: the port is in use, or the address does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    # Connections of a server that has just stopped must not prevent a new server from binding.
+    # Without this option, connections of a server that has just stopped would prevent a new server
+    # from binding.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

@@ -15,24 +15,24 @@ import orjson
 LogFormat = Literal["default", "ISO8601", "json"]
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
-"""ID of the current request. Records logged during the request contain it."""
+"""ID of the current request. Log records during the request contain it."""
 
-# Attributes that every log record has. A record's other attributes are its extra fields.
+# Attributes that every log record has. All other attributes of a record are extra fields.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-# uvicorn adds a coloured copy of the message, and Ray adds a timestamp. The last three names are
-# fields that Fovea writes itself.
+# Attributes that are not written as extra fields. uvicorn adds a coloured copy of the message, and
+# Ray adds a timestamp. Fovea writes the last three fields itself.
 _LEFT_OUT = _STANDARD | {"color_message", "_ray_timestamp_ns", "time", "level", "logger"}
 _LONGEST_MESSAGE = 8192
-# Longest name from a client in a log line, in characters. A client could send a name as long
-# as a whole message.
+# Largest number of characters of a name from a client in a log line. A client could send a very
+# long name.
 LONGEST_NAME = 1024
-# Control characters and line separators. They are escaped so that a name from a client cannot start
-# a new log line or control a terminal.
+# Control characters and line separators. They are escaped, so that a name from a client can neither
+# start a new log line nor control a terminal.
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def cut(text: str, length: int = LONGEST_NAME) -> str:
-    """Shorten a text to `length` characters followed by "...", if it is longer."""
+    """Return a text. If it is longer than `length` characters, cut it and add "..."."""
     return text if len(text) <= length else f"{text[:length]}..."
 
 
@@ -41,25 +41,29 @@ def _escape(text: str) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """Formats log records in the format that `chosen` returns at that moment."""
+    """Formats log records. `chosen` returns the current format."""
 
     def __init__(self, chosen: Callable[[], LogFormat]) -> None:
         super().__init__()
         self._chosen = chosen
-        # The last second with its formatted text, because most lines share a second.
+        # The time of the last line in seconds, and the formatted text of this second, because most
+        # lines share a second.
         self._second: tuple[int, LogFormat, str] = (0, "default", "")
 
     @property
     def is_json(self) -> bool:
-        """True if lines are JSON objects."""
+        """True if log lines are JSON objects."""
         return self._chosen() == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record as one line. In text formats an indented traceback follows the line."""
-        # uvicorn is an implementation detail, so its records carry the name of
-        # Fovea's HTTP package.
+        """Format a record as one line.
+
+        In text formats, a traceback follows the line and is indented.
+        """
+        # Write the name of Fovea's HTTP package for uvicorn's records, because uvicorn is an
+        # implementation detail.
         name = "fovea_server.http" if record.name.startswith("uvicorn") else record.name
-        # Some messages of uvicorn end with a line break.
+        # Remove line breaks at the end, which some messages of uvicorn have.
         message = cut(record.getMessage().rstrip("\n"), _LONGEST_MESSAGE)
         exception = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         fields = {k: v for k, v in vars(record).items() if k not in _LEFT_OUT}
@@ -75,13 +79,13 @@ class LineFormatter(logging.Formatter):
         return "\n  ".join((line, *map(_escape, below)))
 
     def text_line(self, created: float, level: str, logger: str, message: str) -> str:
-        """Format a line of text; `created` is in seconds since the epoch."""
+        """Return a line of text. `created` is the time in seconds since the epoch."""
         return f"{self._time(created)} {level:<7} {logger}: {message}"
 
     def json_line(
         self, created: float, level: str, logger: str, message: str, fields: Mapping[str, Any]
     ) -> str:
-        """Format a JSON object with `fields` as its additional members."""
+        """Return a JSON object. `fields` are its additional members."""
         value = {
             "time": self._time(created),
             "level": level,
@@ -92,7 +96,8 @@ class LineFormatter(logging.Formatter):
         try:
             return orjson.dumps(value, default=str).decode()
         except TypeError:
-            # orjson rejects lone surrogates, which a quoted path can contain.
+            # orjson rejects lone surrogates, which a quoted path can contain. The module json
+            # accepts them.
             return json.dumps(value, default=str)
 
     def _time(self, created: float) -> str:

@@ -21,7 +21,9 @@ from fovea_server.log_lines import LineFormatter, LogFormat
 FORMATS: dict[str, LogFormat] = {name: name for name in get_args(LogFormat)}
 
 CONTROL = "fovea_server.control"
-"""Logger of changes to the server. Its records are written even if a client turns the log off."""
+"""Logger for changes to the server. Its records are written even if a client has turned off
+logging.
+"""
 
 _PACKAGES = frozenset(("fovea_preprocess", "fovea_engines", "fovea_server"))
 SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
@@ -29,20 +31,21 @@ log = logging.getLogger(__name__)
 
 _STDERR = 2
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-# Seconds between two writes. Lines are written in batches, because single writes cost
-# several times as much.
+# Time in seconds between two writes. Lines are written in batches, because single writes take
+# several times as long.
 _INTERVAL_S = 0.05
 _RETRY_S = 1.0
-# Largest number of bytes that wait to be written. Further lines are dropped and counted.
+# Largest number of bytes that wait to be written. Further lines are dropped, and the log reports
+# their number.
 _MAX_WAITING = 8 << 20
-# Seconds that the process waits on exit until the log is written.
+# Time in seconds for which the exit of the process waits until the log is written.
 _PATIENCE_S = 2.0
 
 
 def _format(lines: Callable[[], str]) -> bytes:
     try:
         return lines().encode(errors="backslashreplace")
-    except Exception:  # this thread must survive any error: no other thread writes the log
+    except Exception:  # this thread must survive any error, because no other thread writes the log
         log.exception("a log line could not be formatted")
         return b""
 
@@ -50,8 +53,8 @@ def _format(lines: Callable[[], str]) -> bytes:
 class _Writer:
     """Writes lines in its own thread, so that a slow reader of the log blocks no other thread.
 
-    The thread is a daemon and writes to the file descriptor itself. It therefore holds no lock that
-    the interpreter needs on exit.
+    The thread is a daemon, and writes directly to the file descriptor. It therefore holds no lock
+    that the interpreter needs at its exit.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -63,23 +66,26 @@ class _Writer:
         threading.Thread(target=self._run, name="log", daemon=True).start()
 
     def reopen(self) -> None:
-        """Open the path again, and create the file if it was moved.
+        """Open the path again. If the file was moved, create a new file.
 
         Raises:
             OSError: the file cannot be opened.
         """
         if self._file is not None:
             descriptor = os.open(self._file, _FLAGS, 0o666)
-            # dup2 replaces the descriptor atomically, so the thread can write meanwhile.
+            # dup2 replaces the descriptor atomically, so the thread can write at the same time.
             os.dup2(descriptor, self._descriptor, inheritable=False)
             os.close(descriptor)
 
     def write(self, text: str) -> None:
-        """Add formatted lines; `logging.StreamHandler` calls this method."""
+        """Add formatted lines. `logging.StreamHandler` calls this method."""
         self.add(lambda: text, len(text.encode(errors="backslashreplace")))
 
     def add(self, lines: Callable[[], str], size: int) -> None:
-        """Queue lines of about `size` bytes, which the thread formats; never blocks."""
+        """Queue lines that have about `size` bytes. The thread calls `lines`.
+
+        This method does not block.
+        """
         with self._changed:
             if self._held + size > _MAX_WAITING:
                 self._dropped += 1
@@ -97,8 +103,8 @@ class _Writer:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting)
-                # `_held` counts only waiting lines here, because the previous
-                # batch has been written.
+                # At this point, `_held` counts only waiting lines, because the previous batch has
+                # been written.
                 batch, self._waiting, size = self._waiting, [], self._held
             self._write_out(b"".join(map(_format, batch)))
             with self._changed:
@@ -131,10 +137,11 @@ class ServerLog(logging.Filter):
 
     Attributes:
         file: path of the log file; None for stderr.
-        severities: the levels that are logged: a subset of INFO, WARNING and ERROR.
-        verbose: above 0, DEBUG records are logged too: health probes, metrics scrapes, details.
+        severities: levels that are logged: a subset of INFO, WARNING and ERROR.
+        verbose: verbosity. If it is above 0, DEBUG records are also logged: health probes, metrics
+            requests, details.
         format: format of the lines.
-        lines: the formatter.
+        lines: formatter of the lines.
     """
 
     def __init__(self) -> None:
@@ -148,7 +155,7 @@ class ServerLog(logging.Filter):
         self._writer: _Writer | None = None
 
     def open(self, file: Path | None) -> None:
-        """Write to a file from now on, or to stderr if `file` is None.
+        """Write to this file from now on. If `file` is None, write to stderr.
 
         Raises:
             InvalidOption: the file cannot be written.
@@ -168,7 +175,7 @@ class ServerLog(logging.Filter):
         self.file, self._handler = file, handler
 
     def reopen(self) -> None:
-        """Open the log file again after log rotation has moved it."""
+        """Open the log file again, after log rotation has moved it."""
         if self._writer is not None:
             try:
                 self._writer.reopen()
@@ -176,7 +183,7 @@ class ServerLog(logging.Filter):
                 log.error("the log file %s cannot be reopened: %s", self.file, error.strerror)
 
     def set_severities(self, severities: frozenset[int], verbose: int) -> None:
-        """Set the levels to log; `ServerLog` explains `verbose`."""
+        """Set the levels that are logged. For `verbose` see `ServerLog`."""
         self.severities, self.verbose = severities, verbose
         logging.getLogger().setLevel(min(severities, default=logging.CRITICAL + 1))
         logging.getLogger(CONTROL).setLevel(logging.INFO)
@@ -184,7 +191,10 @@ class ServerLog(logging.Filter):
             logging.getLogger(package).setLevel(logging.DEBUG if verbose else logging.NOTSET)
 
     def add(self, lines: Callable[[], str], size: int) -> None:
-        """Queue lines of about `size` bytes behind all others; the writer's thread formats them."""
+        """Queue lines that have about `size` bytes, after all earlier lines.
+
+        The writer's thread calls `lines`.
+        """
         if self._writer is not None:
             self._writer.add(lines, size)
 
@@ -194,18 +204,21 @@ class ServerLog(logging.Filter):
             self._writer.wait()
 
     def takes(self, logger: logging.Logger, level: int) -> bool:
-        """Return True if a record of this logger would be written; `level` is INFO or DEBUG."""
+        """Return whether a record of this logger would be written. `level` is INFO or DEBUG."""
         return logger.isEnabledFor(level) and (level < logging.INFO or level in self.severities)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return True if the severity of a record is enabled. Records of `CONTROL` always are."""
+        """Return whether the severity of a record is enabled.
+
+        Records of `CONTROL` are always enabled.
+        """
         if record.levelno < logging.INFO or record.name == CONTROL:
             return True
         return max(level for level in SEVERITIES if level <= record.levelno) in self.severities
 
 
 SERVER_LOG = ServerLog()
-"""The log of this process; there is only one."""
+"""The log of this process. There is only one."""
 
 
 def set_up_logging(
@@ -221,9 +234,9 @@ def set_up_logging(
     Args:
         level: lowest severity to log: debug, info, warning or error.
         file: path of the log file; None for stderr.
-        verbose: above 0, DEBUG records are logged too.
+        verbose: verbosity. If it is above 0, DEBUG records are also logged.
         line_format: format of the lines.
-        off: severities that are not logged although they are above `level`.
+        off: severities that are not logged, although `level` includes them.
 
     Raises:
         InvalidOption: the file cannot be written.
@@ -233,6 +246,7 @@ def set_up_logging(
     least = logging.getLevelNamesMapping()[level.upper()]
     severities = frozenset(severity for severity in SEVERITIES if severity >= least) - {*off}
     SERVER_LOG.set_severities(severities, verbose or int(least < logging.INFO))
-    # These libraries log every request, and Fovea logs requests itself.
+    # Suppress the log lines of these libraries for each request, because Fovea logs requests
+    # itself.
     for library in ("aiobotocore", "azure", "botocore", "httpx", "httpx2", "uvicorn"):
         logging.getLogger(library).setLevel(logging.WARNING)

@@ -40,26 +40,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Seconds that an idle connection stays open. Clients reuse connections, and a request fails if the
-# server closes the connection while the client sends it.
+# Time in seconds for which an idle connection stays open. It is long, because clients reuse
+# connections, and a request fails if the server closes its connection at the same time.
 KEEP_ALIVE_S = 75
-# Calls of `on_tick` per second.
+# Number of calls of `on_tick` per second.
 _TICKS_OF_A_SECOND = 10
-# Seconds between two checks for a second Ctrl-C during the shutdown.
+# Time in seconds between two checks for a second Ctrl-C during the shutdown.
 _LOOK_S = 0.1
 
 
 class _Descriptors:
     """Logs when the process runs out of file descriptors.
 
-    The event loop closes new connections without a log line in that case.
+    In this case the event loop closes new connections without a log line.
     """
 
     def __init__(self) -> None:
         self._out = False
 
     def look(self) -> None:
-        """Log once that no file descriptor is left, and once that some are free again."""
+        """Log once if no file descriptor is free, and once when some are free again."""
         try:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as error:
@@ -79,7 +79,7 @@ class _Descriptors:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which also starts and stops the other servers and closes the service."""
+    """uvicorn's server. It also starts and stops the other servers, and closes the service."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Server(uvicorn.Server):
         self._service = service
         self._others = others
         self._drained_at: float | None = None
-        """Monotonic time in seconds at which draining ends; None before the stop signal."""
+        """Monotonic time in seconds at which the server stops. None before the stop signal."""
         self._reload_requested = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -135,7 +135,8 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Run periodic checks, and return True when the server has to stop.
 
-        The server stops `drain_secs` after the stop signal, or at once on a forced exit.
+        The server stops `drain_secs` seconds after the stop signal. At a forced exit, it stops at
+        once.
         """
         self._trimmer.look()
         if self._reload_requested:
@@ -156,7 +157,7 @@ class Server(uvicorn.Server):
     def ask_to_reload(self) -> None:
         """Reopen the log file and reload the certificates at the next tick.
 
-        Signal handlers may call this method.
+        A signal handler can call this method.
         """
         self._reload_requested = True
 
@@ -165,7 +166,8 @@ class Server(uvicorn.Server):
         try:
             files = https_files(self._service.settings)
             if files is not None and self.config.ssl is not None:
-                # The context object stays in place, and new connections use its new certificate.
+                # Change the existing context object, so that new connections use the new
+                # certificate.
                 self.config.ssl.load_cert_chain(*files)
             for other in self._others:
                 other.reload()
@@ -177,7 +179,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop all servers concurrently, because they share one timeout for the exit."""
         log.info("stopping")
-        # Loading a model could take longer than the remaining requests.
+        # Stop loading models, because a load could take longer than the remaining requests.
         self._service.models.stop()
         timeout_s = self._service.settings.exit_timeout_secs
         others = asyncio.create_task(self._stop_others(timeout_s))
@@ -187,8 +189,8 @@ class Server(uvicorn.Server):
                 await self._stop_others(0)
         await others
         if self.force_exit:
-            # On a forced exit uvicorn skips this call. The task of the lifespan would then be
-            # cancelled, which logs a traceback.
+            # uvicorn skips this call at a forced exit. The task of the lifespan would then be
+            # cancelled, and a traceback would be logged.
             await self.lifespan.shutdown()
         await asyncio.to_thread(self._service.models.close)
         self._service.close()
@@ -200,10 +202,10 @@ class Server(uvicorn.Server):
         await asyncio.gather(*(other.stop(grace_s) for other in self._others))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop the server; a second SIGINT skips the wait for load balancers and for responses.
+        """Stop the server. A second SIGINT skips the wait for load balancers and for responses.
 
-        uvicorn's own handler raises the signal again after the shutdown. The signal would kill the
-        process, and orchestrators would report a failed stop.
+        uvicorn's own handler raises the signal again after the shutdown. The process would then be
+        killed by the signal, and orchestrators would report a failed stop.
         """
         self._signalled()
         if self.should_exit and sig == signal.SIGINT:
@@ -219,14 +221,14 @@ def make_server(
     behind: Callable[[ASGIApp], ASGIApp] = lambda application: application,
     grpc_server: GrpcServer | None = None,
 ) -> Server:
-    """Build the servers of all protocols; start them with `run()`.
+    """Build the servers of all protocols. Start them with `run()`.
 
     Args:
-        app: the objects that answer requests.
-        signalled: function that every stop signal calls before the servers stop.
-        before: routes that are tried before all others.
-        behind: function that wraps the ASGI application. A replica of a cluster uses it to accept
-            requests only from the fronts.
+        app: objects that answer requests.
+        signalled: function that is called at every stop signal, before the servers stop.
+        before: routes that are tried before all other routes.
+        behind: function that wraps the ASGI application. A replica in a Ray cluster uses it to
+            accept requests only from the Ray fronts (the servers of the nodes).
         grpc_server: server that replaces the usual gRPC server.
     """
     service, settings = app.service, app.service.settings
@@ -237,7 +239,7 @@ def make_server(
         service.budget,
         lambda: service.models.draining,
     )
-    # uvicorn calls this object like a class.
+    # uvicorn calls this object like a class, although it is a function.
     connection = cast(
         "type[asyncio.Protocol]", partial(Connection, traffic=service.traffic, bounds=bounds)
     )
@@ -253,7 +255,8 @@ def make_server(
             ws_per_message_deflate=False,
             lifespan="on",
             access_log=False,
-            # The log must show the peer of the connection, not an address from a header.
+            # The access log must contain the address of the connection, not an address from a
+            # header.
             proxy_headers=False,
             log_config=None,
             server_header=False,
@@ -270,7 +273,7 @@ def make_server(
 
 
 def _sockets(service: Service) -> type[asyncio.Protocol] | Literal["none"]:
-    """Return a factory of WebSocket protocols, or "none" if `websockets` is not installed."""
+    """Return a factory for WebSocket protocols, or "none" if `websockets` is not installed."""
     if find_spec("websockets") is None:
         return "none"
     limits = SocketLimits(service.budget, service.settings.body_timeout_s)
@@ -284,7 +287,10 @@ def _sockets(service: Service) -> type[asyncio.Protocol] | Literal["none"]:
 
 
 def _others(app: App, grpc_server: GrpcServer | None) -> list[GrpcServer | MetricsServer]:
-    """Build the enabled servers for gRPC and metrics; their imports take tenths of a second."""
+    """Build the enabled servers for gRPC and metrics.
+
+    They are imported here, because their imports take tenths of a second.
+    """
     service = app.service
     others: list[GrpcServer | MetricsServer] = []
     if grpc_server is not None:

@@ -1,4 +1,4 @@
-"""Types and validators of settings, and a check for variables that Kubernetes sets."""
+"""Types and validators of settings, and a check for environment variables that Kubernetes sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pydantic_settings import NoDecode
 
 from fovea_server.stores.address import Address, parse_address
 
-# Variables that Kubernetes adds to every pod for a Service called fovea or fovea-*.
+# Environment variables that Kubernetes adds to every pod if there is a Service called fovea or
+# fovea-*.
 _OF_KUBERNETES = re.compile(
     r"FOVEA_(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
@@ -23,7 +24,7 @@ _ORIGIN = re.compile(r"\*|(?!http:.*:80$|https:.*:443$)[a-z][a-z0-9+.-]*://[a-z0
 
 
 def _several(value: object) -> object:
-    """Wrap a single value, such as one from the environment, in a tuple."""
+    """Wrap a single value, for example from the environment, in a tuple."""
     return (value,) if isinstance(value, str | Path | Address) else value
 
 
@@ -31,7 +32,7 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_several), NoDecode]
 
 
 def _place(value: object) -> object:
-    """Parse the URL of a remote store; return a local path unchanged."""
+    """Parse the URL of a remote store. Return a local path unchanged."""
     return (parse_address(value) or value) if isinstance(value, str) else value
 
 
@@ -40,7 +41,7 @@ Places = Annotated[tuple[Place, ...], BeforeValidator(_several), NoDecode]
 
 
 def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
-    """Reject origins that no browser sends: capitals, a path, or the default port of the scheme."""
+    """Reject origins that browsers do not send: with capitals, a path, or the default port."""
     for origin in origins:
         if not _ORIGIN.fullmatch(origin):
             like = "http://localhost:5173 or https://example.com, or give * for every page"
@@ -52,7 +53,7 @@ Origins = Annotated[Texts, AfterValidator(_check_origins)]
 
 
 def _check_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return host names in lower case; reject schemes, ports and partial names."""
+    """Return host names in lower case. Reject schemes, ports and partial names."""
     for name in names:
         if not _HOST.fullmatch(name):
             raise ValueError(
@@ -66,7 +67,7 @@ HostNames = Annotated[Texts, AfterValidator(_check_names)]
 
 
 def _check_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return host names, IP addresses and networks in lower case; reject other values."""
+    """Return host names, IP addresses and networks in lower case. Reject other values."""
     for host in hosts:
         try:
             ip_network(host, strict=False)
@@ -92,6 +93,6 @@ RootPath = Annotated[str, AfterValidator(_check_path)]
 
 
 def links_a_service(name: str, value: str) -> bool:
-    """Return True if Kubernetes set this variable for a Service called fovea or fovea-*."""
+    """Return whether Kubernetes has set this variable for a Service called fovea or fovea-*."""
     linked = name.upper().endswith("_PORT") and "://" in value
     return linked or _OF_KUBERNETES.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""The operator's settings. No other module of the project reads the environment."""
+"""The settings of the server. No other module of the project reads the environment."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ OTHER_NAMES = {
     "keys_file": ("keys",),
     "max_inflight_mb": ("max_held_mb",),
 }
-"""Alternative names of settings, as flags and as environment variables."""
+"""Maps settings to their alternative names, as flags and as environment variables."""
 
-# Variables that clients (API key, URL) and docker-compose.yml read.
+# Variables that other programs read: clients (API key, URL) and docker-compose.yml.
 _OF_OTHERS = frozenset(("FOVEA_API_KEY", "FOVEA_URL", "FOVEA_BIND", "FOVEA_EXTRAS"))
 
 
 class ModelControlMode(StrEnum):
-    """Choice of the models that the server loads; the values are Triton's."""
+    """How the server chooses the models that it loads. The values are Triton's."""
 
     NONE = "none"
     POLL = "poll"
@@ -56,17 +56,20 @@ class ModelControlMode(StrEnum):
 
 
 def flag(name: str) -> str:
-    """Return the command-line flag of a setting: --http-port for http_port."""
+    """Return the command-line flag of a setting, for example --http-port for http_port."""
     return "--" + name.replace("_", "-")
 
 
 def _port_above(port: int, by: int) -> int:
-    """Return a port number above another one; 0 (any free port) stays 0."""
+    """Return the number of a port plus `by`. Port 0 (any free port) stays 0."""
     return port + by if port else 0
 
 
 class _Environment(EnvSettingsSource):
-    """Reads the environment, with alternative names such as FOVEA_PORT for FOVEA_HTTP_PORT."""
+    """Reads settings from the environment.
+
+    Some variables have alternative names, such as FOVEA_PORT.
+    """
 
     def __call__(self) -> dict[str, object]:
         found = {
@@ -80,16 +83,16 @@ class _Environment(EnvSettingsSource):
 
 
 class Listening(BaseSettings):
-    """The settings of HTTP and gRPC that `fovea health` needs to reach the server."""
+    """The settings of HTTP and gRPC that `fovea health` needs to connect to the server."""
 
     model_config = SettingsConfigDict(env_prefix="FOVEA_", extra="forbid", frozen=True)
 
     @classmethod
     def from_flags(cls, given: dict[str, Any]) -> Self:
-        """Create settings from flags; the environment supplies the settings that flags omit.
+        """Create settings from flags. The environment supplies settings without a flag.
 
         Raises:
-            InvalidOption: a setting is invalid; the message names it.
+            InvalidOption: a setting is invalid. The message contains its name.
         """
         try:
             return cls(**given)
@@ -184,18 +187,19 @@ class Listening(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Prefer flags over the environment, and read no other source."""
+        """Read flags first, then the environment, and no other source."""
         return init_settings, _Environment(settings_cls)
 
 
 class Settings(Listening):
-    """Settings of the server. Each one is a flag and an environment variable FOVEA_<NAME>.
+    """Settings of the server. Each setting is a flag and an environment variable FOVEA_<NAME>.
 
-    Settings that Triton has too carry Triton's names.
+    If Triton has the same setting, the name is Triton's.
     """
 
     model_repository: Places = Field(
-        # Equals DEFAULT_REPOSITORY of fovea_engines, whose import is too slow for `fovea health`.
+        # The same value as DEFAULT_REPOSITORY of fovea_engines, which is not imported, because the
+        # import is too slow for `fovea health`.
         (Path("repository"),),
         min_length=1,
         description="folder of models, or the URL of a store (s3://BUCKET/PREFIX, gs://, az://, "
@@ -336,7 +340,7 @@ class Settings(Listening):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="lowest level to log; debug includes health probes and scrapes"
     )
-    # Triton stores this setting as an int32.
+    # The limit is Triton's, because Triton stores this setting as an int32.
     log_verbose: int = Field(0, ge=0, lt=2**31, description="above 0: as --log-level=debug")
     log_info: bool = Field(True, description="log events, not only warnings and errors")
     log_warning: bool = Field(True, description="log warnings")
@@ -423,7 +427,7 @@ class Settings(Listening):
             port = getattr(self, f"{one}_port")
             addresses = {getattr(self, f"{name}_address") for name in (one, other)}
             overlap = len(addresses) == 1 or not addresses.isdisjoint(_EVERY_ADDRESS)
-            # Port 0 gives each server a free port of its own.
+            # Skip port 0, because each server with port 0 gets a different free port.
             if overlap and port == getattr(self, f"{other}_port") != 0:
                 raise ValueError(
                     f"--{one}-port and --{other}-port are both {port}: give one of them another "
@@ -433,26 +437,26 @@ class Settings(Listening):
 
     @property
     def max_inflight_bytes(self) -> int:
-        """Return `max_inflight_mb` in bytes."""
+        """Return `max_inflight_mb`, converted to bytes."""
         return int(self.max_inflight_mb * 2**20)
 
     @property
     def max_image_bytes(self) -> int:
-        """Return `max_image_mb` in bytes."""
+        """Return `max_image_mb`, converted to bytes."""
         return int(self.max_image_mb * 2**20)
 
     @property
     def listening(self) -> list[str]:
-        """Return the names of the enabled servers: any of "http", "grpc" and "metrics"."""
+        """Return the names of the enabled servers: "http", "grpc" and "metrics"."""
         return [name for name in ("http", "grpc", "metrics") if getattr(self, f"allow_{name}")]
 
 
 def _sentence(error: ErrorDetails) -> str:
-    """Return a message that names the invalid setting and the reason, or settings that conflict."""
+    """Return a message with the invalid setting and the reason, or with settings that conflict."""
     if error["type"] == "value_error":
         reason = str(error["ctx"]["error"])
         return f"{flag(str(error['loc'][0]))}: {reason}" if error["loc"] else reason
-    # Omit pydantic's explanation of how it parsed the text.
+    # Remove pydantic's explanation of how it parsed the text.
     must = error["msg"].partition(", unable")[0].replace("Input should", "it must")
     return f"{flag(str(error['loc'][0]))} is '{error['input']}'; {must}"
 
@@ -461,14 +465,14 @@ def ignored_variables() -> Iterator[tuple[str, bool]]:
     """Find environment variables that begin with FOVEA_ but have no effect.
 
     Yields:
-        (name, linked). `linked` is True if the name is a setting but Kubernetes set the variable to
-        the address of a Service, and False if no setting has this name.
+        (name, linked) for each variable. `linked` is True if Kubernetes has set the variable of a
+        setting to the address of a Service. It is False if no setting has this name.
     """
     known = {*Settings.model_fields, *(other for each in OTHER_NAMES.values() for other in each)}
     for name, value in sorted(os.environ.items()):
         if name.upper().startswith("FOVEA_") and name not in _OF_OTHERS:
             setting, linked = name.lower().removeprefix("fovea_"), links_a_service(name, value)
-            # Kubernetes sets FOVEA_PORT for every Service called fovea.
+            # Kubernetes sets FOVEA_PORT, which is a setting, for every Service called fovea.
             if setting in Settings.model_fields if linked else setting not in known:
                 yield name, linked
 

@@ -1,4 +1,4 @@
-"""Writes the frame and the texts of an SVG drawing."""
+"""Writes the outer elements and the texts of an SVG drawing."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def document(title: str, width: int, height: int, parts: Iterable[str]) -> str:
     """Return an SVG document with a white background.
 
     Args:
-        title: description of the drawing for screen readers.
+        title: description of the drawing, for screen readers.
         width: width in pixels.
         height: height in pixels.
-        parts: SVG elements, in drawing order.
+        parts: SVG elements, in the order in which they are drawn.
     """
     return "\n".join(
         [
@@ -30,5 +30,5 @@ def document(title: str, width: int, height: int, parts: Iterable[str]) -> str:
 
 
 def text(left: float, top: float, words: str, attributes: str = "") -> str:
-    """Return an SVG text element; `top` is the y coordinate of the baseline in pixels."""
+    """Return an SVG text element. `top` is the y coordinate of the text's baseline in pixels."""
     return f'<text x="{left:g}" y="{top:g}" {attributes}>{escape(words)}</text>'

@@ -10,14 +10,14 @@ from fovea_server.settings import Settings
 
 
 def https_files(settings: Settings) -> tuple[Path, Path] | None:
-    """Return the checked paths of the certificate and its private key for HTTPS.
+    """Check the certificate and the private key for HTTPS, and return their paths.
 
     Returns:
-        None if HTTP is served without TLS.
+        (certificate, private key), or None if HTTP is served without TLS.
 
     Raises:
-        InvalidOption: only one of the two is set, or they cannot be used; the
-            message names the files.
+        InvalidOption: only one of the two is set, or they cannot be used. The message contains the
+            paths of the files.
     """
     certificate, key = settings.http_server_cert, settings.http_server_key
     if certificate is None and key is None:
@@ -30,10 +30,10 @@ def https_files(settings: Settings) -> tuple[Path, Path] | None:
 
 
 def check_grpc_files(settings: Settings) -> None:
-    """Check the files for gRPC over TLS if the settings enable it.
+    """Check the files for gRPC over TLS, if the settings enable TLS.
 
     Raises:
-        InvalidOption: a file is not set or cannot be used; the message names it.
+        InvalidOption: a file is not set or cannot be used. The message contains the setting.
     """
     mutual = settings.grpc_use_ssl_mutual
     if not (settings.grpc_use_ssl or mutual):
@@ -42,7 +42,7 @@ def check_grpc_files(settings: Settings) -> None:
     certificate = _require_path("--grpc-server-cert", settings.grpc_server_cert)
     if mutual:
         _require_path("--grpc-root-cert", settings.grpc_root_cert)
-    # gRPC itself would report only that it cannot listen.
+    # Check the files here, because gRPC itself would report only that it cannot listen.
     _check_pair("TLS for gRPC", certificate, key)
     if (root := settings.grpc_root_cert) is not None:
         try:
@@ -61,7 +61,8 @@ def _require_path(flag: str, path: Path | None) -> Path:
 
 def _check_pair(what: str, certificate: Path, key: Path) -> None:
     try:
-        # Without this password, OpenSSL would prompt for one on the terminal.
+        # Set an empty password. Without it, OpenSSL would prompt for the password of an encrypted
+        # key on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except OSError as error:
         reason = error.strerror or error

@@ -1,1 +1,1 @@
-"""APIs of other software that the server imitates."""
+"""Compatible APIs of other software, so that its clients can use this server."""

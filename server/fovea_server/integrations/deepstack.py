@@ -1,4 +1,6 @@
-"""The object detection API of DeepStack and CodeProject.AI, for Frigate, Blue Iris, Home Assistant.
+"""The object detection API of DeepStack and CodeProject.AI.
+
+Frigate, Blue Iris and Home Assistant can use this API.
 
 Source: the API reference of CodeProject.AI Server, which adopted DeepStack's API.
 """
@@ -93,7 +95,7 @@ async def detection(request: Request) -> Response:
 
 @router.get("/vision/custom/list", operation_id="deepstack_models", dependencies=INDEX)
 async def custom_list(request: Request) -> Response:
-    """List the models for `/v1/vision/custom/{name}`."""
+    """List the models that can be used with `/v1/vision/custom/{name}`."""
     ready = [model for model in models_of(request).visible() if model.state is State.READY]
     names = sorted({model.name for model in ready if model.task in BOXES})
     body = _answer(success=True, models=names, code=200, command="list-custom")
@@ -102,7 +104,7 @@ async def custom_list(request: Request) -> Response:
 
 @router.post("/vision/custom/list", operation_id="deepstack_list", dependencies=_KEYED_INDEX)
 async def posted_list(request: Request) -> Response:
-    """List the models for `/v1/vision/custom/{name}`."""
+    """List the models that can be used with `/v1/vision/custom/{name}`."""
     if request.state.admit is None:
         return await custom_list(request)
 
@@ -127,7 +129,7 @@ async def custom(request: Request, name: str) -> Response:
 
 @router.post("/vision/{rest:path}", include_in_schema=False)
 async def others(rest: str) -> Response:
-    """Reject other functions of DeepStack, such as faces, with an error in DeepStack's form."""
+    """Reject other functions of DeepStack, such as face recognition, with an error in its form."""
     raise NotFound(
         f"this server has no /v1/vision/{rest[:60]}: it serves DeepStack's routes "
         "/v1/vision/detection and /v1/vision/custom/MODEL"
@@ -136,13 +138,14 @@ async def others(rest: str) -> Response:
 
 @router.get("/status/ping", operation_id="deepstack_ping", dependencies=[require_access("health")])
 async def ping() -> Response:
-    """Report that the server is alive."""
+    """Report that the process is alive."""
     return Response(_answer(success=True), media_type="application/json")
 
 
 async def _detect(request: Request, find: Callable[[], ServedModel], command: str) -> Response:
     if request.state.admit is None:
-        # Report an unsuitable model before a large body arrives.
+        # Check the model first, so that an unsuitable model is reported before a large body
+        # arrives.
         check_task(find(), BOXES)
 
     async def answer(body: bytes) -> Response:
@@ -161,7 +164,7 @@ async def _detect(request: Request, find: Callable[[], ServedModel], command: st
 
 
 def _key_in(body: bytes, kind: str) -> str:
-    """Return the key in a form that needs no image; "" if there is none."""
+    """Return the key in a form without an image, or "" if the form has no key."""
     if kind.startswith("multipart/"):
         fields = read_parts(body, kind, 1)[1]
     else:
@@ -188,7 +191,7 @@ def _write_objects(prediction: Prediction, command: str) -> bytes:
 
 
 def _predictions(result: ImageResult, vocabulary: Vocabulary, options: PredictOptions) -> bytes:
-    """Encode the detected objects; clients expect integer pixels."""
+    """Encode the detected objects. Clients expect coordinates in whole pixels."""
     assert result.found is not None, "the task of the model has boxes"
     objects = result.found.to_json(vocabulary, options)["detections"]
     return orjson.dumps(
@@ -211,8 +214,8 @@ def _answer(**fields: object) -> bytes:
 
 
 class DeepStack(Feature):
-    """The API of DeepStack."""
+    """Server feature: the API of DeepStack."""
 
     def router(self) -> APIRouter:
-        """Return the routes."""
+        """Return the routes of the API."""
         return router

@@ -1,4 +1,4 @@
-"""The APIs of other software that the operator can enable with `--api`."""
+"""The compatible APIs of other software, which the operator can enable with `--api`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fovea_server.feature import Feature
 
 _KNOWN = ("deepstack", "frigate-zmq", "label-studio", "roboflow")
-# Maps names of client software to the API that it uses.
+# Maps names of client software to the API that the software uses.
 _NAMES = dict.fromkeys(
     ("codeproject", "codeproject.ai", "frigate", "blueiris", "home-assistant"), "deepstack"
 )
@@ -23,10 +23,11 @@ def parse_apis(values: Iterable[str]) -> dict[str, str | None]:
     """Parse the operator's options, each NAME or NAME=MODEL.
 
     Returns:
-        A mapping from the names of APIs to the model's name, or None.
+        Dict from the name of each API to the name of its model, or to None if the operator named
+        none.
 
     Raises:
-        InvalidOption: an API is unknown or named twice, or takes no model.
+        InvalidOption: an API is unknown or listed twice, or does not accept a model.
     """
     apis: dict[str, str | None] = {}
     for given in values:
@@ -49,8 +50,9 @@ def open_integration(name: str, service: Service) -> Feature:
     """Create the feature for an API.
 
     Raises:
-        InvalidOption: its packages are not installed, or it does not work with the settings.
-        Unavailable: its address cannot be used.
+        InvalidOption: the packages for the API are not installed, or the API does not work with the
+            settings.
+        Unavailable: the server cannot listen on the API's address.
     """
     if name == "deepstack":
         from fovea_server.integrations.deepstack import DeepStack

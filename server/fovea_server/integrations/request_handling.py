@@ -1,4 +1,7 @@
-"""Runs a model on the images of another API's request, with the metrics and errors of /v1."""
+"""Runs a model on the images in a request to a compatible API.
+
+The metrics and errors are the same as in /v1.
+"""
 
 from __future__ import annotations
 
@@ -22,25 +25,27 @@ from fovea_server.tensors.messages import ImageResult
 from fovea_server.traffic.call import Call
 
 BOXES = ("detect", "segment", "pose", "obb")
-"""Tasks of models that find objects with boxes."""
+"""Tasks of models that detect objects with boxes."""
 
 T = TypeVar("T")
 
-# Largest size in bytes of a body that is read before its key is known, and largest number of such
-# bodies at a time. They use a small part of the shared memory.
+# Limits for bodies that are read before their API key is known: largest size in bytes, and largest
+# number at the same time. Together they can use only a small part of the memory budget.
 _MAX_OF_STRANGERS, _MAX_STRANGERS = 16 << 20, 8
 
 
 def default_model(
     service: Service, call: Call, api: str, tasks: tuple[str, ...], instead: str
 ) -> ServedModel:
-    """Return the model for requests that name none: the operator's model, or the only suitable one.
+    """Return the model for requests without a model name.
+
+    It is the model that the operator named, or else the only suitable model.
 
     Args:
-        service: the service.
-        call: the request, whose key may allow only some models.
-        api: name of the API, for which the operator may have named a model.
-        tasks: tasks that the API can express.
+        service: service with the models.
+        call: call of the request. Its API key may allow only some models.
+        api: name of the API in `--api`.
+        tasks: tasks whose results the API can represent.
         instead: advice for clients on how to name the model, as an imperative.
 
     Raises:
@@ -74,7 +79,10 @@ def default_model(
 
 
 def check_task(model: ServedModel, tasks: tuple[str, ...]) -> None:
-    """Raise InvalidRequest if a ready model has a task that the API cannot express."""
+    """Raise InvalidRequest if the API cannot represent results of the model's task.
+
+    A model that is not ready is not checked.
+    """
     if model.state is State.READY and model.task not in tasks:
         raise InvalidRequest(
             f"the task of model '{model.name}' is {model.task}, and this API supports "
@@ -83,7 +91,7 @@ def check_task(model: ServedModel, tasks: tuple[str, ...]) -> None:
 
 
 def write_errors_with(write: Callable[[FoveaError], bytes]) -> Any:
-    """Make a dependency of routes that return errors in another form."""
+    """Make a dependency of routes whose errors have another form. `write` encodes an error."""
 
     async def chosen(request: Request) -> None:
         request.state.write_error = write
@@ -96,15 +104,14 @@ async def _take_field_key(request: Request) -> None:
 
 
 query_key = Depends(_take_field_key)
-"""Dependency of an API whose clients send their key in the query, as `api_key`."""
+"""Dependency of an API whose clients send their key as `api_key` in the query."""
 
 
 def admit_by_body(*admissions: Any) -> Any:
-    """Make a dependency that may delay the access check until the body is read.
+    """Make a dependency that can delay the access check until the body is read.
 
-    The check is not delayed if the head of the request has a key, or if the request has no body
-    that could contain a key or has too large a body for an unknown client. A route calls
-    `admit_late` for a delayed check.
+    The check is delayed if the key may be in the body: the head of the request has no key, and the
+    body is not too large for an unknown client. The route then calls `admit_late`.
     """
 
     async def admit(request: Request) -> None:
@@ -135,13 +142,16 @@ def admit_by_body(*admissions: Any) -> Any:
 
 
 async def parse_late(request: Request, body: bytes, work: Callable[[bytes, int], T]) -> T:
-    """Run `work`, which parses a body; the body of a client without a key must be small."""
+    """Run `work`, which parses a body.
+
+    If the client has sent no key yet, the body must be small.
+    """
     most = MAX_WEIGHT if request.state.admit is None else MAX_OF_STRANGERS
     return await parse_json_body(request, body, work, most)
 
 
 async def admit_late(request: Request, key: object) -> None:
-    """Check the access of a request by the key in its body, unless it was checked already."""
+    """Check the access of a request with the key in its body, unless it was checked before."""
     if request.state.admit is not None:
         call_of(request).field_key = str(key or "")
         await request.state.admit(request)
@@ -154,7 +164,7 @@ def models_of(request: Request) -> Models:
 
 
 def deadline(request: Request) -> float | None:
-    """Return the timeout of a request in seconds from its header; None for no timeout."""
+    """Return the timeout of a request in seconds from its header, or None if there is none."""
     return timeout_of(request.headers.get("x-request-timeout-ms"))
 
 
@@ -195,7 +205,7 @@ def share(name: str, value: object) -> float:
     """Return a number from 0 to 1.
 
     Raises:
-        InvalidOption: the value is not such a number; the message contains `name`.
+        InvalidOption: the value is not a number from 0 to 1. The message contains `name`.
     """
     try:
         number = float(str(value))

@@ -1,6 +1,6 @@
 """Serves a repository on a Ray cluster. Ray Serve starts, scales and replaces the processes.
 
-`serve run fovea_server.ray:build repository=...` deploys it, like `fovea ray deploy`.
+`serve run fovea_server.ray:build repository=...` deploys the models, like `fovea ray deploy`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def build(args: Mapping[str, Any]) -> Application:
-    """Build the application of the models for `serve run` and `serve deploy`.
+    """Return the Ray application with the models, for `serve run` and `serve deploy`.
 
-    The keys of `args` are those of fovea-ray.yaml (docs/how-to/cluster.md).
+    `args` has the same keys as fovea-ray.yaml (docs/how-to/cluster.md).
 
     Raises:
-        InvalidOption: a key or value is invalid; the message names it.
+        InvalidOption: a key or value is invalid. The message contains it.
     """
     from fovea_server.ray.application import Plan
     from fovea_server.ray.config import ClusterConfig
@@ -27,7 +27,10 @@ def build(args: Mapping[str, Any]) -> Application:
 
 
 def build_fronts(args: Mapping[str, Any]) -> Application:
-    """Build the application of the fronts, which serve the models of the other application."""
+    """Return the Ray application with the fronts.
+
+    A front is the server of a node. It forwards requests to the replicas of models.
+    """
     from fovea_server.ray.application import fronts
 
     return fronts()

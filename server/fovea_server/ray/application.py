@@ -1,4 +1,4 @@
-"""The applications for Ray Serve: a deployment per model, and the fronts that forward requests."""
+"""The applications for Ray Serve: a deployment per model, and Ray fronts that forward requests."""
 
 from __future__ import annotations
 
@@ -23,21 +23,25 @@ from fovea_server.ray.policy import Decision, alive_nodes, scale_by_nodes, scale
 from fovea_server.ray.replica import Replica
 from fovea_server.settings import Settings
 
-# Fovea writes its own access log, and the calls of Serve do not come from clients.
+# Turn off Serve's access log, because Fovea writes its own and clients do not send their requests
+# to Serve.
 _LOGGING = LoggingConfig(enable_access_log=False)
-# Upper limit for the number of nodes of a cluster.
+# Upper limit for the number of nodes in a cluster.
 _MAX_NODES = 1000
-# Seconds that Serve waits before it ends a leaving replica, so that all fronts learn of it.
+# Time in seconds for which Serve waits before it stops a removed replica, so that all Ray fronts
+# can get the new list.
 _LEAVING_S = 2.0
 
 
 class Roster:
-    """The root deployment of the application of models, which tells the fronts what is deployed.
+    """The root deployment of the models. Serve passes its metadata to the Ray fronts.
 
     Args:
-        metadata: `id` of the deployment, time `at` which it was made, the settings `given`, and
-            `models`, which maps model names to True if their replicas keep state.
-        models: handles of the models. Serve starts the deployments of these handles.
+        metadata: dict with `id` (ID of the deployment), `at` (time of its creation), `given`
+            (settings) and `models` (dict from model names to True if the replicas of the model keep
+            state).
+        models: handles of the models by name. Serve starts the deployments to which the handles
+            belong.
     """
 
     def __init__(
@@ -46,13 +50,13 @@ class Roster:
         self._metadata = dict(metadata)
 
     def record_replica_metadata(self) -> dict[str, Any]:
-        """Return the metadata, which Serve passes to the fronts."""
+        """Return the metadata. Serve passes it to the Ray fronts."""
         return self._metadata
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The configuration, and the resources that the models of its repository need."""
+    """A configuration, and the resources that the models of its repository need."""
 
     config: ClusterConfig
     given: dict[str, Any]
@@ -62,7 +66,7 @@ class Plan:
 
     @classmethod
     def read(cls, config: ClusterConfig) -> Self:
-        """Read the repository, and check the configuration against it.
+        """Read the repository, and check that the configuration fits it.
 
         Raises:
             InvalidOption: the configuration does not fit the repository.
@@ -82,13 +86,13 @@ class Plan:
         return cls(config, given, settings, needs)
 
     def resources(self, name: str) -> dict[str, float]:
-        """Return the CPUs and GPUs of a model's replica under Ray's resource names."""
+        """Return the numbers of CPUs and GPUs of a model's replica, under Ray's resource names."""
         options, needs = self.config.options(name), self.needs[name]
         gpus = needs.gpus if options.gpus is None else options.gpus
         return {"CPU": options.cpus or needs.cores, "GPU": gpus}
 
     def application(self) -> serve.Application:
-        """Build the application of the models."""
+        """Return the Ray application with the models."""
         replicas = {
             name: self._deployment(name).bind(name, self._replica_settings(name), each.below)
             for name, each in self.needs.items()
@@ -101,7 +105,7 @@ class Plan:
         return roster.bind(metadata, replicas)
 
     def _replica_settings(self, name: str) -> dict[str, Any]:
-        # For an engine on a GPU, these are the threads that decode images.
+        # For an engine on a GPU, the cores are used by threads that decode images.
         cores = int(self.resources(name)["CPU"])
         decoding = self.settings.decode_threads or cores
         return {**self.given, "threads": cores, "decode_threads": decoding}
@@ -122,14 +126,18 @@ class Plan:
             "health_check_period_s": 5.0,
             "health_check_timeout_s": 30.0,
             "logging_config": _LOGGING,
-            # Allow one additional replica, so that old replicas answer until a new one is ready. If
-            # no node has room for it, an old replica is stopped first, and requests wait.
+            # If a node has room, allow one additional replica during an update, so that old
+            # replicas answer until a new one is ready. Otherwise an old replica is stopped first,
+            # and requests wait.
             "max_surge_percent": int(has_room(resources)),
         }
 
 
 def fronts() -> serve.Application:
-    """Build the application of the fronts: one on every node, also on nodes that join later."""
+    """Return the Ray application with the fronts: one on each node.
+
+    A node that joins the cluster later also gets a front.
+    """
     front = serve.deployment(
         name=FRONT,
         max_replicas_per_node=1,
@@ -139,34 +147,37 @@ def fronts() -> serve.Application:
             initial_replicas=max(1, len(alive_nodes())),
             max_replicas=_MAX_NODES,
             upscale_delay_s=0.0,
-            # With a delay, Serve would search for ten minutes for a place for the front
-            # of a removed node.
+            # Use no delay, because Serve would search for ten minutes for another node for the
+            # front of a removed node.
             downscale_delay_s=0.0,
             policy=_policy(scale_by_nodes),
         ),
         logging_config=_LOGGING,
-        # Stop the old front first, because a new one needs its port.
+        # Stop the old front before a new one starts, because both use the same ports.
         max_surge_percent=0,
     )(NodeFront)
     return front.bind()
 
 
 def _policy(wanted: Callable[[AutoscalingContext], Decision]) -> AutoscalingPolicy:
-    # Pass the policy by name, because Serve's controller imports it.
+    # Pass the policy by its import path, because Serve's controller imports it.
     path = f"{wanted.__module__}:{wanted.__name__}"
     return AutoscalingPolicy(policy_function=path)  # type: ignore[no-untyped-call]
 
 
 def has_room(resources: Mapping[str, float]) -> bool:
-    """Return False if no node has room for another replica of this size now."""
+    """Return whether a node has room for another replica of this size now.
+
+    Without a cluster, return True.
+    """
     if not ray.is_initialized():
         return True
-    # Ray's public API returns only the sum over all nodes.
+    # Use an internal function of Ray, because the public API returns only the sum of all nodes.
     return fits(resources, available_resources_per_node().values())  # type: ignore[no-untyped-call]
 
 
 def fits(resources: Mapping[str, float], nodes: Iterable[Mapping[str, float]]) -> bool:
-    """Return True if one of the nodes has all of these resources."""
+    """Return whether one of the nodes has all of these resources."""
     return any(all(node.get(of, 0) >= n for of, n in resources.items()) for node in nodes)
 
 

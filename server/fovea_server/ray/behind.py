@@ -1,6 +1,8 @@
-"""Restricts the servers of a replica to the cluster's fronts, and logs the fronts' clients.
+"""Lets only the Ray fronts of the cluster use the servers of a replica.
 
-A front authenticates itself with the token of the replica, which it gets from Serve's controller.
+A Ray front is the server on a node that forwards requests to replicas. It sends the token of the
+replica, which it receives from Serve's controller, and the address of its client, which the replica
+logs.
 """
 
 from __future__ import annotations
@@ -15,19 +17,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 TOKEN = "fovea-token"
 CLIENT = "fovea-client"
-"""Header with the IP address of the front's client."""
+"""Header with the IP address of the Ray front's client."""
 
 _STRANGER = "replicas accept requests of this cluster's fronts only: send the request to a front"
 
 
 class BehindFront:
-    """An ASGI application for requests with the token; it sets the client of the request."""
+    """An ASGI application that accepts only requests with the token.
+
+    It sets the client of the request to the address that the Ray front has sent.
+    """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request of a front under its client's address."""
+        """Answer the request of a Ray front. The request's client is the client of the front."""
         if scope["type"] != "lifespan":
             given = dict(scope["headers"])
             if not compare_digest(given.get(TOKEN.encode(), b""), self._token):
@@ -42,7 +47,7 @@ class BehindFront:
 
 
 class BehindFrontRpc(grpc.aio.ServerInterceptor):  # type: ignore[misc]
-    """Rejects gRPC calls without the token."""
+    """Interceptor that rejects gRPC calls without the token."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -52,7 +57,7 @@ class BehindFrontRpc(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler:
-        """Answer the call of a front under its client's address."""
+        """Answer the call of a Ray front, with the address of the front's client as the peer."""
         given = dict(handler_call_details.invocation_metadata)
         if not compare_digest(str(given.get(TOKEN, "")).encode(), self._token.encode()):
             return grpc.stream_stream_rpc_method_handler(_refuse)
@@ -71,7 +76,7 @@ class BehindFrontRpc(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
 
 class _OfClient:
-    """The context of a call, with the address of the front's client as the peer."""
+    """The context of a call, with the address of the Ray front's client as the peer."""
 
     def __init__(self, context: grpc.aio.ServicerContext, client: str) -> None:
         self._context, self._client = context, client

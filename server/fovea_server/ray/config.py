@@ -1,4 +1,4 @@
-"""The configuration of a cluster: the file fovea-ray.yaml, or `args:` in Serve's own file."""
+"""The configuration of a cluster, from fovea-ray.yaml or from `args:` in Serve's own file."""
 
 from __future__ import annotations
 
@@ -14,25 +14,32 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_server.settings import OTHER_NAMES, ModelControlMode, Settings
 
 MODELS = "fovea"
-"""Name of the application of models; each deployment has the name of its model."""
+"""Name of the Ray application with the models. Each deployment has the name of its model."""
 
 ROSTER = "@roster"
-"""Deployment that tells the fronts what is deployed. A model cannot have this name."""
+"""Name of the deployment from which the Ray fronts get the list of models. A model cannot have this
+name.
+"""
 
 FRONTS = "fovea-fronts"
-"""Name of the application of fronts, which stays when models are deployed again."""
+"""Name of the Ray application with the fronts: servers on each node, which forward requests to
+replicas.
+
+The fronts continue to run when models are deployed again.
+"""
 
 FRONT = "@front"
-"""Name of the deployment of fronts."""
+"""Name of the deployment of the Ray fronts."""
 
 EVERY = "*"
-"""Key for all models that have no entry of their own."""
+"""Key of the options for all models that have no options of their own."""
 
 NODE = "node"
-"""Value for an address setting: the node's address in the cluster."""
+"""Value of an address setting that means the node's address in the cluster."""
 
 _OF_REPLICAS = "a replica has one model, which fovea-ray.yaml chooses"
-# Maps prefixes of settings to the reason why they have no or another effect in a cluster.
+# Maps prefixes of settings to the reason why these settings have no effect, or another effect, in a
+# cluster.
 _REFUSED = {
     "model_repository": "`repository` says where the models are",
     "model_name": "`repository` is a folder of models: name the folder above",
@@ -62,7 +69,7 @@ class _Strict(BaseModel):
 
 
 class ModelOptions(_Strict):
-    """The replicas of one model."""
+    """The options for the replicas of one model."""
 
     cpus: int | None = Field(
         None, ge=1, description="cores of a replica; default those that config.pbtxt names, else 1"
@@ -92,7 +99,7 @@ class ModelOptions(_Strict):
 
 
 class ClusterConfig(_Strict):
-    """A repository, the settings of `fovea serve` that apply to a cluster, and options by model."""
+    """The configuration of a cluster: a repository, settings of `fovea serve`, model options."""
 
     repository: Annotated[tuple[str, ...], BeforeValidator(_several), Field(min_length=1)]
     settings: Mapping[str, Any] = {}
@@ -100,10 +107,10 @@ class ClusterConfig(_Strict):
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Self:
-        """Parse a mapping.
+        """Parse the content of the configuration.
 
         Raises:
-            InvalidOption: keys are invalid; the message names each key and what to do.
+            InvalidOption: keys are invalid. The message contains each key and the remedy.
         """
         try:
             return cls.model_validate(given)
@@ -113,7 +120,10 @@ class ClusterConfig(_Strict):
             raise InvalidOption("\n".join([_sentences(error, cls), *refused])) from None
 
     def options(self, model: str) -> ModelOptions:
-        """Return the options of a model: its own, those for "*", or the defaults."""
+        """Return the options of a model.
+
+        If it has no options of its own, return the options for "*", or else the defaults.
+        """
         return self.models.get(model) or self.models.get(EVERY) or ModelOptions()
 
     def check_models(self, known: Mapping[str, object]) -> None:
@@ -129,7 +139,7 @@ class ClusterConfig(_Strict):
     def server_settings(self) -> dict[str, Any]:
         """Return all settings of the server as JSON values.
 
-        They are complete, so the environment of a node has no effect.
+        All settings are set, so that the environment of a node has no effect.
 
         Raises:
             InvalidOption: a setting is invalid or has no effect in a cluster.
@@ -148,7 +158,8 @@ class ClusterConfig(_Strict):
             made = Settings(**chosen, **fixed)
         except ValidationError as error:
             raise InvalidOption(_sentences(error, Settings, "settings.")) from None
-        # model_dump writes a remote URL as a mapping, which the settings do not accept.
+        # Leave out the repository, because model_dump writes a remote URL as a mapping, which the
+        # settings do not accept.
         dumped = made.model_dump(mode="json", exclude={"model_repository"})
         named = [str(place) for place in made.model_repository]
         return {**dumped, "model_repository": named}
@@ -179,7 +190,7 @@ def _refusal(name: str) -> str:
 
 
 def _sentences(error: ValidationError, kind: type[BaseModel], above: str = "") -> str:
-    """Return a message with all errors, and what to write instead."""
+    """Return a text with all errors and their remedies."""
     found = error.errors(include_url=False)
     return "\n".join(_sentence(each, kind, above) for each in found)
 

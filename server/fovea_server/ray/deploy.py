@@ -1,4 +1,4 @@
-"""Deploys an application to a running cluster, and waits until it answers."""
+"""Deploys an application to a running cluster, and waits until the cluster serves it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from fovea_server.settings import Settings
 _TOKEN = "If the cluster uses tokens, set RAY_AUTH_MODE=token and the token here, too"
 _CONNECT_S = 5.0
 _LOOK_S = 0.5
-# Number of checks without progress after which a hint is shown, and after which the wait ends.
+# Numbers of checks without progress: after the first number a hint is shown, after the second the
+# wait ends.
 _QUIET_LOOKS = 60
 _MAX_LOOKS = 1200
 _FAILED = (ApplicationStatus.DEPLOY_FAILED, ApplicationStatus.UNHEALTHY)
@@ -60,14 +61,17 @@ def connect(address: str) -> None:
 
 
 def _check_port(address: str) -> None:
-    """Raise OSError if nothing listens on the port, because Ray itself would wait for minutes."""
+    """Raise OSError if nothing listens on the port.
+
+    Without this check, Ray would wait for minutes.
+    """
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal() and "://" not in host:
         socket.create_connection((host, int(port)), _CONNECT_S).close()
 
 
 def deploy(config: ClusterConfig, show: Show) -> list[str]:
-    """Deploy the configuration; return the URLs of the fronts.
+    """Deploy the configuration, and return the URLs of the Ray fronts (the servers of the nodes).
 
     Raises:
         InvalidOption: the configuration does not fit the repository or the cluster.
@@ -76,7 +80,7 @@ def deploy(config: ClusterConfig, show: Show) -> list[str]:
     """
     plan = Plan.read(config)
     _check_resources(plan)
-    # Ray's own proxies are not needed. Proxies that serve other applications continue to run.
+    # Ray's own proxies are not needed. If other applications use them, they continue to run.
     serve.start(proxy_location=ProxyLocation.Disabled)
     targets = [serve.RunTarget(plan.application(), name=MODELS, route_prefix=None)]
     before = serve.status().applications.get(FRONTS)
@@ -103,7 +107,7 @@ def _follow(application: str, show: Show) -> None:
             for name, line in _lines(found):
                 if shown.get(name) != line:
                     shown[name] = line
-                    # A replica that dies repeatedly is not progress.
+                    # A failed application changes its status repeatedly, which is not progress.
                     if found.status not in _FAILED:
                         looks = 0
                     show(f"{name}: {line}")
@@ -126,7 +130,7 @@ def _follow(application: str, show: Show) -> None:
 
 
 def _wait_for_fronts(deployed: str) -> None:
-    """Wait until every front serves the deployment.
+    """Wait until every Ray front serves the deployment.
 
     Raises:
         Unavailable: a front reports an error, or the wait takes too long.
@@ -136,7 +140,7 @@ def _wait_for_fronts(deployed: str) -> None:
         try:
             fronts = handle.broadcast("serving").results()
         except (RayError, RayServeException):
-            # A front ends, or none runs yet.
+            # A front is stopping, or no front runs yet.
             fronts = []
         failed = [each for each in fronts if each["wanted"] == deployed and each["fault"]]
         if failed:
@@ -148,7 +152,7 @@ def _wait_for_fronts(deployed: str) -> None:
 
 
 def _addresses(settings: Settings) -> Iterator[str]:
-    """Yield the URLs of the fronts."""
+    """Yield the URLs of the Ray fronts."""
     hosts = [settings.http_address]
     if settings.http_address in _EVERYWHERE:
         hosts = sorted({node["NodeManagerAddress"] for node in alive_nodes()})
@@ -166,7 +170,10 @@ def _lines(found: ApplicationStatusOverview) -> Iterator[tuple[str, str]]:
 
 
 def _check_resources(plan: Plan) -> None:
-    """Raise InvalidOption if no node could ever hold a replica of a model."""
+    """Raise InvalidOption if no node has enough resources for a replica of a model.
+
+    The check uses the total resources of each node, including resources in use.
+    """
     there = [node["Resources"] for node in alive_nodes()]
     for name in plan.needs:
         needed = plan.resources(name)

@@ -1,4 +1,4 @@
-"""Finds deployments whose replicas do not start, from the status of Serve's controller."""
+"""Finds deployments whose replicas do not start, in the status that Serve's controller reports."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _OWN_ERROR = re.compile(r"^fovea_preprocess\.errors\.\w+: (.*)$", re.MULTILINE)
 
 
 def lasting_failures(found: ApplicationStatusOverview) -> list[str]:
-    """Return the reasons why a failed application stays failed; empty if Serve repairs it.
+    """Return the reasons why an application has failed, without failures that Serve repairs.
 
-    If a replica dies, for example with its node, its health check fails, and Serve starts another
-    one. Serve does not do this after it has stopped an update (DEPLOY_FAILED).
+    If a replica dies, for example with its node, its health check fails and Serve starts another
+    replica. After a failed update (DEPLOY_FAILED), Serve does not start another replica.
     """
     failed = {
         name: each
@@ -46,16 +46,16 @@ def lasting_failures(found: ApplicationStatusOverview) -> list[str]:
 
 
 def _reason(name: str, found: DeploymentStatusOverview) -> str:
-    """Return the error of a deployment's replica from Ray's traceback."""
+    """Return the error of a deployment's replica, taken from Ray's traceback."""
     own: list[str] = _OWN_ERROR.findall(found.message)
     return own[-1].removeprefix(f"{name}: ") if own else " ".join(found.message.split())
 
 
 def failed_starts(found: ApplicationStatusOverview) -> dict[str, str]:
-    """Return the reason for each deployment that has no replica because none could start.
+    """Return the reason for each deployment without a replica, if its replicas could not start.
 
-    Deployments whose replicas were lost with their node are not included, because
-    Ray restarts them.
+    Deployments whose replicas were lost with their node are not included, because Ray starts these
+    replicas again.
     """
     return {
         name: _reason(name, each)
@@ -65,15 +65,15 @@ def failed_starts(found: ApplicationStatusOverview) -> dict[str, str]:
 
 
 def _has(found: DeploymentStatusOverview, *states: str) -> bool:
-    # At run time these are strings, although Ray annotates them as members of an enum.
+    # The keys are strings at run time, although Ray's annotation says members of an enum.
     counts = cast("Mapping[str, int]", found.replica_states)
     return any(counts.get(state) for state in states)
 
 
 async def watch(registry: Registry, forwarders: Mapping[str, Forwarder]) -> None:
-    """Check periodically which models cannot start, and mark them.
+    """Check regularly which models cannot start, and store the reasons with `mark`.
 
-    If Serve's controller does not answer, its last status stays valid.
+    If Serve's controller does not answer, the last reasons stay.
     """
     warned = False
     while True:
@@ -89,7 +89,7 @@ async def watch(registry: Registry, forwarders: Mapping[str, Forwarder]) -> None
 
 
 def mark(found: Mapping[str, str], registry: Registry, forwarders: Mapping[str, Forwarder]) -> None:
-    """Set or clear the fault of every model; a model with a fault rejects requests."""
+    """Set or clear the fault of each model. A model with a fault rejects requests."""
     for name, forwarder in forwarders.items():
         forwarder.fault = found.get(name, "")
     for model in registry:

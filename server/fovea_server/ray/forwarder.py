@@ -1,4 +1,4 @@
-"""Sends requests to the replicas of a model, and repeats them if a replica has died."""
+"""Forwards requests to the replicas of a model, and sends them again if a replica has died."""
 
 from __future__ import annotations
 
@@ -19,31 +19,33 @@ from fovea_server.ray.link import Link, ReplicaLost
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# Number of replicas that may die during a request. A request that kills replicas must not kill all.
+# Number of replicas that may die during one request before it fails. The limit prevents that one
+# request kills all replicas.
 _MAX_DEATHS = 2
-# Seconds after which an unreachable replica is tried again.
+# Time in seconds after which a replica that could not be reached is tried again.
 _SHUN_S = 1.0
-# Seconds between checks of a waiting request that its model can still start.
+# Time in seconds between two checks of a waiting request, which fails if its model cannot start.
 _LOOK_S = 1.0
 # Timeout in seconds for calls that only read information.
 _PATIENCE_S = 5.0
-# Expected seconds for a model to wake; clients get it as Retry-After.
+# Time in seconds that the start of a replica is expected to take. Clients get it as Retry-After.
 _WAKING_S = 5.0
 
 
 class Forwarder:
     """Forwards requests to the replicas of one model. Use it on one event loop only.
 
-    A request goes to the replica with the fewest requests of this front, and waits while there is
-    none. If the replica dies, the request is sent once more, because answering it twice changes
-    nothing. It is not repeated if replicas keep the state of sequences.
+    A request goes to the replica with the fewest requests from this Ray front (the server of a
+    node). If no replica runs, the request waits. If the replica dies, the request is sent once
+    more, because an inference that runs twice has no side effects. If replicas keep the state of
+    sequences, it is not sent again.
 
     Args:
         name: name of the model.
-        handle: Serve's handle of the deployment, which wakes the model.
+        handle: Serve's handle of the deployment. A call of it makes Serve start a replica.
         keeps_state: True if replicas keep the state of sequences.
         most_waiting: largest number of requests that wait for a replica.
-        leaving_s: seconds that a leaving replica may take to answer.
+        leaving_s: time in seconds that a removed replica may take for its remaining responses.
 
     Attributes:
         fault: reason why replicas cannot start; "" if they can.
@@ -70,7 +72,7 @@ class Forwarder:
         self._closing: set[asyncio.Task[None]] = set()
 
     def update(self, replicas: Mapping[str, Mapping[str, Any]]) -> None:
-        """Replace the set of running replicas; `replicas` maps IDs to the replicas' metadata."""
+        """Replace the set of running replicas. `replicas` maps IDs to the replicas' metadata."""
         for gone in self._links.keys() - replicas.keys():
             closing = asyncio.create_task(self._close(self._links.pop(gone)))
             self._closing.add(closing)
@@ -85,7 +87,7 @@ class Forwarder:
         await link.close()
 
     async def close(self) -> None:
-        """Cancel all requests after the server has ended."""
+        """Cancel all requests in flight. Call this after the server has ended."""
         for task in (*self._closing, self._waking):
             if task is not None:
                 task.cancel()
@@ -93,7 +95,9 @@ class Forwarder:
             await link.close()
 
     async def ask(self, send: Callable[[Link], Awaitable[T]]) -> T:
-        """Send a request to a replica; `send` raises `ReplicaLost` if the connection breaks.
+        """Send a request to a replica with `send`, and return the result.
+
+        `send` raises `ReplicaLost` if the connection breaks.
 
         Raises:
             QueueFull: too many requests wait for a replica.
@@ -121,7 +125,10 @@ class Forwarder:
                 link.under_way -= 1
 
     def _nearest(self) -> Link | None:
-        """Return the reachable replica with the fewest requests; None if there is none."""
+        """Return the replica with the fewest requests in flight.
+
+        If no replica can be reached, return None.
+        """
         now = asyncio.get_running_loop().time()
         there = [link for link in self._links.values() if link.shunned_until <= now]
         return min(there, key=lambda link: (link.under_way, random.random()), default=None)
@@ -151,16 +158,16 @@ class Forwarder:
             self._waiting -= 1
 
     async def _wake(self) -> None:
-        """Let Serve start a replica if none runs; return when a replica runs."""
+        """Make Serve start a replica if none runs. Return when a replica runs."""
         try:
             await self._handle.awake.remote()
         except (RayError, RayServeException) as error:
             log.info("model %s: no replica started: %s", self.name, error)
 
     async def ask_all(self, method: str, *given: object) -> list[Any]:
-        """Call a method of every running replica; return an empty list if none answers in time.
+        """Call a method of every running replica, and return the results.
 
-        The call does not wake the model.
+        If no replica answers in time, return an empty list. The call does not start a replica.
         """
         try:
             async with asyncio.timeout(_PATIENCE_S):

@@ -1,4 +1,7 @@
-"""A front: the server of a node. It describes all models, and forwards requests to the replicas."""
+"""The Ray front: the server of a node, which forwards requests to the replicas of models.
+
+It answers requests for metadata of models itself.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +47,16 @@ _PASSED_ON = ("traceparent", "tracestate")
 log = logging.getLogger(__name__)
 
 Replicas = Mapping[str, Mapping[str, Any]]
-"""Running replicas: the metadata of each replica by its ID; see `record_replica_metadata`."""
+"""The running replicas: a dict from the ID of each replica to its metadata; see
+`record_replica_metadata`.
+"""
 
 _TARGETS = LongPollNamespace.DEPLOYMENT_TARGETS
 _LOOK_S = 2.0
 
-# Metrics that only a front has. Replicas export all others.
+# Names of metrics that only a Ray front exports. Replicas export all other metrics of models.
 _KNOWN_HERE = ("fovea_ready", "fovea_model_ready", "fovea_repository_sync_errors")
-# Seconds in which clients can leave the connections of a replaced server.
+# Time in seconds for which clients can close their connections to a replaced server.
 _LEAVING_S = 2.0
 _RETRY_S = 5.0
 
@@ -59,7 +64,10 @@ Place = tuple[str, int]
 
 
 def front_server(service: Service, forwarders: Mapping[str, Forwarder]) -> GrpcServer:
-    """Create the gRPC server of a front. Its successor may use the port before this server ends."""
+    """Create the gRPC server of a Ray front.
+
+    The server that replaces it may use the port before this server ends.
+    """
     counted = Method("statistics", partial(_statistics, forwarders))
     return GrpcServer(
         service,
@@ -78,7 +86,7 @@ async def _statistics(
 
 
 class ForwardedMessage(NamedTuple):
-    """A request as received, and its fields as parsed by protobuf."""
+    """A request: its bytes, and its fields as parsed by protobuf."""
 
     data: bytes
     message: InferMessage
@@ -90,7 +98,7 @@ class ForwardedMessage(NamedTuple):
 
 
 class ForwardedInference(Inference):
-    """Forwards requests for models that have replicas."""
+    """Forwards requests if the model has replicas, and answers other requests itself."""
 
     def __init__(self, service: Service, forwarders: Mapping[str, Forwarder]) -> None:
         super().__init__(service)
@@ -111,7 +119,7 @@ class ForwardedInference(Inference):
         return await self._forward(forwarder, lambda link, sent: link.infer(message.data, sent))
 
     async def answer_streamed(self, data: bytes, reservation: Reservation) -> StreamedAnswer:
-        """Answer one request of a stream; `reservation` keeps the bytes of the response."""
+        """Answer one request of a stream. `reservation` counts the bytes of the response."""
         request_id, model = "", ""
         try:
             fields = parse_infer(data).fields
@@ -139,7 +147,7 @@ class ForwardedInference(Inference):
             try:
                 answer = await send(link, tuple(metadata))
             except FoveaError:
-                # The replica measures the requests that it answers.
+                # The replica measures the requests that it answers, so the front does not.
                 call.operation, call.span = "", None
                 raise
             call.operation, call.span = "", None
@@ -149,10 +157,11 @@ class ForwardedInference(Inference):
 
 
 async def follow(application: str, changed: Mapping[str, Callable[[Replicas], None]]) -> None:
-    """Call the function of each deployment with its replicas, now and after every change.
+    """Pass the running replicas of each deployment to its function, now and after every change.
 
-    The functions run on this event loop. A leaving replica is removed before it stops. The
-    coroutine never ends. While the controller is away, the last reported replicas stay.
+    `changed` maps the name of a deployment to its function, which runs on this event loop. A
+    replica is removed before it stops. If Serve's controller does not answer, the last replicas
+    stay. The coroutine does not end.
     """
     keys: dict[Any, Callable[[Any], None]] = {
         (_TARGETS, DeploymentID(name, application)): partial(_pass_on, call)
@@ -185,15 +194,15 @@ def _pass_on(call: Callable[[Replicas], None], found: DeploymentTargetInfo) -> N
     try:
         call(replicas)
     except Exception:
-        # After an exception Ray would report no further changes.
+        # Log the error here. If an exception reached Ray, Ray would report no further changes.
         log.exception("a change of replicas could not be applied")
 
 
 class NodeFront:
-    """The deployment that listens on every node. It starts when models are deployed.
+    """The deployment of the Ray fronts: each node has one, which starts when models are deployed.
 
-    It stays when another configuration is deployed: a new server takes over its ports, and the old
-    one answers its remaining requests.
+    If another configuration is deployed, the process stays: a new server takes over the ports, and
+    the old server answers its remaining requests.
 
     Raises:
         Unavailable: a port is in use, or a store cannot be read.
@@ -230,7 +239,7 @@ class NodeFront:
                     await asyncio.sleep(_RETRY_S)
 
     async def _take_over(self, roster: Mapping[str, Any]) -> None:
-        """Serve the deployment, and then stop the previous server."""
+        """Start a server for the deployment, and then stop the previous server."""
         old = self._served
         self._served = await asyncio.to_thread(self._serve, roster)
         self._deployed, self._fault = roster["id"], ""
@@ -250,8 +259,8 @@ class NodeFront:
             self._listeners[http] = bind(*http)
         grpc = settings.grpc_address, settings.grpc_port
         if settings.allow_grpc and (self._served is None or self._served.grpc != grpc):
-            # The server on this port shares it, so a conflict with another program
-            # must be detected here.
+            # The new gRPC server may share its port, so check here that no other program uses the
+            # port.
             bind(*grpc, "grpc_address", "grpc_port").close()
         served = _Served(settings, roster["models"], self._listeners[http].dup())
         for place in self._listeners.keys() - {http}:
@@ -259,12 +268,15 @@ class NodeFront:
         return served
 
     async def serving(self) -> dict[str, str]:
-        """Return the IDs of the served and the wanted deployment, the host, and the error or ""."""
+        """Return the served deployment ID, the wanted deployment ID, the host, and the error.
+
+        The error is "" if there is none.
+        """
         ids = {"id": self._deployed, "wanted": self._wanted}
         return {**ids, "host": self._host, "fault": self._fault}
 
     def _families(self) -> Iterable[Family]:
-        """Return the metrics of the front's own responses, and metrics that only a front has."""
+        """Return metrics of the front's responses, and metrics that only a front exports."""
         if self._served is None:
             return ()
         service = self._served.serving.service
@@ -275,7 +287,7 @@ class NodeFront:
         )
 
     def check_health(self) -> None:
-        """Raise the error that has ended the server, so that Ray starts another front."""
+        """Raise the error that ended the server, so that Ray starts another front."""
         if self._served is not None:
             self._served.running.check()
 
@@ -285,7 +297,10 @@ class NodeFront:
 
 
 def make_front(app: App, forwarders: Mapping[str, Forwarder]) -> Server:
-    """Create the server of a front: `app` describes models, and `forwarders` forward requests."""
+    """Create the server of a Ray front.
+
+    `app` describes models, and `forwarders` forward requests to their replicas.
+    """
     service = app.service
     routes = V1Forwarding(service, forwarders), V2Forwarding(service, forwarders)
     grpc_server = front_server(service, forwarders) if service.settings.allow_grpc else None
@@ -293,7 +308,7 @@ def make_front(app: App, forwarders: Mapping[str, Forwarder]) -> Server:
 
 
 class _Served:
-    """The server of one configuration."""
+    """The server of a Ray front for one configuration."""
 
     def __init__(
         self, settings: Settings, models: Mapping[str, bool], listener: socket.socket

@@ -24,7 +24,7 @@ from fovea_server.ray.metrics import statistics, v2_statistics
 from fovea_server.traffic.call import REQUEST_ID_HEADER
 
 _MODEL = r"models/(?P<model>[^/]+)(?:/versions/[^/]+)?"
-# Headers that the front has used, and that a replica must not get.
+# Headers that the Ray front has processed, so they are not sent to a replica.
 _OF_THE_FRONT = frozenset(
     (
         *(b"host", b"origin", b"sec-fetch-site", b"connection", b"keep-alive", b"te", b"upgrade"),
@@ -35,7 +35,10 @@ _OF_THE_FRONT = frozenset(
 
 
 class _Forwarding(FastRoute):
-    """Answers requests about models with replicas; other routes answer all others."""
+    """Route of a Ray front that forwards requests about models with replicas.
+
+    Other requests are answered by the routes after this one.
+    """
 
     _INFERENCE: ClassVar[re.Pattern[str]]
     _STATISTICS: ClassVar[re.Pattern[str]]
@@ -45,7 +48,7 @@ class _Forwarding(FastRoute):
         self.forwarders = forwarders
 
     def takes(self, method: str, target: str) -> bool:
-        """Return True for a request that replicas answer."""
+        """Return whether replicas answer a request."""
         found = self._match_path(method, target.partition("?")[0])
         if found is None:
             return False
@@ -61,7 +64,7 @@ class _Forwarding(FastRoute):
         return unquote(found["model"] or "")
 
     def route(self, request: Request) -> None:
-        """Check access and set the endpoint; the body of a rejected request is not received."""
+        """Check access, and set the endpoint. The body of a rejected request is not received."""
         call = request.call
         found = self._match_path(call.method, call.path.partition("?")[0])
         assert found is not None, "it was taken"
@@ -79,7 +82,7 @@ class _Forwarding(FastRoute):
     async def _forward(self, service: Service, request: Request) -> Response:
         head, body, call = _head(request), request.body, request.call
         answer = await self.forwarders[call.model].ask(lambda link: link.http(head, body))
-        # The replica measures this request.
+        # The replica measures this request, so the front does not.
         call.operation, call.span = "", None
         return answer
 
@@ -98,15 +101,15 @@ class V1Forwarding(_Forwarding):
         model = request.call.model
         if (counted := await statistics(self.forwarders[model], v2=False)) is not None:
             return json_answer(counted)
-        # No replica runs, so return the statistics of a model without requests.
+        # If no replica runs, return the statistics of a model without requests.
         return json_answer(service.models.statistics(model, {}).model_dump(mode="json"))
 
     def error_answer(self, error: FoveaError) -> Response:
-        """Make the response for an error in the form of /v1."""
+        """Return the response for an error, in the form of /v1."""
         return error_answer(error)
 
     def too_large(self, size: int | None) -> BodyTooLarge:
-        """Make the error for a body over the limit."""
+        """Return the error for a body that exceeds the limit."""
         return too_large(self.service.settings.http_max_input_size)
 
 
@@ -125,16 +128,16 @@ class V2Forwarding(_Forwarding):
         return json_answer(counted or service.models.v2_statistics(model or None, version))
 
     def error_answer(self, error: FoveaError) -> Response:
-        """Make the response for an error in Triton's form."""
+        """Return the response for an error, in Triton's form."""
         return v2_error_answer(error)
 
     def too_large(self, size: int | None) -> BodyTooLarge:
-        """Make the error for a body over the limit, with Triton's text."""
+        """Return the error for a body that exceeds the limit, with Triton's text."""
         return v2_too_large(size, self.service.settings.http_max_input_size)
 
 
 def _head(request: Request) -> bytes:
-    """Return the head of a request for a replica, without the headers of `Link` and the end."""
+    """Return the head of a request for a replica, without the last lines, which `Link` adds."""
     call = request.call
     lines = [f"{call.method} {call.path} HTTP/1.1".encode("latin-1")]
     lines += [b"%s: %s" % each for each in request.headers.items() if each[0] not in _OF_THE_FRONT]
@@ -145,7 +148,7 @@ def _head(request: Request) -> bytes:
 
 
 def _timeout_of(request: Request) -> float | None:
-    """Return the timeout of a request in seconds; None if absent or invalid."""
+    """Return the timeout of a request in seconds, or None if it is absent or invalid."""
     try:
         return timeout_of(request.header("x-request-timeout-ms"))
     except InvalidOption:

@@ -1,4 +1,7 @@
-"""The connections to one replica, over HTTP and gRPC."""
+"""The HTTP and gRPC connections from a Ray front to one replica.
+
+A Ray front is the server on a node that forwards requests to the replicas of models.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,13 @@ from fovea_server.ray.behind import TOKEN
 from fovea_server.traffic.call import REQUEST_ID_HEADER
 
 _CONNECT_S = 2.0
-# Largest number of buffered bytes: of a response's head, and of its body before reading pauses.
+# Largest number of bytes of a response's head. It is also the number of buffered bytes of a body
+# after which reading pauses.
 _MAX_AHEAD = 1 << 20
-# TCP keepalive options: a dead machine is detected after 11 seconds without a sign of life.
+# TCP keepalive options. If a machine does not answer for 11 seconds, its connection is treated as
+# lost.
 _ALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 2, socket.TCP_KEEPCNT: 3}
-# Headers that the front itself writes.
+# Headers that the Ray front writes itself, so they are not copied from a replica's response.
 _OF_THE_FRONT = (
     b"connection",
     b"content-length",
@@ -54,7 +59,10 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 class ReplicaLost(Exception):
-    """A replica did not answer; `sent` is True if the request may have reached it."""
+    """Raised if a replica did not answer.
+
+    `sent` is True if the request may have reached the replica.
+    """
 
     def __init__(self, *, sent: bool) -> None:
         super().__init__(sent)
@@ -62,11 +70,14 @@ class ReplicaLost(Exception):
 
 
 class Link:
-    """The connections to a replica, from its metadata. Use it on one event loop only.
+    """The connections to one replica. Use this class on one event loop only.
+
+    `about` is the replica's metadata: addresses and token.
 
     Attributes:
-        under_way: number of requests that are not answered yet.
-        shunned_until: time on the event loop's clock before which the replica gets no requests.
+        under_way: number of requests in flight.
+        shunned_until: time on the event loop's clock. The replica gets no requests before this
+            time.
     """
 
     def __init__(self, about: Mapping[str, Any]) -> None:
@@ -83,7 +94,7 @@ class Link:
 
         Args:
             head: request line and headers, without the empty line at the end.
-            body: body, with the length in the headers.
+            body: body of the request. The headers contain its length.
 
         Raises:
             ReplicaLost: the connection failed.
@@ -129,7 +140,7 @@ class Link:
 
         Raises:
             ReplicaLost: the connection failed.
-            FoveaError: error of the replica.
+            FoveaError: the replica has returned an error.
         """
         call = self._open().unary_unary(f"/{INFERENCE}/ModelInfer")
         try:
@@ -139,14 +150,14 @@ class Link:
         return answer
 
     async def infer_streamed(self, data: bytes, metadata: Metadata) -> bytes:
-        """Send a stream with one `ModelInferRequest`; return the response like `infer`."""
+        """Send a stream with one `ModelInferRequest`, and return the response like `infer`."""
         call = self._open().stream_stream(f"/{INFERENCE}/ModelStreamInfer")
         strict = (*self._all(metadata), ("triton_grpc_error", "true"))
         try:
             [answer] = [each async for each in call(iter((data,)), metadata=strict)]
         except grpc.aio.AioRpcError as error:
             raise _restore_error(error) from error
-        # The response follows a field tag and its length, which has seven bits per byte.
+        # Skip the tag and the length of the field. Each byte of the length has seven bits.
         at = 1
         while answer[at] & 0x80:
             at += 1
@@ -155,7 +166,7 @@ class Link:
     def _open(self) -> grpc.aio.Channel:
         if self._channel is None:
             limits = ("grpc.max_send_message_length", "grpc.max_receive_message_length")
-            # By default, a failed connection would delay later ones for seconds.
+            # Reconnect within 500 ms. By default, gRPC waits for seconds after a failed connection.
             options = [*((limit, -1) for limit in limits), ("grpc.max_reconnect_backoff_ms", 500)]
             self._channel = grpc.aio.insecure_channel(self._grpc, options=options)
         return self._channel
@@ -164,7 +175,7 @@ class Link:
         return (*metadata, (TOKEN, self._token))
 
     async def close(self) -> None:
-        """Cancel all requests, and close all connections."""
+        """Cancel all requests in flight, and close all connections."""
         for _, writer in self._idle:
             writer.close()
         self._idle.clear()
@@ -173,7 +184,7 @@ class Link:
 
 
 def _restore_error(error: grpc.aio.AioRpcError) -> Exception:
-    """Return the error of the replica, or `ReplicaLost` if no replica has answered."""
+    """Return the error of the replica. If no replica has answered, return `ReplicaLost`."""
     details = error.details() or ""
     if REQUEST_ID_HEADER not in dict(error.trailing_metadata() or ()):
         return ReplicaLost(sent="connect" not in details)

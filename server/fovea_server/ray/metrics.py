@@ -1,4 +1,4 @@
-"""Exports the metrics of a process to Ray, whose agent on each node passes them to Prometheus."""
+"""Exports the metrics of a process to Ray. Ray's agent on each node exports them to Prometheus."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fovea_server.observability.histogram import Family
 if TYPE_CHECKING:
     from fovea_server.ray.forwarder import Forwarder
 
-# Keys that identify the entries of a list.
+# Names of members that identify the entries of a list, so that equal entries are added.
 _KEYS = ("name", "version", "batch_size")
 _LATEST = "last_inference"
 
@@ -24,7 +24,11 @@ _INTERVAL_S = 5.0
 
 
 def add_documents(documents: Sequence[Any]) -> Any:
-    """Add the integers of JSON documents of one form; take other values from the first."""
+    """Return the sum of JSON documents of the same form.
+
+    Integers are added. Of the time of the last request, the latest is taken. All other values are
+    taken from the first document.
+    """
     first = documents[0]
     if isinstance(first, Mapping):
         names = dict.fromkeys(name for each in documents for name in each)
@@ -46,7 +50,10 @@ def _field(name: str, values: Sequence[Any]) -> Any:
 async def statistics(
     forwarder: Forwarder, version: int | None = None, *, v2: bool
 ) -> dict[str, Any] | None:
-    """Add the counters of all running replicas of a model; None if no replica has counters."""
+    """Return the sum of the counters of all running replicas of a model.
+
+    If no replica has counters, return None.
+    """
     answers = await forwarder.ask_all("statistics", version, v2)
     found = [answer for answer in answers if answer is not None]
     return add_documents(found) if found else None
@@ -55,7 +62,10 @@ async def statistics(
 async def v2_statistics(
     forwarders: Mapping[str, Forwarder], name: str, version: int | None
 ) -> dict[str, Any] | None:
-    """Add the counters of one model, or of all if `name` is "", in the form of the v2 protocol."""
+    """Return the sum of a model's counters in the form of the v2 protocol.
+
+    If `name` is "", return the counters of all models.
+    """
     chosen = {name: forwarders[name]} if name in forwarders else forwarders
     if name and name not in forwarders:
         return None
@@ -67,7 +77,7 @@ async def v2_statistics(
 
 
 async def export(read: Callable[[], Iterable[Family]]) -> None:
-    """Export metrics to Ray periodically."""
+    """Export metrics to Ray in regular intervals. This coroutine does not end."""
     gauges = Gauges()
     while True:
         try:
@@ -78,9 +88,9 @@ async def export(read: Callable[[], Iterable[Family]]) -> None:
 
 
 class Gauges:
-    """Ray gauges with the values of Fovea's metrics; Ray adds the deployment and the replica.
+    """Ray gauges with the values of Fovea's metrics. Ray adds the deployment and the replica.
 
-    Counters are gauges, too, because Ray's counters cannot be set to a value.
+    Fovea's counters are exported as gauges, because Ray's counters cannot be set to a value.
     """
 
     def __init__(self) -> None:
@@ -89,7 +99,10 @@ class Gauges:
         self._exported: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
 
     def update(self, families: Iterable[Family]) -> None:
-        """Export current values, and 0 for removed versions, because Ray cannot remove them."""
+        """Export current values.
+
+        Values of removed versions become 0, because Ray cannot remove them.
+        """
         before, self._exported = self._exported, set()
         for family in families:
             for suffix in dict.fromkeys(suffix for suffix, _, _ in family.samples):
@@ -102,7 +115,7 @@ class Gauges:
         samples = [(labels, value) for of, labels, value in family.samples if of == suffix]
         if name not in self._gauges:
             self._keys[name] = _names(labels for labels, _ in samples)
-            # Ray annotates a single key but accepts any number of keys.
+            # Ray's annotation allows only one key, but the function accepts any number of keys.
             make = cast("Callable[[str, str, tuple[str, ...]], Gauge]", Gauge)
             self._gauges[name] = make(name, family.help, self._keys[name])
         for labels, value in samples:

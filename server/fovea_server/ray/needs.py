@@ -1,4 +1,4 @@
-"""Resources of the replicas of each model, from its card.json and its configuration."""
+"""Resources of the replicas of each model, from the model's card.json and configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fovea_server.stores.store import Store
 
 
 def outline(address: Address, folder: Path) -> None:
-    """Copy the card.json and .pbtxt files of a store; create other files without content.
+    """Copy the card.json and .pbtxt files of a store. Other files are created without content.
 
     Raises:
         InvalidModel: the keys of a model are not valid paths.
@@ -41,12 +41,13 @@ class Needs:
     """Resources and limits of a model's replica.
 
     Attributes:
-        cores: number of cores for the engine; for an engine on a GPU, cores that
-            decode images ahead.
+        cores: number of CPU cores for the engine. For an engine on a GPU, these cores decode
+            images.
         gpus: number of GPUs; 0 for an engine on the CPU.
-        at_once: number of images that the replica computes at a time.
-        below: names of the models that an ensemble runs, directly or indirectly.
-        keeps_state: True for sequences: one replica must get all requests, each exactly once.
+        at_once: number of images that the replica processes at the same time.
+        below: names of the models that an ensemble runs, directly or through another ensemble.
+        keeps_state: True for sequences. One replica must then receive all requests, and each
+            request exactly once.
     """
 
     cores: int
@@ -59,7 +60,7 @@ class Needs:
 def read_needs(settings: Settings) -> dict[str, Needs]:
     """Return the needs of all models in the repositories, by name.
 
-    Only cards and configurations are fetched from a remote store.
+    Only card.json and configuration files are fetched from a remote store.
 
     Raises:
         NotFound: a repository does not exist or has no model.
@@ -129,7 +130,7 @@ class _Reading:
         return found
 
     def _engine(self, name: str, config: ModelConfig) -> tuple[bool, int]:
-        """Return whether the newest served version uses a GPU, and its batch size."""
+        """Return whether the newest served version uses a GPU, and the version's batch size."""
         folder = self._repositories.folder(name)
         versions = (int(p.name) for p in folder.iterdir() if p.is_dir() and p.name.isdecimal())
         newest = folder / str(config.served(sorted(versions))[-1])

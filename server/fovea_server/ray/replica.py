@@ -1,4 +1,7 @@
-"""A replica: a server with one model, on a port that only fronts may use."""
+"""A replica: a server with one model.
+
+Only the Ray fronts (the servers of the nodes) may use its port.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from fovea_server.settings import Settings
 log = logging.getLogger(__name__)
 
 _RETRY_S = 5.0
-# Settings that a replica does not need, because the fronts apply them.
+# Values of settings that a replica does not need, because the Ray fronts apply these settings.
 _BEHIND: dict[str, Any] = {
     "http_port": 0,
     "http_server_cert": None,
@@ -51,10 +54,10 @@ def replica_settings(given: Mapping[str, Any], host: str) -> Settings:
 
 
 class BackendServers:
-    """The HTTP and gRPC servers of a replica, restricted to fronts.
+    """The HTTP and gRPC servers of a replica. They accept only requests of Ray fronts.
 
     Attributes:
-        about: metadata that a front needs to send requests.
+        about: addresses and token, which a Ray front needs to send requests.
     """
 
     def __init__(self, app: App) -> None:
@@ -70,11 +73,11 @@ class BackendServers:
 
 
 class Replica:
-    """The deployment of a model. It waits while a remote store cannot be read.
+    """The deployment of a model. If a remote store cannot be read, it waits and tries again.
 
     Args:
         name: name of the model.
-        given: complete settings of the server.
+        given: all settings of the server.
         below: names of the models that an ensemble runs.
 
     Raises:
@@ -92,7 +95,7 @@ class Replica:
                 self._serving = await asyncio.to_thread(LoadedModels, settings, (name, *below))
                 break
             except Unavailable as error:
-                # Ray would give up after three tries.
+                # Wait here, because Ray would stop after three failed starts.
                 log.warning("%s; retrying", error)
             await asyncio.sleep(_RETRY_S)
         try:
@@ -105,14 +108,17 @@ class Replica:
         self._exporting = asyncio.create_task(export(self._families))
 
     def record_replica_metadata(self) -> dict[str, Any]:
-        """Return the addresses and the token of this replica, which Serve passes to the fronts."""
+        """Return the addresses and the token of this replica.
+
+        Serve passes them to the Ray fronts.
+        """
         return self._behind.about
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         """Return the mean number of concurrent requests since the last call.
 
-        It is the total duration of requests divided by the elapsed time. Samples would miss short
-        requests, and a model in use could be stopped.
+        It is the total duration of requests divided by the elapsed time. A count at single points
+        in time would miss short requests, so Serve might stop a model that is in use.
         """
         samples = self._serving.service.traffic.durations.family().samples
         spent = sum(value for suffix, _, value in samples if suffix == "_sum")
@@ -131,10 +137,13 @@ class Replica:
         )
 
     async def awake(self) -> None:
-        """Do nothing: a call makes Serve start a replica if none runs."""
+        """Do nothing. A call of this method makes Serve start a replica if none runs."""
 
     async def statistics(self, version: int | None, v2: bool) -> dict[str, Any] | None:
-        """Return the model's counters like /v1 or /v2; None if the version does not exist."""
+        """Return the model's counters in the form of /v1 or /v2.
+
+        If the version does not exist, return None.
+        """
         service = self._serving.service
         try:
             if v2:
@@ -145,11 +154,11 @@ class Replica:
             return None
 
     def check_health(self) -> None:
-        """Raise ModelNotReady if the model has died, so that Ray replaces the replica."""
+        """Raise an error if the model or the server has failed. Ray then replaces the replica."""
         self._serving.check()
         self._behind.running.check()
 
     def __del__(self) -> None:
-        # Serve has told the fronts two seconds ago that this replica leaves.
+        # Two seconds ago, Serve removed this replica from the list that the Ray fronts get.
         if (behind := getattr(self, "_behind", None)) is not None:
             behind.running.stop()

@@ -1,4 +1,4 @@
-"""Runs a server of Fovea in a process of Ray: a thread with its own event loop."""
+"""Runs a Fovea server inside a Ray process, in a thread with its own event loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOK_S = 0.02
 
 
 class LoadedModels:
-    """Some models of a repository, after an attempt to load each one, and their service."""
+    """Some models of a repository and their service. The constructor tries to load each model."""
 
     def __init__(
         self, settings: Settings, names: Sequence[str], *, described: bool = False
@@ -35,29 +35,29 @@ class LoadedModels:
             time.sleep(_LOOK_S)
 
     def check(self) -> None:
-        """Raise ModelNotReady if a model could not be loaded or has died."""
+        """Raise ModelNotReady if a model could not be loaded or has failed since."""
         if failed := self.models.unserved:
             raise ModelNotReady("; ".join(failed))
 
     def close(self) -> None:
-        """Unload the models if no server has unloaded them on exit."""
+        """Unload the models, unless a server has already unloaded them at its exit."""
         self.app.close()
 
 
 class ServerThread:
-    """A running server. Call its methods from another thread; they block.
+    """A running server. Call its methods from another thread, because they block.
 
     Args:
-        server: the server.
-        service: answers the requests.
+        server: server to run.
+        service: service that answers the requests.
         listener: bound socket for HTTP.
-        close: called on the event loop after the server has ended.
+        close: function that is called on the event loop after the server has ended.
 
     Attributes:
         loop: event loop of the server.
 
     Raises:
-        Exception: the error with which the server failed to start.
+        Exception: the server failed to start with this error.
     """
 
     def __init__(
@@ -95,16 +95,17 @@ class ServerThread:
                 await self._close()
 
     def check(self) -> None:
-        """Raise the error that has ended the server."""
+        """Raise the error that ended the server."""
         if self._ended.done():
             self._ended.result()
             raise Unavailable("the server stopped")
 
     def stop(self, still_s: float = 0.0) -> None:
-        """Accept no new connections, answer the requests on open ones, and stop.
+        """Accept no new connections, answer the requests on open connections, and stop.
 
         Args:
-            still_s: seconds for clients to leave their connections, as each response requests.
+            still_s: time in seconds for which the server still answers. Each response in this time
+                requests that the client closes its connection.
         """
         if self._ended.done():
             return

@@ -232,7 +232,7 @@ def _search_routes(find: _FindIndex) -> APIRouter:
         "/v1/models/{name}/versions/{version}/search", **_described_words("search_words_version")
     )
     async def search_words_version(request: Request, name: ModelName, version: Version) -> Response:
-        """Find the images of an index most similar to a text, with one version of a model."""
+        """Find the images of an index that are most similar to a text, with one model version."""
         return await _search_words(request, name, version, find)
 
     return router

@@ -1,1 +1,1 @@
-"""Mirrors model repositories from object stores and web servers to local directories."""
+"""Mirrors model repositories in object stores and on web servers to local directories."""

@@ -12,10 +12,12 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The URL of a repository, such as s3://bucket/prefix. It has no secrets and may be logged.
+    """The URL of a repository, such as s3://bucket/prefix.
+
+    It contains no secrets and may be logged.
 
     Attributes:
-        url: the URL without a trailing slash.
+        url: URL without a slash at the end.
     """
 
     url: str
@@ -25,13 +27,14 @@ class Address:
         """Parse a URL.
 
         Raises:
-            ValueError: the URL has credentials, forbidden characters or missing parts; the message
-                names the problem.
+            ValueError: the URL contains credentials or forbidden characters, or a part is missing.
+                The message has the reason.
         """
         scheme, _, rest = text.partition("://")
         scheme, rest = scheme.lower(), rest.rstrip("/")
         host, _, path = rest.partition("/")
-        # hf://ORG/NAME@REVISION has an "@" in the path. An "@" after a colon ends a password.
+        # In hf://ORG/NAME@REVISION the "@" is part of the path. If a ":" comes before the "@", the
+        # text between them is a password.
         if "@" in host or (scheme == "hf" and re.search(r":[^/]*@", rest)):
             raise ValueError(
                 f"{scheme}://***@{host.rpartition('@')[2]} contains credentials, which other "
@@ -53,12 +56,12 @@ class Address:
 
     @property
     def scheme(self) -> str:
-        """Return the scheme: the part before "://"."""
+        """Return the scheme of the URL: the part before "://"."""
         return self.url.partition(":")[0]
 
     @property
     def folder_name(self) -> str:
-        """Return a name for a local directory, which is unique to this URL."""
+        """Return the name of a local directory for this URL. Each URL has a different name."""
         readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", self.url)[:80]
         return f"{readable}-{sha256(self.url.encode()).hexdigest()[:12]}"
 
@@ -74,7 +77,7 @@ _FORMS = {
 
 
 def parse_address(text: str) -> Address | None:
-    """Parse the URL of a store; return None for a local path.
+    """Parse the URL of a store. If the text is a local path, return None.
 
     Raises:
         ValueError: the scheme is unknown, or the URL is invalid.

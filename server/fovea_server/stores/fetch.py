@@ -1,4 +1,4 @@
-"""Pulls files of a store to a local directory, several at a time, and checks their digests."""
+"""Pulls files of a store to a local directory, several at a time, and checks the digests."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ _AT_ONCE = 4
 _ATTEMPTS = 2
 _SILENCE_S = 5.0
 _PATIENCE_S = 0.2
-# A file must receive at least `_MIN_BYTES` in every `_WINDOW_S` seconds. Stores that are read by
-# ranges deliver whole chunks of 4 MiB, so four files at once need 140 kB/s.
+# A file must receive at least `_MIN_BYTES` bytes in every `_WINDOW_S` seconds. Some stores deliver
+# whole chunks of 4 MiB, so four files at once need 140 kB/s.
 _WINDOW_S, _MIN_BYTES = 120.0, 1 << 20
 _SLOWEST = f"{size_text(_MIN_BYTES)} in {_WINDOW_S:g} s"
-# Number of models that fail in a row before the whole store counts as unavailable.
+# Number of models. If files of this number of models fail without a successful file between them,
+# the store is treated as unavailable.
 _MAX_FAILURES = 8
 _numbers = itertools.count()
 
 
 class Fetch:
-    """Pulls the files that a directory lacks, and logs the progress.
+    """Pulls the files that are missing in a directory, and logs the progress.
 
     Attributes:
-        damaged: reasons by `content_id` for files whose content differs from the
-            store's description.
+        damaged: reasons by `content_id` for files whose content does not match the size or digest
+            in the store's listing.
         unreadable: reasons by `content_id` for files that could not be read. The
             next pull tries again.
     """
@@ -55,15 +56,17 @@ class Fetch:
         self._waiting: deque[RemoteFile] = deque()
         self._error: FoveaError | OSError | None = None
         self._done = self._total = 0
-        # Models with an unreadable file since the last file that could be read.
+        # Names of models with a file that could not be read, since the last file that was read
+        # successfully.
         self._failed: set[str] = set()
         self._began = self._reported_at = time.monotonic()
 
     def pull(self, files: Iterable[RemoteFile]) -> None:
-        """Pull files to `folder / content_id`. Each file appears there only when it is complete.
+        """Pull each file to `folder / content_id`. A file appears there only after it is complete.
 
         Raises:
-            Unavailable: files of too many models cannot be read. Files pulled earlier stay.
+            Unavailable: files of too many models cannot be read. Files that are already complete
+                stay.
             OSError: a file cannot be written.
             ShuttingDown: the server is stopping.
         """
@@ -76,7 +79,8 @@ class Fetch:
         self._waiting = deque(missing)
         workers = [_Worker(self._work) for _ in range(_AT_ONCE)]
         while any(worker.is_alive() for worker in workers) and not self._stop.wait(_PATIENCE_S):
-            # A thread cannot be killed, so a thread that waits for the store in vain is abandoned.
+            # If a thread waits too long for the store, abandon it and start a new one, because a
+            # thread cannot be killed.
             workers = [worker if not worker.stalls else self._replace(worker) for worker in workers]
         if self._stop.is_set():
             raise ShuttingDown("the server is stopping")
@@ -86,7 +90,7 @@ class Fetch:
         log.info("pulled %s of %s in %.1f s", _megabytes(self._done), self._store.address, seconds)
 
     def _replace(self, worker: _Worker) -> _Worker:
-        if (file := worker.file) is None:  # the file has just ended
+        if (file := worker.file) is None:  # the file was completed in the meantime
             return worker
         worker.left = True
         self._give_up(file, f"{file.key} comes too slowly: under {_SLOWEST}")
@@ -128,11 +132,11 @@ class Fetch:
                 worker.file = None
 
     def _give_up(self, file: RemoteFile, reason: str) -> None:
-        """Leave a file to the next pull; stop this pull if too many models have such files."""
+        """Leave a file to the next pull. If too many models have such files, stop this pull."""
         self.unreadable[file.content_id] = reason
         with self._lock:
             self._failed.add(_model_of(file))
-            # One broken model must not prevent the pull of the others.
+            # Skip the other files of this model, and continue with the other models.
             self._waiting = deque(
                 each for each in self._waiting if _model_of(each) not in self._failed
             )
@@ -141,7 +145,8 @@ class Fetch:
 
     def _attempt(self, file: RemoteFile, worker: _Worker) -> None:
         target = self._folder / file.content_id
-        # An abandoned thread may still write to its own unfinished file.
+        # Each thread has its own unfinished file, because an abandoned thread may still write to
+        # its file.
         unfinished = target.with_suffix(f".{next(_numbers)}{UNFINISHED}")
         try:
             self._copy(file, unfinished, worker)
@@ -150,10 +155,10 @@ class Fetch:
             unfinished.unlink(missing_ok=True)
 
     def _copy(self, file: RemoteFile, path: Path, worker: _Worker) -> None:
-        """Copy a file and check its size and digest.
+        """Copy a file, and check its size and digest.
 
         Raises:
-            InvalidModel: the size or the digest differs from the store's.
+            InvalidModel: the size or the digest differs from the store's listing.
         """
         digest = file.digest
         computed = hashlib.new(digest.algorithm if digest else "md5", usedforsecurity=False)
@@ -200,14 +205,14 @@ class _Worker(Thread):
     """A thread that pulls files, with the state of its current file.
 
     Attributes:
-        file: the current file; None between two files.
-        bytes: number of bytes of the file received so far.
-        left: True if the thread stalled and was abandoned.
+        file: file that is being pulled; None between two files.
+        bytes: number of bytes of the file that were received so far.
+        left: True if the thread received too few bytes and was abandoned.
     """
 
     def __init__(self, work: Callable[[_Worker], None]) -> None:
-        # The thread is a daemon, so the server's exit does not wait for a store
-        # that does not respond.
+        # The thread is a daemon, so that a store that does not respond does not delay the exit of
+        # the server.
         super().__init__(target=work, args=(self,), name="pull", daemon=True)
         self.file: RemoteFile | None = None
         self.bytes = self._seen = 0
@@ -222,9 +227,9 @@ class _Worker(Thread):
 
     @property
     def stalls(self) -> bool:
-        """Return True if the file received too few bytes in the last `_WINDOW_S` seconds.
+        """Return whether the file has received too few bytes in the last `_WINDOW_S` seconds.
 
-        Only one thread may read this property, because reading it starts a new window.
+        Only one thread may read this property, because a read can start a new window of time.
         """
         now = time.monotonic()
         if self.file is None or now - self._since < _WINDOW_S:

@@ -14,16 +14,15 @@ log = logging.getLogger(__name__)
 
 
 class MirrorFollower:
-    """Pulls a store until there are models to serve.
+    """Pulls a store in its own thread until the mirror has models.
 
-    If `polls` is True, it continues to pull every `every_s` seconds.
-
-    If the store cannot be read, the models from the last pull stay.
+    If `polls` is True, it then continues to pull every `every_s` seconds. If the store cannot be
+    read, the models from the last pull stay.
 
     Attributes:
-        mirror: the local copy.
-        started: set once models can be served from the mirror.
-        fault: the last error; "" if the store can be read.
+        mirror: local copy of the store.
+        started: event that is set as soon as models can be served from the mirror.
+        fault: last error; "" if the store can be read.
     """
 
     def __init__(self, mirror: Mirror, *, every_s: float, polls: bool) -> None:
@@ -42,23 +41,26 @@ class MirrorFollower:
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """Return the models of the store that were rejected, with reasons."""
+        """Return the models of the store that were rejected, with the reasons."""
         return self.mirror.refused
 
     @property
     def refused_new(self) -> Mapping[str, str]:
-        """Return the rejected models without an earlier copy, with reasons."""
+        """Return the rejected models that have no copy from an earlier pull, with the reasons."""
         return self.mirror.refused_new
 
     def connect(self) -> None:
-        """Check that the store can be read, unless the mirror has models from an earlier pull."""
+        """Check that the store can be read.
+
+        If the mirror has models from an earlier pull, do nothing.
+        """
         if not self.mirror.has_models:
             self.mirror.check()
 
     def start(self) -> None:
-        """Start the pulling thread."""
-        # The thread is a daemon, so the server's exit does not wait for a store
-        # that does not respond.
+        """Start the thread that pulls."""
+        # The thread is a daemon, so that a store that does not respond does not delay the exit of
+        # the server.
         threading.Thread(target=self._run, name="pull", daemon=True).start()
 
     def _run(self) -> None:
@@ -69,7 +71,7 @@ class MirrorFollower:
             self._stop.wait(self._every_s)
 
     def pull(self) -> None:
-        """Pull now. Errors are logged."""
+        """Pull now. If an error occurs, log it."""
         try:
             self.mirror.pull(self._stop, self._on_busy)
             if not self._polls and self.mirror.refused and not self.mirror.has_models:
@@ -78,7 +80,7 @@ class MirrorFollower:
             return
         except (FoveaError, OSError) as error:
             self._report_failure(error)
-        except Exception as error:  # a failed pull must not prevent the next one
+        except Exception as error:  # a failed pull must not prevent the next pull
             log.exception("%s could not be followed", self.mirror.address)
             self._report_failure(error)
         else:
@@ -90,12 +92,12 @@ class MirrorFollower:
                 self.started.set()
 
     def _on_busy(self) -> None:
-        """Serve the models of an earlier pull while another server pulls to the same directory."""
+        """Serve models from an earlier pull while another server pulls to the same directory."""
         if self._polls and self.mirror.has_models:
             self.started.set()
 
     def _report_failure(self, error: Exception) -> None:
-        """Log a failure once, and serve the models of an earlier pull."""
+        """Log a failure once. If there are models from an earlier pull, serve them."""
         kept = self.mirror.has_models
         if not self.fault:
             again = f"; the server tries again every {self._every_s:g} s"
@@ -110,10 +112,10 @@ class MirrorFollower:
 
     @property
     def unserved(self) -> list[str]:
-        """Return the models that were rejected in the first pull and still are, with reasons."""
+        """Return the models that the first pull rejected and are still rejected, with reasons."""
         return [f"{n}: {why}" for n, why in self.mirror.refused.items() if n in self._missing]
 
     def stop(self) -> None:
-        """Stop pulling, and release threads that wait for `started`."""
+        """Stop to pull, and release all threads that wait for `started`."""
         self._stop.set()
         self.started.set()

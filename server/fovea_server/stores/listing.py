@@ -1,4 +1,4 @@
-"""The files of a repository as a store lists them, grouped by model, and checks of their keys."""
+"""The files of a repository in a store's listing, grouped by model, and checks of their keys."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from fovea_preprocess.errors import InvalidModel, InvalidOption
 from fovea_preprocess.text import size_text
 
 _LONGEST_NAME = 255
-# Suffixes of files that describe a model. The server reads such files as a whole, so
-# their size is limited.
+# Suffixes of text files that describe a model. The server reads such files into memory, so their
+# size is limited.
 _TEXTS = (".json", ".pbtxt", ".txt")
 _MAX_OF_TEXT = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """A digest that a store reports for a file, computed over `prefix` and the file's bytes."""
+    """A digest that a store reports for a file. The digest covers `prefix` and the file's bytes."""
 
     algorithm: str
     value: str
@@ -35,11 +35,11 @@ class RemoteFile:
     """A file in a store.
 
     Attributes:
-        key: path below the repository, such as digits/1/model.onnx.
-        name: the store's name of the file.
+        key: path in the repository, such as digits/1/model.onnx.
+        name: name of the file in the store.
         size: size in bytes.
         tag: text that changes with the content, such as an ETag.
-        digest: digest of the content; None if the store reports none that can be verified.
+        digest: digest of the content; None if the store reports no digest that can be verified.
         problem: reason why the file cannot be pulled; "" if it can.
     """
 
@@ -52,7 +52,7 @@ class RemoteFile:
 
     @property
     def content_id(self) -> str:
-        """Return an ID that changes with the content of the file."""
+        """Return an ID of the file that changes if the content changes."""
         return json_sha256([self.key, self.size, self.tag])[:40]
 
 
@@ -62,7 +62,7 @@ class RemoteModel:
 
     Attributes:
         name: name of the model.
-        files: its files, sorted by key.
+        files: files of the model, sorted by key.
         problem: reason why the model cannot be mirrored; "" if it can.
     """
 
@@ -72,12 +72,12 @@ class RemoteModel:
 
     @property
     def content_id(self) -> str:
-        """Return an ID that changes with the content of any file."""
+        """Return an ID of the model that changes if the content of any file changes."""
         return json_sha256(sorted(file.content_id for file in self.files))[:40]
 
     @classmethod
     def of(cls, name: str, files: Iterable[RemoteFile]) -> Self:
-        """Group the files of a model, and check their keys and sizes."""
+        """Return the model with these files, after checks of their keys and sizes."""
         files = tuple(sorted(files, key=lambda file: file.key))
         try:
             _check_keys([file.key for file in files if not file.problem])
@@ -90,8 +90,8 @@ class RemoteModel:
     def describing(self) -> tuple[RemoteFile, ...]:
         """Return the files that describe the model.
 
-        For a version with a card.json these are the card and the user's head file; for other
-        versions, all files.
+        If a version has a card.json, these are the card.json and the user's head file. If it has
+        none, these are all files of the version.
         """
         paths = {file: PurePosixPath(file.key) for file in self.files}
         folders = {path.parent for path in paths.values() if path.name == CARD_FILE}
@@ -103,9 +103,9 @@ class RemoteModel:
 
 
 def models_of(files: Iterable[RemoteFile]) -> list[RemoteModel]:
-    """Group files by model, and mark models whose names differ only in case.
+    """Group files by model. Models whose names differ only in upper and lower case get a problem.
 
-    Files outside of model directories are omitted.
+    Files outside model directories are left out.
     """
     folders: dict[str, list[RemoteFile]] = defaultdict(list)
     for file in files:
@@ -133,7 +133,7 @@ def _names_a_model(name: str) -> bool:
 
 
 def _check_files(files: Iterable[RemoteFile]) -> None:
-    """Raise InvalidModel if a file cannot be pulled, or is a text file above the size limit."""
+    """Raise InvalidModel if a file cannot be pulled, or a text file exceeds the size limit."""
     for file in files:
         if file.problem:
             raise InvalidModel(file.problem)
@@ -144,7 +144,7 @@ def _check_files(files: Iterable[RemoteFile]) -> None:
 
 
 def _check_keys(keys: list[str]) -> None:
-    """Raise InvalidModel if the keys are not valid paths, or cannot all exist in one directory."""
+    """Raise InvalidModel if a key is not a valid path, or two keys cannot be in one directory."""
     spelled: dict[str, str] = {}
     folders: set[str] = set()
     for key in keys:

@@ -24,29 +24,29 @@ _FRESH = ".fresh"
 
 
 class Mirror:
-    """A local copy of the models in a store. A changed model is replaced atomically.
+    """A local copy of the models in a store. Models that have changed are replaced atomically.
 
-    The directory of a mirror in the cache, which several servers may share, contains
+    Several servers may share the directory of a mirror in the cache. It contains
 
         files/ID         the content of each file, pulled once
         models-at/ID/    the directory of a model, with hard links to these files
-        models/NAME      a symbolic link to such a directory; the server reads this one
+        models/NAME      a symbolic link to such a directory, which the server reads
 
-    The IDs come from the store's listing, so no other state is needed, and an interrupted pull
-    continues where it ended.
+    The IDs are computed from the store's listing, so the mirror needs no other state. After an
+    interruption, a pull continues where it ended.
 
     Args:
         address: URL of the repository in the store.
         cache: directory of all mirrors.
         most_bytes: largest total size of the models in bytes.
-        only: names of the models to pull; None for all. Other models stay in the directory as long
-            as they are in the store.
-        described: True to pull only the card.json of versions that have one, into
-            a separate mirror.
+        only: names of the models to pull; None for all. Other models in the directory are not
+            removed as long as they are in the store.
+        described: True to pull only the files that describe models, into a separate mirror. If a
+            version has a card.json, its engine is not pulled.
 
     Attributes:
-        root: the directory `models`.
-        refused: rejected models of the store, with reasons.
+        root: path of the directory `models`.
+        refused: reasons by the names of the store's models that were rejected.
     """
 
     def __init__(
@@ -74,25 +74,25 @@ class Mirror:
 
     @property
     def has_models(self) -> bool:
-        """Return True if an earlier pull left models to serve."""
+        """Return whether the mirror has models from an earlier pull."""
         there = (path for path in self.root.glob("[!.]*") if _is_model(path))
         return any(self._only is None or path.name in self._only for path in there)
 
     @property
     def refused_new(self) -> dict[str, str]:
-        """Return the rejected models without an earlier copy, with reasons."""
+        """Return the rejected models that have no copy from an earlier pull, with reasons."""
         return {name: why for name, why in self.refused.items() if not _is_model(self.root / name)}
 
     def check(self) -> None:
-        """List the store; raises the errors of `Store.models`."""
+        """List the store, to check that it responds. Raise the errors of `Store.models`."""
         self._store.models()
 
     def pull(self, stop: threading.Event, busy: Callable[[], None] = lambda: None) -> None:
-        """Copy what has changed in the store.
+        """Copy the models that have changed in the store.
 
-        A rejected model stays as it was, and `refused` has the reason. Pulls to the same
-        directory wait for each other, also if they belong to two servers; `busy` is called
-        before such a wait.
+        If a model is rejected, its previous copy stays, and `refused` has the reason. If another
+        pull writes to the same directory, possibly from another server, this pull calls `busy` and
+        waits.
 
         Raises:
             NotFound: the store has no model at this URL.
@@ -118,7 +118,8 @@ class Mirror:
                 self._take_over(model, fetch)
             self._report(models, fetch)
             self._remove_what_left({model.name for model in stored})
-            # Keep also the files that other servers pull into this directory.
+            # Keep the files of all models in the store, because other servers may need them in this
+            # directory.
             self._remove_unused({file.content_id for model in stored for file in model.files})
 
     def _files_to_pull(self, model: RemoteModel) -> tuple[RemoteFile, ...]:
@@ -140,7 +141,10 @@ class Mirror:
         return _is_model(link) and link.readlink().parent.name == model.content_id
 
     def _take_over(self, model: RemoteModel, fetch: Fetch) -> None:
-        """Link a model to its new files; `_judged` keeps the reason if they are invalid."""
+        """Let the link of a model point to its new files.
+
+        If they are invalid, store the reason in `_judged`.
+        """
         if _first(model, fetch.unreadable):
             return
         try:
@@ -148,7 +152,7 @@ class Mirror:
                 raise InvalidModel(reason)
             folder = self._snapshot(model)
         except InvalidModel as error:
-            # The reason stays valid until the files in the store change.
+            # The reason remains true until the files in the store change.
             self._judged[model.content_id] = str(error)
             return
         fresh = self.root / f".{model.name}{_FRESH}"
@@ -157,7 +161,7 @@ class Mirror:
         fresh.replace(self.root / model.name)
 
     def _snapshot(self, model: RemoteModel) -> Path:
-        """Create the directory of a model from hard links.
+        """Create the directory of a model, with hard links to the model's files.
 
         Raises:
             InvalidModel: the files do not match the card.json of a version.
@@ -168,8 +172,8 @@ class Mirror:
             path = self._snapshots / model.content_id / file.key
             path.parent.mkdir(parents=True, exist_ok=True)
             path.hardlink_to(self._files / file.content_id)
-        # Set the time of each directory to that of its newest file, so that unchanged models
-        # are not loaded again.
+        # Set the time of each directory to the time of its newest file, so that the server does not
+        # load unchanged models again.
         for below in (*(path for path in folder.rglob("*") if path.is_dir()), folder):
             newest = max(path.stat().st_mtime_ns for path in below.rglob("*") if path.is_file())
             os.utime(below, ns=(newest, newest))
@@ -181,7 +185,7 @@ class Mirror:
         return folder
 
     def _report(self, models: Iterable[RemoteModel], fetch: Fetch) -> None:
-        """Log newly rejected models."""
+        """Log the models that were not rejected before, or for another reason."""
         reasons = ((m.name, self._problem(m) or _first(m, fetch.unreadable)) for m in models)
         refused = {name: reason for name, reason in reasons if reason}
         for name, reason in refused.items():
@@ -200,7 +204,7 @@ class Mirror:
             path.unlink(missing_ok=True)
 
     def _remove_unused(self, wanted: set[str]) -> None:
-        """Remove model directories without a link, and files that no model needs."""
+        """Remove model directories without a link, and files that are in no model."""
         linked = {p.readlink().parent.name for p in self.root.iterdir() if p.is_symlink()}
         for folder in self._snapshots.iterdir():
             if folder.name not in linked:
@@ -215,7 +219,10 @@ def _is_model(path: Path) -> bool:
 
 
 def _first(model: RemoteModel, reasons: Mapping[str, str]) -> str:
-    """Return the reason of the first of a model's files that has one; "" if none has."""
+    """Return the reason of the first file of a model that has a reason.
+
+    If no file has a reason, return "".
+    """
     return next((reasons[f.content_id] for f in model.files if f.content_id in reasons), "")
 
 
@@ -233,7 +240,7 @@ def _missing_file_error(name: str, about: str) -> InvalidModel:
 
 
 def _check_names(path: Path, model: RemoteModel) -> None:
-    """Raise InvalidModel if a file that the card.json names is missing in the store."""
+    """Raise InvalidModel if the card.json names a file that is missing in the store."""
     about, stored = f"{model.name}/{path.parent.name}", {file.key for file in model.files}
     for name in _read_card(path, about).files:
         if f"{about}/{name}" not in stored:

@@ -1,4 +1,4 @@
-"""A store, read through fsspec or as a web server."""
+"""A model store: an object store that fsspec reads, or a web server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fovea_server.stores.address import Address
 from fovea_server.stores.listing import Digest, RemoteFile, RemoteModel, models_of
 from fovea_server.stores.web import Listed, Readable, WebServer
 
-# Bytes per request for stores that are read by ranges.
+# Size in bytes of a request to a store that is read in ranges.
 CHUNK = 4 << 20
 _PATIENCE_S = 30.0
 
@@ -27,11 +27,11 @@ class Scheme:
     """Properties of a kind of store.
 
     Attributes:
-        describe: returns the tag and the digest of a listed file.
+        describe: function that returns the tag and the digest of a file in the listing.
         by_fsspec: True if a package of fsspec reads the store, False if `WebServer` does.
-        streams: True if a file is read in one request, False if it is read by ranges.
-        encrypted: returns True if a file's digest may be the digest of its encrypted bytes; None if
-            digests are always those of the plain bytes.
+        streams: True if a file is read with one request, False if it is read in ranges.
+        encrypted: function that returns True if the digest may be computed from the file's
+            encrypted bytes; None if digests are always computed from the plain bytes.
     """
 
     describe: Callable[[Listed], tuple[str, Digest | None]]
@@ -42,12 +42,14 @@ class Scheme:
 
 def _s3(listed: Listed) -> tuple[str, Digest | None]:
     tag = str(listed.get("ETag", "")).strip('"')
-    # The ETag of a multipart upload is the digest of the parts' digests, and contains a hyphen.
+    # The ETag of a multipart upload is computed from the digests of its parts, and contains a
+    # hyphen.
     return tag, Digest("md5", tag) if re.fullmatch("[0-9a-f]{32}", tag) else None
 
 
 def _s3_encrypted(files: object, name: str) -> bool:
-    # If keys of the customer or of AWS KMS encrypt the file, its ETag looks like an MD5 but is not.
+    # If the file is encrypted with a key of the customer or of AWS KMS, its ETag looks like an MD5
+    # digest but is none.
     bucket, _, key = name.partition("/")
     call: Callable[..., Listed] = getattr(files, "call_s3")  # noqa: B009
     head = call("head_object", Bucket=bucket, Key=key)
@@ -73,7 +75,7 @@ def _hf(listed: Listed) -> tuple[str, Digest | None]:
     if large is not None:
         sha256 = str(getattr(large, "sha256", ""))
         return sha256 or blob, Digest("sha256", sha256) if sha256 else None
-    # Git computes the digest of a file with this prefix.
+    # Git computes the digest from this prefix and the content.
     return blob, Digest("sha1", blob, b"blob %d\0" % _size(listed)) if blob else None
 
 
@@ -99,7 +101,10 @@ SCHEMES: Mapping[str, Scheme] = {
 
 
 class FileSystem(Protocol):
-    """The operations of fsspec that Fovea uses. fsspec itself has no type annotations."""
+    """The operations of fsspec that Fovea uses.
+
+    They are declared here, because fsspec has no type annotations.
+    """
 
     def invalidate_cache(self) -> None:
         """Discard cached listings."""
@@ -118,7 +123,8 @@ class Store:
 
     Raises:
         InvalidOption: the packages for this kind of store are not installed.
-        Unavailable: the client of the store cannot be created, for example without credentials.
+        Unavailable: the client of the store cannot be created, for example because credentials are
+            missing.
     """
 
     def __init__(self, address: Address) -> None:
@@ -149,13 +155,13 @@ class Store:
         """List the models.
 
         Raises:
-            NotFound: the URL has no models. A web page that asks for a login has none, either.
+            NotFound: the URL has no models. This is also the result if the URL is a login page.
             Unavailable: the store does not respond within 30 s, or rejects the request.
         """
         if self._listing is None or self._listing.done():
             self._listing = Future()
-            # The thread is a daemon, because waits and retries of the packages may add
-            # up to many minutes.
+            # Use a daemon thread and a timeout, because the waits and retries of the packages may
+            # take many minutes.
             Thread(target=self._ask, args=(self._listing,), name="list", daemon=True).start()
         try:
             return self._listing.result(_PATIENCE_S)
@@ -187,7 +193,7 @@ class Store:
         for name, listed in self._find_files().items():
             key = name.removeprefix(f"{self._root}/")
             problem = str(listed.get("problem", ""))
-            # A store without directories may contain an empty object in place of a directory.
+            # A store without directories may contain an empty object with the name of a directory.
             folder = key == name or key.endswith("/") or listed.get("type") == "directory"
             if folder and not problem:
                 continue
@@ -224,12 +230,12 @@ class Store:
         except (FileNotFoundError, PermissionError) as error:
             raise NotFound(str(self._unavailable(error, file.key))) from error
         except Exception as error:
-            if "Checksum" in type(error).__name__:  # botocore compares checksums if S3 has one
+            if "Checksum" in type(error).__name__:  # from botocore
                 raise InvalidModel(f"{file.key} was damaged in the store or on its way") from error
             raise self._unavailable(error, file.key) from error
 
     def digest_counts(self, file: RemoteFile) -> bool:
-        """Return False if a file's digest may differ from the digest of the bytes that are read."""
+        """Return whether the digest of a file is the digest of the bytes that are read."""
         encrypted = self._scheme.encrypted
         try:
             return encrypted is None or not encrypted(self._files, file.name)
@@ -238,7 +244,8 @@ class Store:
 
     def _unavailable(self, error: Exception, key: str = "") -> Unavailable:
         text = (str(error).strip() or repr(error)).splitlines()[0]
-        # Queries may contain signatures and tokens, and the user part may contain passwords.
+        # Remove queries, which may contain signatures and tokens, and users, which may include
+        # passwords.
         text = re.sub(r"\?[^\s'\"]+", "?...", re.sub(r"//[^/\s@]+@", "//***@", text))
         where = f"{self.address}/{key}" if key else self.address
         return Unavailable(f"{where} cannot be read: {type(error).__name__}: {text}")

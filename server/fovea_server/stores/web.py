@@ -1,4 +1,4 @@
-"""Reads a repository from the index pages of a web server, which may be broken or hostile."""
+"""Reads a repository from the index pages of a web server. The server may be broken or hostile."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from fovea_preprocess.text import size_text
 
 T = TypeVar("T")
 Listed = Mapping[str, object]
-"""A file as a store lists it. The keys differ between stores."""
+"""A file in the listing of a store. The keys depend on the kind of store."""
 
-# Limits for index pages, because links may form circles and pages may never end.
+# Limits for index pages: links may form circles, and pages may be endless.
 _DEEPEST = 6
 _MAX_PAGES = 2_000
 _MAX_FILES = 20_000
 _MAX_OF_A_PAGE = 4 << 20
 _LONGEST_LINK = 2_000
 _AT_ONCE = 16
-# Timeout in seconds for all requests of one step. `Store.models` waits at most 30 s.
+# Timeout in seconds for all requests of one step together. It is short, because `Store.models`
+# waits at most 30 s.
 _PATIENCE_S = 8.0
 _LATE = f"it did not come within {_PATIENCE_S:g} s"
 _TIMEOUT = httpx.Timeout(30, connect=10)
-# Request uncompressed content, so that sizes and tags describe the stored bytes.
+# Request content without compression, so that sizes and tags describe the stored bytes.
 _HEADERS = {"Accept-Encoding": "identity"}
 _NO_HEAD = (HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 
@@ -40,13 +41,13 @@ class Readable(Protocol):
     """An open file of a store."""
 
     def read(self, size: int, /) -> bytes:
-        """Read up to `size` bytes; b"" at the end of the file."""
+        """Read up to `size` bytes. At the end of the file, return b""."""
 
 
 class WebServer:
     """The files below an http:// or https:// URL.
 
-    Proxies come from the environment, and passwords from ~/.netrc.
+    The environment supplies proxies, and ~/.netrc supplies passwords.
     """
 
     def __init__(self) -> None:
@@ -56,7 +57,7 @@ class WebServer:
             self._auth = None
 
     def _client(self) -> httpx.Client:
-        # A client per operation keeps no connection open between two polls.
+        # Each operation has its own client, so that no connection stays open between two polls.
         return httpx.Client(
             auth=self._auth, timeout=_TIMEOUT, headers=_HEADERS, follow_redirects=True
         )
@@ -67,7 +68,8 @@ class WebServer:
         Index pages and files are requested concurrently.
 
         Returns:
-            For each file its size and response headers, or the reason under "problem".
+            Dict from the URL of each file to its size and response headers. If the file cannot be
+            read, its value has the reason under the key "problem".
 
         Raises:
             FileNotFoundError: the index page of the root is missing.
@@ -80,19 +82,19 @@ class WebServer:
             with self._client() as client:
                 return _Listing(client, pool).of(f"{root}/")
         finally:
-            # Late requests lose their connections when the client closes, and end by themselves.
+            # Do not wait for late requests. They end when the client closes their connections.
             pool.shutdown(wait=False, cancel_futures=True)
 
     @contextmanager
     def open(self, name: str, *_: object, **__: object) -> Iterator[Readable]:
-        """Open a file, and read it in one request while it arrives; raises the errors of `find`."""
+        """Open a file, and read it with one request. Raise the errors of `find`."""
         with self._client() as client, client.stream("GET", name) as answer:
             _check(answer)
             yield _Stream(answer.iter_raw())
 
 
 class _Listing:
-    """One listing of a web server."""
+    """One listing of all files on a web server."""
 
     def __init__(self, client: httpx.Client, pool: ThreadPoolExecutor) -> None:
         self._client = client
@@ -105,7 +107,10 @@ class _Listing:
         return files | self._each(self._fetch_headers, links, late)
 
     def _each(self, ask: Callable[[str], T], names: Sequence[str], late: T) -> dict[str, T]:
-        """Call `ask` concurrently for each name; `late` replaces the results of late calls."""
+        """Call `ask` for each name concurrently, and return the results.
+
+        The result of a call that is too late is `late`.
+        """
         futures = {name: self._pool.submit(ask, name) for name in names}
         wait(futures.values(), _PATIENCE_S)
         return {name: each.result() if each.done() else late for name, each in futures.items()}
@@ -114,7 +119,7 @@ class _Listing:
         """Follow the index pages.
 
         Returns:
-            An empty description for each file, and the problem of each broken page.
+            Dict with an empty description for each file, and with the problem of each broken page.
         """
         files: dict[str, Listed] = {}
         pages, seen = [root], {root}
@@ -143,19 +148,19 @@ class _Listing:
         try:
             return self._again(self._links, page)
         except FileNotFoundError:
-            return []  # a dead link
+            return []  # a link to a page that does not exist
         except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL, Unavailable) as error:
             return _text(error)
 
     def _again(self, ask: Callable[[str], T], name: str) -> T:
-        """Try again if the server has closed a connection that seemed open."""
+        """Call `ask`. If the server has closed a connection that seemed open, call it again."""
         try:
             return ask(name)
         except httpx.RemoteProtocolError:
             return ask(name)
 
     def _links(self, page: str) -> list[str]:
-        """Return the links of an index page that lead below the page."""
+        """Return the links of an index page that lead to files or directories below the page."""
         content = bytearray()
         with self._client.stream("GET", page) as answer:
             _check(answer)
@@ -171,10 +176,11 @@ class _Listing:
         parser = _Links()
         try:
             parser.feed(content.decode("utf-8", "replace"))
-        except AssertionError as error:  # a malformed declaration
+        except AssertionError as error:  # raised for a malformed declaration
             raise ValueError(f"the index page is not HTML: {error}") from error
         links = filter(None, (_join_url(page, link) for link in parser.links))
-        # Other links sort the page, or lead out of the directory.
+        # Drop links with "?" or "#", which change the order of the page, and links that lead out of
+        # the directory.
         return [link for link in links if link.startswith(page) and not set(link) & {"?", "#"}]
 
     def _fetch_headers(self, name: str) -> Listed:
@@ -213,7 +219,7 @@ class _Links(HTMLParser):
 
 
 def _join_url(page: str, link: str) -> str:
-    """Return the URL of a link; "" if the link is invalid."""
+    """Return the URL of a link, or "" if the link is invalid."""
     try:
         return urljoin(page, link) if link.isprintable() and len(link) < _LONGEST_LINK else ""
     except ValueError:

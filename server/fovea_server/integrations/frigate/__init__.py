@@ -1,1 +1,1 @@
-"""Frigate's remote detector over ZeroMQ: frames in, boxes out."""
+"""Frigate's remote detector over ZeroMQ: Frigate sends frames and receives boxes."""

@@ -1,4 +1,4 @@
-"""Answers any number of Frigate's detectors on a ZeroMQ socket."""
+"""Answers the detectors of any number of Frigate servers on one ZeroMQ socket."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ S = TypeVar("S", bound="zmq.Socket[Any]")
 
 _FORM = re.compile(r"ipc://(?P<path>.+)|tcp://(?P<host>\*|\[[^]]+\]|[^]:/[]+):(?P<port>\d+|\*)")
 _MAX_PORT = 65535
-# Number of messages that ZeroMQ queues per sender: a frame, and the one after it.
+# Number of messages that ZeroMQ queues per sender: a frame and the next frame.
 _WAITING = 2
-# Largest part of a message in bytes, because ZeroMQ has no limit for the whole message: 4K in
-# uint8, 1600 x 1600 in float32.
+# Largest size in bytes of one part of a message, because ZeroMQ cannot limit the whole message. It
+# is enough for a 4K frame in uint8, or 1600 x 1600 pixels in float32.
 _LARGEST_PART = 32 << 20
-# Milliseconds between heartbeats, which detect senders whose machine is gone.
+# Time in milliseconds between two heartbeats, which detect senders on a machine that has stopped.
 _HEARTBEAT_MS = 30_000
 _LINGER_MS = 1000
 
@@ -52,23 +52,25 @@ log = logging.getLogger(__name__)
 
 API = "frigate-zmq"
 
-# Seconds to wait for a model that is being loaded, and seconds between two checks. Frigate waits
-# half a minute for the response about a model, and never repeats the request.
+# Longest time in seconds to wait for a model that is being loaded, and time between two checks.
+# Frigate waits 30 s for the response about a model, and does not repeat the request.
 _PATIENCE_S, _LOOK_S = 25.0, 0.1
-# Largest number of messages answered concurrently. Others wait in ZeroMQ and at their senders.
+# Largest number of messages that are answered concurrently. Further messages wait in ZeroMQ and at
+# their senders.
 _MAX_OPEN = 256
-# Largest number of additional requests that wait for a model. Others are answered at once.
+# Largest number of requests that wait for a model, in addition to `_MAX_OPEN` messages. Further
+# requests are answered at once.
 _MAX_WAITING = 64
-# Largest number of parts to read: sender, REQ's empty part, header, tensor, and one more that shows
-# that there are too many.
+# Largest number of parts that are kept: sender, empty part of a REQ socket, header, tensor, and one
+# superfluous part, by which a message with too many parts is detected.
 _MAX_PARTS = 5
-# Largest number of known senders. Each detector of Frigate is a sender, and becomes a new one when
-# it reconnects after a timeout.
+# Largest number of remembered senders. Each detector of Frigate is a sender. If it reconnects after
+# a timeout, it is a new sender.
 _MAX_SENDERS = 4096
 
 
 def check_address(address: str) -> bool:
-    """Return True if only this machine can reach an address.
+    """Return whether an address can be reached only from this machine.
 
     Raises:
         InvalidOption: ZeroMQ cannot listen on the address.
@@ -87,7 +89,7 @@ def check_address(address: str) -> bool:
 
 
 def check_free(settings: Settings) -> None:
-    """Check that the server can listen.
+    """Check that the server can listen on the address in the settings.
 
     Raises:
         Unavailable: the address is in use, or does not belong to this machine.
@@ -98,7 +100,7 @@ def check_free(settings: Settings) -> None:
 
 
 def bind_socket(context: zmq.Context[S], settings: Settings) -> S:
-    """Open the socket.
+    """Open a socket that listens on the address in the settings.
 
     Raises:
         Unavailable: the address is in use, or does not belong to this machine.
@@ -127,8 +129,8 @@ class FrigateListener(Feature):
     """The socket for Frigate's detectors (`--api frigate-zmq`).
 
     A detector first requests a model by name, and then sends frames without a name. Every message
-    gets a response, with one exception: a frame of an unknown detector after a restart of this
-    server, if several models could be meant. Frigate then requests its model again.
+    gets a response, with one exception: after a restart of this server, a frame from an unknown
+    detector gets none if several models are possible. Frigate then requests its model again.
 
     Raises:
         InvalidOption: the settings do not allow a socket for Frigate.
@@ -157,7 +159,7 @@ class FrigateListener(Feature):
         self._receiving = asyncio.create_task(self._receive())
 
     async def stop(self) -> None:
-        """Answer received messages, and close the socket."""
+        """Answer the messages that were received, and close the socket."""
         self._receiving.cancel()
         if self._open:
             await asyncio.wait(self._open, timeout=self._service.settings.exit_timeout_secs)
@@ -175,7 +177,7 @@ class FrigateListener(Feature):
             task.add_done_callback(self._forget)
 
     async def _message(self) -> list[zmq.Frame]:
-        """Receive the next message, and drop parts beyond `_MAX_PARTS`."""
+        """Receive the next message. Parts beyond `_MAX_PARTS` are dropped."""
         message: list[zmq.Frame] = []
         more = True
         while more:
@@ -194,7 +196,8 @@ class FrigateListener(Feature):
 
     async def _respond(self, message: list[zmq.Frame]) -> None:
         sender, *frames = message
-        # REQ sends an empty part first and expects it in the response; DEALER may omit it.
+        # A REQ socket sends an empty part first, and expects it in the response. A DEALER socket
+        # may omit it.
         envelope = [sender.bytes, b""] if frames and not len(frames[0]) else [sender.bytes]
         parts = [frame.buffer for frame in message[len(envelope) :]]
         call = Call(self._service.traffic, "ZMQ", f"/{API}", _address(message[-1]), _no_header)
@@ -294,7 +297,10 @@ class FrigateListener(Feature):
             return not self._plane.models.ready
 
     def _leave_place(self) -> bool:
-        """Give this task's place to the next message; return False if too many tasks wait."""
+        """Let another message be answered while this task waits.
+
+        Return False if too many tasks wait.
+        """
         task = asyncio.current_task()
         if task not in self._waiting:
             if len(self._waiting) == _MAX_WAITING:
@@ -304,7 +310,7 @@ class FrigateListener(Feature):
         return True
 
     def _find(self, wanted: str) -> ServedModel:
-        """Return the model for the file name in Frigate's configuration, or for its stem."""
+        """Return the model whose name is the file name in Frigate's configuration, or its stem."""
         for name in (wanted, PurePath(wanted).stem):
             try:
                 return self._plane.models.get(name)
@@ -321,14 +327,16 @@ class FrigateListener(Feature):
         status = http_status(error)
         call.end(status, sum(map(len, reply)), error)
         if isinstance(error, (InvalidRequest, NotFound)):
-            # Frigate does not show the reason, so it must be in the log. Other errors are
-            # in the log already.
+            # Log the reason, because Frigate does not show it. Other errors are already in the log.
             self._service.traffic.count_refusal(call.model, error)
         return reply
 
 
 def _address(part: zmq.Frame) -> str | None:
-    """Return the IP address of the sender; None for a sender on a file system socket."""
+    """Return the IP address of the sender.
+
+    If the sender uses a socket in the file system, return None.
+    """
     try:
         address = str(part.get("Peer-Address"))
     except zmq.ZMQError:

@@ -1,4 +1,4 @@
-"""The messages of Frigate's detector: a JSON header, and the bytes of a tensor for a frame.
+"""The messages of Frigate's detectors: a JSON header, and for a frame the bytes of a tensor.
 
 Source: frigate/detectors/plugins/zmq_ipc.py, which documents the protocol.
 """
@@ -21,22 +21,23 @@ from fovea_preprocess.image import DecodedImage
 from fovea_server.json_text import parse_json
 from fovea_server.tensors.messages import ImageResult
 
-# Frigate expects this many objects: class, score, y1, x1, y2, x2 as fractions of the frame.
+# Size of the table of objects that Frigate expects: 20 rows with class, score, y1, x1, y2, x2.
+# Coordinates are fractions of the frame.
 _ROWS, _COLUMNS = 20, 6
 _ANSWER_HEADER = orjson.dumps({"shape": (_ROWS, _COLUMNS), "dtype": "float32"})
 _LONGEST_HEADER = 4096
 _DTYPES = {"uint8": np.uint8, "float32": np.float32}
 
-# Frigate ignores objects with a lower score, whatever its own filters are.
+# Frigate ignores objects with a score below 0.4, even if its own filters are lower.
 OPTIONS = PredictOptions(conf=0.4, max_det=_ROWS, mask="none")
-"""Prediction options of every frame."""
+"""Prediction options for every frame."""
 
 
 def header_of(parts: list[memoryview]) -> dict[str, Any]:
     """Return the header of a message, which has one or two parts.
 
     Raises:
-        InvalidRequest: the message is not one of Frigate's.
+        InvalidRequest: the message is not a message of Frigate.
     """
     if not 1 <= len(parts) <= 2 or parts[0].nbytes > _LONGEST_HEADER:
         raise InvalidRequest(
@@ -49,19 +50,21 @@ def header_of(parts: list[memoryview]) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise InvalidRequest("the header must be a JSON object, as Frigate's is")
     if "model_request" in header and len(parts) > 1:
-        # The request may wait for its model, and would keep these bytes in memory meanwhile.
+        # Reject the second part, because the request may wait for its model and would keep the part
+        # in memory.
         raise InvalidRequest("a model request must have one part: send the header only")
     return header
 
 
 def image_of(header: dict[str, Any], parts: list[memoryview], most_pixels: int) -> DecodedImage:
-    """Decode a frame, uint8 or float32, [1, height, width, 3] or [1, 3, height, width] in RGB.
+    """Decode a frame. The image may share the memory of the message.
 
+    The frame is RGB in uint8 or float32, with shape [1, height, width, 3] or [1, 3, height, width].
     Floats are in 0..1 (Frigate's `float`) or in 0..255 (`float_denorm`). The image may share the
     memory of the message.
 
     Raises:
-        InvalidRequest: the frame has another form, or is incomplete.
+        InvalidRequest: the frame has another type or shape, or is incomplete.
         ImageTooLarge: the frame has more than `most_pixels` pixels.
     """
     shape, dtype = header.get("shape"), header.get("dtype")
@@ -101,19 +104,20 @@ def _is_frame(shape: object) -> TypeGuard[list[int]]:
 
 
 def _levels(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return the uint8 pixels from which Frigate computed floats."""
+    """Convert float values of a frame back to the uint8 pixels from which Frigate computed them."""
     least, most = float(values.min()), float(values.max())
     if not 0 <= least <= most <= 255:
         raise InvalidRequest(
             f"the values of the frame are from {least:g} to {most:g}: set input_dtype to int, "
             "float or float_denorm in the model section of Frigate's configuration"
         )
-    # A frame in 0..255 with no value above 1 is black, so the wrong scale does not matter.
+    # If a frame in 0..255 has no value above 1, it is nearly black, so the wrong scale does no
+    # harm.
     return np.asarray(cv2.convertScaleAbs(values, alpha=255 if most <= 1 else 1), np.uint8)
 
 
 def rows(result: ImageResult, vocabulary: Vocabulary, options: PredictOptions) -> bytes:
-    """Encode the objects on a frame, best first, float32 [20, 6]; unused rows are zeros."""
+    """Encode the objects in a frame as float32 [20, 6], the best first. Unused rows are zeros."""
     found = result.found
     assert isinstance(found, Detections), "the task of the model has boxes"
     table = np.zeros((_ROWS, _COLUMNS), np.float32)
@@ -125,7 +129,7 @@ def rows(result: ImageResult, vocabulary: Vocabulary, options: PredictOptions) -
 
 
 def answer(table: bytes) -> list[bytes]:
-    """Return the message for an encoded table from `rows`."""
+    """Return the response message with a table that `rows` has encoded."""
     return [_ANSWER_HEADER, table]
 
 
@@ -135,7 +139,11 @@ def document(**fields: object) -> list[bytes]:
 
 
 def refusal(error: FoveaError) -> list[bytes]:
-    """Return the response to a rejected frame. Frigate then sees no objects and logs a warning."""
+    """Return the response to a rejected frame.
+
+    Frigate then detects no objects, and logs a warning.
+    """
     text = orjson.dumps({"error": error.code, "message": str(error)})
-    # Frigate would parse a single part of exactly this size as a table.
+    # Make the text one byte longer if it has the size of a table, because Frigate would parse it as
+    # a table.
     return [text + b" " * (len(text) == 4 * _ROWS * _COLUMNS)]

@@ -1,1 +1,1 @@
-"""Label Studio's ML backend: predictions become regions of Label Studio."""
+"""The API of Label Studio's ML backends: predictions become regions of Label Studio."""

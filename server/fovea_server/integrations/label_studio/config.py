@@ -1,4 +1,7 @@
-"""Parses a labelling configuration: the regions that annotators draw, and their labels."""
+"""Parses a labelling configuration.
+
+It defines the regions that annotators draw, and their labels.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ TASKS = {
     "Choices": ("classify", "attributes"),
     "TextArea": ("read",),
 }
-"""Maps the supported controls to the tasks of models that can fill them in."""
+"""Maps each supported control to the tasks of models that can fill in the control."""
 
 _MIN = 0.25
 _SHOWN = 10
@@ -29,15 +32,15 @@ _OPTIONS = {"Choices": "Choice"}
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """A control for an image.
+    """A control of the labelling configuration, for an image.
 
     Attributes:
-        kind: tag of the control, a key of `TASKS`.
+        kind: XML tag of the control, a key of `TASKS`.
         name: name of the control.
-        to_name: name of the image.
+        to_name: name of the image that the control belongs to.
         key: key of the image in the data of a task.
-        labels: maps class names, in the form of `spelling`, to labels.
-        least: minimum score of a region; None for the server's default.
+        labels: dict from class names, in the form that `spelling` returns, to labels.
+        least: minimum score of a region; None to use the server's default.
         several: True if several choices are allowed.
         per_region: True if the control belongs to each region instead of the image.
     """
@@ -58,7 +61,7 @@ class Control:
 
     @property
     def value_key(self) -> str:
-        """Return the type of its regions, which is also the key of their labels."""
+        """Return the type of the control's regions, which is also the key of their labels."""
         return self.kind.lower()
 
 
@@ -88,7 +91,7 @@ def parse_config(xml: str) -> list[Control]:
 
 
 def _outermost(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
-    """Yield the supported controls, except for controls inside another one."""
+    """Yield the supported controls, except for controls inside another control."""
     waiting = [root]
     while waiting:
         element = waiting.pop()
@@ -101,10 +104,11 @@ def _outermost(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
 def controls_for(xml: str, model: str, task: str) -> list[Control]:
     """Return the controls that a model of a task can fill in, for the first suitable image.
 
-    Controls per region are included, because the model may be a pipeline with results per object.
+    Controls for each region are included, because the model may be a pipeline, which has results
+    for each object.
 
     Raises:
-        InvalidRequest: no control suits the task.
+        InvalidRequest: no control fits the task.
     """
     controls = parse_config(xml)
     suitable = [each for each in controls if task in TASKS[each.kind] and not each.per_region]
@@ -123,7 +127,8 @@ def controls_for(xml: str, model: str, task: str) -> list[Control]:
 def check_labels(controls: Sequence[Control], model: ServedModel) -> None:
     """Raise InvalidRequest if no label of the controls is a class of the model.
 
-    Choices per region are not checked, because they are classes of a pipeline's other models.
+    Choices for each region are not checked, because they are classes of the pipeline's later
+    models.
     """
     engine = model.engine
     if engine is None or engine.labels is None or controls[0].kind == "TextArea":
@@ -144,7 +149,7 @@ def check_labels(controls: Sequence[Control], model: ServedModel) -> None:
 
 
 def spelling(name: str) -> str:
-    """Return the form of a name for comparisons: `Left_Eye` becomes `left eye`."""
+    """Return a name in the form that is used for comparisons: `Left_Eye` becomes `left eye`."""
     return " ".join(re.split(r"[\s_-]+", name.strip())).casefold()
 
 
@@ -161,7 +166,8 @@ def _control(element: ElementTree.Element, images: Mapping[str, str]) -> Control
         dict(_labels(element)),
         None if threshold is None else share("model_score_threshold", threshold),
         element.get("choice") == "multiple",
-        # Labels that annotators draw are regions themselves.
+        # Only Choices and TextArea can be per region, because other controls create regions
+        # themselves.
         element.tag in ("Choices", "TextArea") and element.get("perRegion") == "true",
     )
 
@@ -169,7 +175,8 @@ def _control(element: ElementTree.Element, images: Mapping[str, str]) -> Control
 def _labels(element: ElementTree.Element) -> Iterator[tuple[str, str]]:
     """Yield (class name, label) pairs.
 
-    `predicted_values` lists other class names, as in Label Studio's own backend for YOLO.
+    The XML attribute `predicted_values` lists other class names, as in Label Studio's own backend
+    for YOLO.
     """
     for option in element.iter(_OPTIONS.get(element.tag, "Label")):
         label = option.get("value", "")

@@ -1,4 +1,4 @@
-"""Finds the images of Label Studio's tasks."""
+"""Finds the images of tasks of Label Studio."""
 
 from __future__ import annotations
 
@@ -25,16 +25,20 @@ class Host:
 
     @property
     def authorization(self) -> str | None:
-        """Return the Authorization header for its files; None without a token."""
+        """Return the Authorization header for files on this server, or None without a token."""
         if not self.token:
             return None
-        # A token with three parts is a JSON Web Token, which newer servers use instead
-        # of their own tokens.
+        # A token with three parts is a JSON Web Token. Newer servers use these instead of their
+        # older tokens.
         return f"{'Bearer' if self.token.count('.') == 2 else 'Token'} {self.token}"
 
 
 class Hosts:
-    """The Label Studio server of each project: the operator's, or the one that called `/setup`."""
+    """The Label Studio server of each project.
+
+    The operator can name one server for all projects. Otherwise it is the server that called
+    `/setup`.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._given: Host | None = None
@@ -46,18 +50,21 @@ class Hosts:
 
     @property
     def is_per_project(self) -> bool:
-        """Return True if each project names its own server, because the operator named none."""
+        """Return whether each project has its own server.
+
+        This is the case if the operator has not named a server.
+        """
         return self._given is None
 
     def remember(self, project: str, url: str, token: str) -> None:
-        """Store the server of a project; the least recent project may be removed."""
+        """Store the server of a project. If there are too many projects, remove the oldest."""
         self._reported.pop(project, None)
         self._reported[project] = Host(check_url(url), token)
         if len(self._reported) > _MAX_PROJECTS:
             self._reported.popitem(last=False)
 
     def source(self, project: str, task_id: object, address: str) -> Source:
-        """Return the image at a URL of a task, or an error if it cannot be found."""
+        """Return the image at a URL of a task. If it cannot be found, return an error."""
         host = self._given or self._reported.get(project)
         try:
             scheme = urlsplit(address).scheme.lower()
@@ -66,7 +73,8 @@ class Hosts:
         if scheme == "data":
             return _inline(address)
         if scheme in _CLOUDS and host is not None:
-            # Label Studio has the keys of the cloud storage, and redirects to a signed URL.
+            # Let Label Studio redirect to a signed URL, because only Label Studio has the keys of
+            # the cloud storage.
             coded = quote(base64.b64encode(address.encode()).decode("ascii"))
             address = f"/tasks/{quote(str(task_id), safe='')}/presign/?fileuri={coded}"
         elif scheme in ("http", "https"):
@@ -85,7 +93,7 @@ class Hosts:
 
 
 def _url(address: str, host: Host | None) -> Source:
-    """Return an image to fetch; only the Label Studio server itself gets the token."""
+    """Return an image to fetch. The token is sent only to the Label Studio server itself."""
     try:
         own = host is not None and _origin(host.url) == _origin(address)
     except ValueError:
@@ -103,7 +111,7 @@ def _origin(url: str) -> tuple[str, str]:
 
 
 def check_url(url: str) -> str:
-    """Return the URL of a Label Studio server; raise InvalidOption if it is invalid."""
+    """Return the URL of a Label Studio server. Raise InvalidOption if it is invalid."""
     try:
         scheme, host = _origin(url)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Converts results to regions of Label Studio, with coordinates in percent of the image's sides."""
+"""Converts results to regions of Label Studio. Coordinates are percentages of the image's sides."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from fovea_server.integrations.label_studio.config import Control, spelling
 from fovea_server.tensors.messages import ImageResult
 
 Fields = dict[str, Any]
-"""Fields of an image, or of an object, in the JSON of /v1."""
+"""Fields of an image or an object, in the form of the JSON of /v1."""
 
 _WIDTHS = np.array([4, 8, 12, 16])
 _LONGEST = 1 << 16
 _VALUE_BITS = 8
-# Red, green, blue and opacity of a pixel, which are equal.
+# Number of values per pixel in Label Studio's format: red, green, blue and opacity. All four are
+# equal.
 _CHANNELS = 4
 
-# Width of a drawn point in percent of the image's width.
+# Width of a drawn point, as a percentage of the image's width.
 _POINT = 0.6
 _NOBODY = -1
 
@@ -45,13 +46,13 @@ def fields_of(found: TaskResult, vocabulary: Vocabulary) -> tuple[Fields, dict[i
         return {}, {}
     if not isinstance(found, Detections):
         return found.to_json(vocabulary, PredictOptions()), {}
-    # Masks become separate regions.
+    # Leave out the masks, because they become separate regions.
     objects = replace(found, masks=None).to_json(vocabulary, PredictOptions())["detections"]
     return {}, dict(enumerate(objects))
 
 
 def control_value(control: Control, fields: Fields) -> tuple[dict[str, Any], float] | None:
-    """Return the value and the score for a control; None if no result suits it."""
+    """Return the value and the score for a control, or None if no result fits it."""
     if control.kind == "TextArea":
         text = fields.get("reading", fields.get("text"))
         if not text or not text["text"] or text["score"] < control.threshold:
@@ -69,7 +70,10 @@ def control_value(control: Control, fields: Fields) -> tuple[dict[str, Any], flo
 
 
 def _classes(control: Control, fields: Fields) -> list[dict[str, Any]]:
-    """Return the classes of the attribute with the control's name, or all classes; best first."""
+    """Return the classes for a control, the best class first.
+
+    If an attribute has the control's name, return its classes, otherwise all classes.
+    """
     named = fields.get("attributes", [])
     own = [each for each in named if spelling(each["name"]) == spelling(control.name)]
     found = [one for each in own or named for one in each["classes"]]
@@ -91,7 +95,10 @@ def pack_mask(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _runs(lengths: NDArray[np.int64], values: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the bits of runs. Very long runs are split, because no width of a count fits them."""
+    """Return the bits of runs of equal values.
+
+    Very long runs are split, because the lengths in the format are limited.
+    """
     counts = -(-lengths // _LONGEST)
     parts = np.full(counts.sum(), _LONGEST)
     parts[counts.cumsum() - 1] = lengths - (counts - 1) * _LONGEST
@@ -99,7 +106,7 @@ def _runs(lengths: NDArray[np.int64], values: NDArray[np.uint8]) -> NDArray[np.u
     sizes = 3 + _WIDTHS[widths] + _VALUE_BITS
     codes = (4 | widths) << _WIDTHS[widths] | (parts - 1)
     codes = codes << _VALUE_BITS | np.repeat(values, counts) * 255
-    # Each big-endian row contains the bits of a run after leading zeros.
+    # Each row of 32 bits (big-endian) contains leading zeros and then the bits of a run.
     rows = np.unpackbits(codes.astype(">u4").view(np.uint8).reshape(-1, 4), axis=1)
     bits: NDArray[np.uint8] = rows[np.arange(32) >= 32 - sizes[:, None]]
     return bits
@@ -107,13 +114,13 @@ def _runs(lengths: NDArray[np.int64], values: NDArray[np.uint8]) -> NDArray[np.u
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a result that one region shows.
+    """A part of a result that becomes one region.
 
     Attributes:
-        name: name of its class or keypoint.
-        score: score; None if the model has none.
-        value: value of the region, without its label.
-        owner: index of its object; `_NOBODY` for no object.
+        name: name of the part's class or keypoint.
+        score: score; None if the model has no scores.
+        value: value of the region, without the label.
+        owner: index of the object that the part belongs to; `_NOBODY` if there is none.
     """
 
     name: str
@@ -125,14 +132,14 @@ class Part:
 def regions(
     result: ImageResult, vocabulary: Vocabulary, controls: Sequence[Control]
 ) -> list[dict[str, Any]]:
-    """Return the regions and values for the controls. Regions without a label are omitted."""
+    """Return the regions and values for the controls. Regions without a label are left out."""
     drawn: list[dict[str, Any]] = []
     boxes: dict[int, str] = {}
     found = result.found
     assert found is not None, "the task of the model is one that the controls have"
     whole, objects = fields_of(found, vocabulary)
     inside = [control for control in controls if control.per_region]
-    # Process rectangles first, because keypoints refer to the rectangle of their object.
+    # Process rectangles first, because keypoints refer to the rectangle of the same object.
     for control in sorted(controls, key=lambda each: each.kind != "RectangleLabels"):
         if control.kind not in _PARTS:
             if not control.per_region and (answer := control_value(control, whole)) is not None:
@@ -159,12 +166,16 @@ def regions(
 def _region_results(
     region: dict[str, Any], part: Part, controls: Sequence[Control], fields: Fields
 ) -> Iterator[dict[str, Any]]:
-    """Yield values of controls for a region under its ID, and add its embedding to the region."""
+    """Yield the values of per-region controls under the region's ID.
+
+    If the object has an embedding, add it to the region.
+    """
     for control in controls:
         if (answer := control_value(control, fields)) is not None:
             value, score = answer
             kind = {"from_name": control.name, "type": control.value_key, "score": score}
-            # Label Studio repeats the position in each result of a region.
+            # Label Studio expects the position of a region in each result that belongs to the
+            # region.
             yield {**region, **kind, "value": {**part.value, **value}}
     if "embedding" in fields:
         region["meta"] = {"embedding": fields["embedding"]}
@@ -192,7 +203,7 @@ def _rectangles(found: TaskResult, vocabulary: Vocabulary, size: tuple[int, int]
         firsts, sides = found.boxes[:, :2], found.boxes[:, 2:] - found.boxes[:, :2]
         angles = np.zeros(len(found))
     else:
-        # The first corner stays in place when Label Studio rotates the rectangle.
+        # Use the first corner, because it stays in place when Label Studio rotates the rectangle.
         firsts, sides = corners(found.rotated)[:, 0], found.rotated[:, 2:4]
         angles = np.degrees(found.rotated[:, 4]) % 360
     rows = zip(_percent(firsts, size), _percent(sides, size), angles.tolist(), strict=True)
@@ -225,7 +236,7 @@ def _brushes(found: TaskResult, vocabulary: Vocabulary, size: tuple[int, int]) -
 def _keypoints(found: TaskResult, vocabulary: Vocabulary, size: tuple[int, int]) -> Iterator[Part]:
     assert isinstance(found, Detections)
     if found.keypoints is None:
-        return  # a capture without objects has no keypoints
+        return  # captured results without objects have no keypoints
     assert vocabulary.skeleton is not None
     for index, points in enumerate(found.keypoints):
         places = _percent(points[:, :2], size)
@@ -248,7 +259,7 @@ _PARTS: dict[str, Callable[[TaskResult, Vocabulary, tuple[int, int]], Iterable[P
 def _bitmaps(
     found: TaskResult, vocabulary: Vocabulary
 ) -> Iterator[tuple[str, float | None, Bitmap, int]]:
-    """Yield name, score, mask and owner of each object, or of each class of a semantic map."""
+    """Yield (name, score, mask, owner) for each object, or for each class of a semantic map."""
     if isinstance(found, ClassMap):
         ids = found.pixels()
         for class_id in np.unique(ids).tolist():
@@ -258,7 +269,7 @@ def _bitmaps(
         return
     assert isinstance(found, Detections)
     if found.masks is None:
-        return  # a capture without objects has no masks
+        return  # captured results without objects have no masks
     for index, bitmap in enumerate(found.masks.bitmaps()):
         yield _name(found, vocabulary, index), _score(found, index), bitmap, index
 
@@ -272,6 +283,9 @@ def _score(found: Detections, index: int) -> float:
 
 
 def _percent(places: NDArray[np.floating[Any]], size: tuple[int, int]) -> list[list[float]]:
-    """Return positions or sides [n, 2], (x, y) in pixels, in percent of width and height."""
+    """Convert positions or sizes [n, 2], which are (x, y) in pixels, to percentages.
+
+    They are percentages of the image's `size`, which is (width, height).
+    """
     rows: list[list[float]] = (100.0 * places.astype(np.float64) / size).round(5).tolist()
     return rows

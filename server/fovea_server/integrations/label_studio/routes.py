@@ -1,6 +1,6 @@
-"""The routes of an ML backend that Label Studio calls.
+"""The routes of an ML backend, which Label Studio calls.
 
-Source: label_studio_ml 1.0.9 and its newer source, and `ml/api_connector.py` of Label Studio.
+Source: label_studio_ml 1.0.9, its newer source code, and `ml/api_connector.py` of Label Studio.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ log = logging.getLogger(__name__)
 
 _TASKS = tuple(sorted({task for tasks in TASKS.values() for task in tasks}))
 _JSON = {"content": {"application/json": {"schema": {"type": "object"}}}, "required": True}
-# Largest number of tasks. All results are kept until the response, and Label Studio
-# times out earlier.
+# Largest number of tasks in a request. With more tasks, Label Studio's timeout would expire before
+# the response.
 _MAX_TASKS = 1000
 
 Given = dict[str, Any]
@@ -58,12 +58,12 @@ def _error(error: FoveaError) -> bytes:
 
 
 async def health() -> Response:
-    """Report that the server is alive."""
+    """Report that the process is alive."""
     return _json({"status": "UP", "model_class": "Fovea"})
 
 
 async def setup(request: Request) -> Response:
-    """Store where the files of a project are, and return the version of the model."""
+    """Store the server with the files of a project, and return the version of the model."""
 
     def answer(given: Given) -> Response:
         model = _model(request)
@@ -73,8 +73,7 @@ async def setup(request: Request) -> Response:
                 check_control(request, "inference")
                 _hosts(request).remember(str(given.get("project")), url, str(token or ""))
             except (Restricted, Forbidden) as error:
-                # The project may still connect, because the operator can name the
-                # server of its files.
+                # Accept the project, because the operator can still name the server with its files.
                 log.warning(
                     "a Label Studio server reports files at %.200r, and the server ignores it: "
                     "start the server with --label-studio-url and --label-studio-token (%s)",
@@ -84,7 +83,7 @@ async def setup(request: Request) -> Response:
         try:
             _controls(given.get("schema"), model)
         except InvalidRequest as error:
-            # A new project has no controls yet, and may still connect.
+            # Accept the project, because a new project has no controls yet.
             log.warning("project %s of Label Studio: %s", given.get("project"), error)
         return _json({"model_version": _version(model)})
 
@@ -102,17 +101,17 @@ async def validate(request: Request) -> Response:
 
 
 async def versions(request: Request) -> Response:
-    """Return the version of the model that answers."""
+    """Return the version of the model that answers requests."""
     return _json({"versions": [_version(_model(request))]})
 
 
 async def webhook(request: Request) -> Response:
-    """Accept and ignore an event: Label Studio sends one for every annotation."""
+    """Accept and ignore an event. Label Studio sends an event for every annotation."""
     return await _answer_json(request, lambda _: _json({"status": "ok", "result": None}))
 
 
 async def train() -> Response:
-    """Reject training."""
+    """Reject a request for training, because this server cannot train models."""
     raise InvalidRequest(
         "this server does not train models: export the annotations, train elsewhere, and build the "
         "new model with `fovea build`"
@@ -129,7 +128,7 @@ async def predict(request: Request) -> Response:
         options = _options(controls, model.task)
         encode = partial(_prediction, controls=controls, version=_version(model))
         results: list[object] = []
-        # Label Studio sends all tasks that a user has selected at once.
+        # Run the images in parts, because Label Studio sends all selected tasks in one request.
         most = service_of(request).settings.max_images
         for few in (sources[at : at + most] for at in range(0, len(sources), most)):
             prediction = await predict_images(request, model, None, few, options, encode)
@@ -139,7 +138,8 @@ async def predict(request: Request) -> Response:
                 elif len(sources) == 1:
                     raise image
                 else:
-                    # Label Studio assigns results to tasks by their position.
+                    # Return an empty result for a failed image, because Label Studio assigns
+                    # results by position.
                     empty = {"model_version": _version(model), "score": 0.0, "result": []}
                     results.append({**empty, "error": str(image)})
         return _json({"results": results, "model_version": _version(model)})
@@ -148,21 +148,25 @@ async def predict(request: Request) -> Response:
 
 
 async def _describe_name(name: ModelName) -> None:
-    """Document the model name in the path, which `_model` reads."""
+    """Declare the model name in the path for the OpenAPI document.
+
+    `_model` reads the name from the path.
+    """
 
 
 def _backend(prefix: str, about: str) -> APIRouter:
-    """Make the routes of one backend; `about` becomes part of the operation IDs."""
-    # The path of a backend for one model contains its name.
+    """Return the routes of one backend. `about` becomes a part of the operation IDs."""
+    # If the backend is for one model, its path contains the name of the model.
     names = [Depends(_describe_name)] if "{name}" in prefix else []
     made = APIRouter(prefix=prefix, dependencies=names)
     health_, inference, metadata = map(require_access, ("health", "inference", "metadata"))
     for method, endpoint, needed in (
         ("GET", health, health_),
-        # Inference rights are required, because the stored server decides where images come from.
+        # Require the right to run models, because this request sets the server from which images
+        # are fetched.
         ("POST", setup, inference),
         ("POST", validate, metadata),
-        # Older versions of Label Studio use POST, newer ones GET.
+        # Older versions of Label Studio use POST for this path, newer versions use GET.
         ("GET", versions, metadata),
         ("POST", versions, metadata),
         ("POST", predict, inferring),
@@ -183,7 +187,7 @@ def _backend(prefix: str, about: str) -> APIRouter:
 
 router = APIRouter(tags=["label-studio"], dependencies=[write_errors_with(_error)])
 router.include_router(_backend("", ""))
-# Label Studio requires a URL per backend, so there is one for each model.
+# Each model has its own backend URL, because Label Studio cannot send the name of a model.
 router.include_router(_backend("/label-studio/{name}", "_of_model"))
 
 
@@ -279,8 +283,8 @@ def _json(document: Given) -> Response:
 
 
 class LabelStudio(Feature):
-    """The API of Label Studio's ML backends."""
+    """Server feature: the API of Label Studio's ML backends."""
 
     def router(self) -> APIRouter:
-        """Return the routes."""
+        """Return the routes of the API."""
         return router

@@ -1,7 +1,7 @@
 """Parses the requests of Roboflow's clients.
 
-Options for functions that do not exist here (contrast, active learning, billing) are ignored,
-because clients send them by default.
+Options for functions that this server does not have (contrast, active learning, billing) are
+ignored, because clients send them by default.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from fovea_server.http.base64_text import base64_image
 from fovea_server.http.v1.body import Source, Url, json_object, read_form
 from fovea_server.integrations.request_handling import share
 
-# Defaults of Roboflow's inference server.
+# Default options of Roboflow's inference server: minimum score, IoU of overlapping objects, and
+# number of objects.
 _CONFIDENCE, _OVERLAP, _MAX = 0.4, 0.3, 300
 _IMAGE = '{"type": "base64" or "url", "value": TEXT}'
 
@@ -28,14 +29,14 @@ class PredictCall:
 
     Attributes:
         name: name of the model.
-        version: version of the model; None for the current one.
-        sources: images.
-        several: True if the images were sent as a list, so that the response is a list.
+        version: version of the model; None for the current version.
+        sources: images of the request.
+        several: True if the images were sent as a list. The response is then a list, too.
         options: options for object detection; see `options_for`.
-        run_lengths: True for masks as COCO run lengths, False for polygons.
-        least_keypoint: minimum score of keypoints; others are omitted.
+        run_lengths: True to return masks as COCO run lengths, False to return polygons.
+        least_keypoint: minimum score of keypoints. Keypoints with lower scores are left out.
         draw: True if the response must include an image with the results.
-        key: key of the client in the body; "" if there is none.
+        key: API key in the body; "" if there is none.
     """
 
     name: str
@@ -49,7 +50,7 @@ class PredictCall:
     key: str = ""
 
     def options_for(self, task: str) -> PredictOptions:
-        """Return the options for a task, without options that other tasks would reject."""
+        """Return the options for a task, without options that the task would reject."""
         match task:
             case "segment":
                 return replace(self.options, mask="rle" if self.run_lengths else "polygon")
@@ -76,7 +77,7 @@ def model_of(model_id: object) -> tuple[str, int | None]:
 
 
 def parse_request(body: bytes, most: int, max_images: int) -> PredictCall:
-    """Parse a JSON request to `/infer/...` with the model, images and options.
+    """Parse a JSON request to `/infer/...`, which contains the model, images and options.
 
     Raises:
         InvalidRequest, InvalidOption, NotFound: the request is invalid.
@@ -104,14 +105,14 @@ def parse_request(body: bytes, most: int, max_images: int) -> PredictCall:
 
 
 def parse_legacy(model_id: str, query: Mapping[str, str], kind: str, body: bytes) -> PredictCall:
-    """Parse a request to `/NAME/VERSION` with options in the query and the image as base64.
+    """Parse a request to `/NAME/VERSION`. Options are in the query, and the image is base64 text.
 
     Raises:
         InvalidRequest, InvalidOption, NotFound: the request is invalid.
     """
     name, version = model_of(model_id)
     given: dict[str, Any] = dict(query)
-    # This route also accepts percentages.
+    # In this route the two options may also be percentages.
     for percent in ("confidence", "overlap"):
         if re.fullmatch(r"[1-9][0-9]*(\.[0-9]+)?", given.get(percent, "")):
             given[percent] = float(given[percent]) / 100
@@ -137,7 +138,7 @@ def _options(given: Mapping[str, Any], overlap: object) -> PredictOptions:
     confidence = given.get("confidence")
     classes = given.get("class_filter")
     return PredictOptions(
-        # The words select thresholds that are stored with Roboflow's own models.
+        # Ignore texts here: they select thresholds that are stored with Roboflow's own models.
         conf=_CONFIDENCE
         if confidence in (None, "best", "default")
         else share("confidence", confidence),

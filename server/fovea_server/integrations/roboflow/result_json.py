@@ -1,4 +1,4 @@
-"""Encodes the results of an image like Roboflow's inference server."""
+"""Encodes the results for an image in the form of Roboflow's inference server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TASKS = {
     "pose": "keypoint-detection",
     "classify": "classification",
 }
-"""Maps the supported tasks to Roboflow's names for them."""
+"""Maps the supported tasks to Roboflow's names of these tasks."""
 
 
 def predictions_json(
@@ -35,7 +35,7 @@ def predictions_json(
     least: float,
     least_keypoint: float,
 ) -> bytes:
-    """Encode the predictions of one image; omit classes and keypoints with low scores."""
+    """Encode the predictions for one image. Classes and keypoints with low scores are left out."""
     assert result.found is not None, "the task of the model is one of TASKS"
     found = result.found.to_json(vocabulary, options)
     if "detections" in found:
@@ -47,7 +47,7 @@ def predictions_json(
 def response(
     result: ImageResult, vocabulary: Vocabulary, seconds: float, drawn: bytes | None
 ) -> dict[str, object]:
-    """Return the response for one image, whose predictions are already encoded."""
+    """Return the response for one image. Its predictions are already encoded."""
     call = CALL.get()
     answer: dict[str, object] = {
         "inference_id": "" if call is None else call.id,

@@ -149,7 +149,7 @@ def _list_registered(
 ) -> Response:
     ready = [model for model in models_of(request).visible() if model.state is State.READY]
     models = [_describe_model(m, f"{m.name}/{m.version}") for m in ready if m.task in TASKS]
-    # A client expects exactly the ID that it requested, which may have no version.
+    # Clients expect the ID exactly as they requested it, possibly without a version.
     return _json({"models": [*(requested or ()), *models]})
 
 
@@ -170,7 +170,7 @@ def _json(document: dict[str, object]) -> Response:
 
 
 class Dataset(StringConvertor):
-    """The NAME in the path `/NAME/VERSION`, except for path prefixes of this server."""
+    """Matches the NAME in the path `/NAME/VERSION`, but not the path prefixes of this server."""
 
     regex = "(?!(?:v1|v2|page|docs|label-studio|static-offline-docs)/)[^/]+"
 
@@ -183,7 +183,7 @@ def _error(error: FoveaError) -> bytes:
 
 
 router = APIRouter(tags=["roboflow"], dependencies=[write_errors_with(_error), query_key])
-# Add these routes before `/NAME/VERSION`, which has the same form.
+# Add these routes before `/NAME/VERSION`, because their paths have the same form.
 router.include_router(_models)
 router.include_router(_about)
 _INFERENCE = [admit_by_body(inferring)]
@@ -211,12 +211,13 @@ for _task in ("object_detection", "instance_segmentation", "keypoints_detection"
     openapi_extra={"requestBody": _BASE64},
 )
 async def legacy(request: Request, dataset: str, version: str) -> Response:
-    """Run one version of a model on the image in the body, in base64."""
+    """Run one version of a model on the image in the body, which is base64 text."""
     model_id = f"{dataset}/{version}"
     query = query_values(request.scope["query_string"].decode("latin-1"))
     kind = request.headers.get("content-type", "")
     if request.state.admit is None:
-        # Look the model up first, so that an unknown model is reported before a large body arrives.
+        # Look up the model first, so that a request for an unknown model is rejected before its
+        # body arrives.
         models_of(request).get(*model_of(model_id))
     work = partial(parse_legacy, model_id, query, kind)
     parse = partial(run_in_threadpool, work)
@@ -236,7 +237,8 @@ async def _answer(
                 "only one image per request can be annotated: send one, or turn visualization off"
             )
         else:
-            # Limit how many images wait to be drawn on, because their pixels are large.
+            # Limit the number of images that wait to be drawn, because each holds its decoded
+            # pixels in memory.
             async with service_of(request).drawing:
                 prediction = await _predict(request, call)
                 result_of(prediction.images[0])
@@ -266,8 +268,8 @@ async def _predict(request: Request, call: PredictCall) -> Prediction:
 
 
 class Roboflow(Feature):
-    """The API of Roboflow's inference server."""
+    """Server feature: the API of Roboflow's inference server."""
 
     def router(self) -> APIRouter:
-        """Return the routes."""
+        """Return the routes of the API."""
         return router
