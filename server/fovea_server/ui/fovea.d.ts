@@ -580,7 +580,7 @@ export interface PreprocessSpec {
   step?: number;
 }
 
-/** Everything that a server needs to know about an engine before it opens the engine. */
+/** The description of an engine. A server reads it before it opens the engine. */
 export interface EngineCard {
   format: 1;
   name: string;
@@ -807,7 +807,7 @@ export interface TensorSpec {
   shape: number[];
 }
 
-/** Comparison of the built engine with its unchanged source model. */
+/** The result of a comparison of a built engine with its unchanged source model. */
 export interface Agreement {
   images: number;
   detections: number;
@@ -829,7 +829,7 @@ export interface Agreement {
   replaced?: number;
 }
 
-/** Source of the ranges of an INT8 engine. */
+/** The origin of an INT8 engine's ranges. */
 export interface Calibration {
   method: string;
   images: number;
@@ -842,7 +842,7 @@ export interface Calibration {
   remarks: string[];
 }
 
-/** Accuracy of a detector as average precision, 0 to 1. */
+/** The accuracy of a detector as average precision, 0 to 1. */
 export interface Accuracy {
   images: number;
   map50_95: number;
@@ -854,7 +854,7 @@ export interface Accuracy {
   box_map50: number | null;
 }
 
-/** Accuracy of a classifier as fractions of images, 0 to 1. */
+/** The accuracy of a classifier as fractions of images, 0 to 1. */
 export interface ClassAccuracy {
   images: number;
   top1: number;
@@ -862,7 +862,7 @@ export interface ClassAccuracy {
   per_class: Record<string, number>;
 }
 
-/** Accuracy of semantic segmentation over all labelled pixels, 0 to 1. */
+/** The accuracy of semantic segmentation over all labelled pixels, 0 to 1. */
 export interface MapAccuracy {
   images: number;
   miou: number;
@@ -870,7 +870,7 @@ export interface MapAccuracy {
   per_class: Record<string, number>;
 }
 
-/** Accuracy of embeddings as fractions of images, 0 to 1. */
+/** The accuracy of embeddings as fractions of images, 0 to 1. */
 export interface MatchAccuracy {
   images: number;
   recall1: number;
@@ -878,7 +878,7 @@ export interface MatchAccuracy {
   per_class: Record<string, number>;
 }
 
-/** Accuracy of a text recogniser. */
+/** The accuracy of a text recogniser. */
 export interface TextAccuracy {
   images: number;
   exact: number;
@@ -886,7 +886,7 @@ export interface TextAccuracy {
   character_errors: number;
 }
 
-/** Accuracy of several classifiers as fractions of images, 0 to 1. */
+/** The accuracy of a model with several attributes, as fractions of images, 0 to 1. */
 export interface AttributeAccuracy {
   images: number;
   mean: number;
@@ -894,7 +894,7 @@ export interface AttributeAccuracy {
   per_class: Record<string, number>;
 }
 
-/** Similarity of generated images to the correct ones, as means over images. */
+/** The similarity of generated images to the correct images, as means over images. */
 export interface PictureAccuracy {
   images: number;
   ssim: number;
@@ -916,7 +916,7 @@ export interface Gpu {
   capability: string;
 }
 
-/** A backend and a precision that a build could choose. */
+/** The figures of a backend and precision that a build could choose. */
 export interface CandidateFigures {
   backend: string;
   precision: "fp32" | "bf16" | "fp16" | "int8";
@@ -935,7 +935,7 @@ export interface Skeleton {
   bones: [unknown, unknown][];
 }
 
-/** A head family that was considered for the model. */
+/** A head family that the recognition considered for the model. */
 export interface HeadCandidate {
   family: string;
   strength: string | null;
@@ -1044,20 +1044,20 @@ export interface WorstImage {
   extra?: number | null;
 }
 
-/** Batch sizes of an optimization profile, ascending: smallest, usual and largest. */
+/** The batch sizes of an optimization profile: smallest, usual and largest. */
 export interface Profile {
   min: number;
   opt: number;
   max: number;
 }
 
-/** A library of plugins: its absolute path at the build, with links resolved, and its digest. */
+/** A library of TensorRT plugins. */
 export interface Plugin {
   path: string;
   sha256: string;
 }
 
-/** The number of images in each bin. An image with several objects is divided among their bins. */
+/** The number of images in each bin of a quantity, e.g. of the scores. */
 export interface Distribution {
   edges: number[];
   counts: number[];
