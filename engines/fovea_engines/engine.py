@@ -344,7 +344,7 @@ class Engine(Closing):
     ) -> Detections:
         """Detect the objects in one image.
 
-        The arguments are those of `predict`. The method also raises the errors of `predict`.
+        `predict` describes the arguments and further errors.
 
         Returns:
             The detections, with coordinates in pixels of the image.

@@ -95,8 +95,8 @@ class Session(Closing, Protocol):
         outputs: outputs of the engine.
         max_batch: largest batch size of a call; 0 if the model has no batch dimension.
         concurrency: number of parallel calls that keep the device busy.
-        steady: True if the calling thread computes the outputs itself, and the duration of a call
-            depends on the shapes of its inputs but not on their values.
+        steady: True if a call does not wait for a device, and its duration depends on the shapes of
+            its inputs but not on their values.
         offloads: True if a device such as a GPU computes while the calling thread waits. Such a
             device is faster with batches. To keep it busy, the server decodes the next images
             during a call.

@@ -253,8 +253,8 @@ def load_layouts(load: Callable[[int], L], cores: int, streams: int) -> tuple[L,
     # threshold after the first free of a large block, and then keeps memory that was used for
     # loading: 30 of 220 MB for yolov8n in OpenVINO. An explicit threshold stays constant.
     libc.mallopt(M_MMAP_THRESHOLD, 2 << 20)
-    # By default, glibc creates a heap for nearly every thread, up to 8 heaps per core. For this
-    # model they take 5 MB.
+    # By default, glibc creates a heap for nearly every thread, up to 8 heaps per core. For yolov8n,
+    # these heaps take 5 MB.
     libc.mallopt(M_ARENA_MAX, cores)
     width = cores // streams
     try:

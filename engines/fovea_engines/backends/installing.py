@@ -38,8 +38,8 @@ def install_extra(extra: str) -> str:
     """Return the shell command that installs an extra of Fovea from this installation's source.
 
     If the source is unknown, e.g. in a container, the command lists the requirements of the extra.
-    If the extra has no requirements for this system, the returned text is not a command but says
-    so.
+    If the extra has no requirements for this system, the function returns a text about this instead
+    of a command.
     """
     fovea = distribution(NAME)
     requirements = _requirements(fovea, extra)

@@ -27,7 +27,7 @@ _OWN: Mapping[str, Backend] = {
 
 
 class _Backends(Mapping[str, Backend]):
-    """Name of each backend -> the backend.
+    """A mapping from the name of each backend to the backend.
 
     The first backend that supports a file's suffix is the default for this suffix.
 

@@ -230,7 +230,7 @@ def _fill(
 def _copy_attachments(plan: BuildPlan, beside: Mapping[str, Path], folder: Path) -> dict[str, str]:
     """Copy further files of a version into its directory, e.g. a user's head.
 
-    `beside` has the name of each file -> its path.
+    `beside` maps the name of each file to its path.
 
     Returns:
         Name of each copied file -> its SHA-256.
@@ -358,11 +358,11 @@ def _make_texts(
 ) -> dict[str, str]:
     """Return config.pbtxt and labels.txt for a new version, except files that the user has edited.
 
-    Returns:
-        Name of each file to write -> its text.
-
     `before` are the version numbers before the new one. A file counts as unedited if it equals the
     text that a build wrote for the last version in `before`.
+
+    Returns:
+        Name of each file to write -> its text.
     """
     texts, last = {}, None
     if before:

@@ -92,8 +92,9 @@ def halves(
     """Split a model of images and texts into its image encoder and its text encoder.
 
     Yields:
-        The plan for the image encoder, and the name of each file to publish beside its engine ->
-        the path of this file. If the model accepts only images, the unchanged plan and no files.
+        The plan for the image encoder, and a mapping from the name of each file to publish beside
+        its engine to the path of this file. If the model accepts only images, the unchanged plan
+        and an empty mapping.
 
     Raises:
         InvalidOption: the plan has a tokenizer, but no text encoder.
@@ -334,8 +335,8 @@ def split_texts(
     """Prepare a model of images and texts for a build, and remove temporary files afterwards.
 
     Yields:
-        The plan for the image model, and the name of each file to publish beside its engine -> the
-        path of this file.
+        The plan for the image model, and a mapping from the name of each file to publish beside its
+        engine to the path of this file.
 
     Raises:
         InvalidOption: the text encoder or the class names are missing, or an option has no effect

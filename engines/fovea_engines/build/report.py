@@ -123,7 +123,7 @@ def _draw(
 ) -> Pixels:
     """Draw an image at the report's size.
 
-    Detections in `agreed` are grey, and `odd` ones coloured.
+    Detections in `agreed` are drawn in grey, and detections in `odd` are drawn in colour.
     """
     height, width = pixels.shape[:2]
     factor = _SIDE / max(height, width)

@@ -190,7 +190,7 @@ def another(size: Size, stride: int) -> Size:
 
 
 def _constants(model: onnx.ModelProto) -> dict[str, Array]:
-    """Return the name of each constant -> its value.
+    """Return a mapping from the name of each constant to its value.
 
     Tensors that nodes compute only from constants are included.
     """
@@ -220,7 +220,9 @@ def infer_shapes(
     size: Size,
     values: Mapping[Place, Sized] | None = None,
 ) -> Shapes:
-    """Return the name of each tensor -> its shape for an image size; -1 means an unknown length.
+    """Return a mapping from the name of each tensor to its shape for an image size.
+
+    -1 means an unknown length.
 
     A dynamic batch counts as 1. `values` replace constants of the model.
     """

@@ -99,7 +99,7 @@ def _free_constants(model: onnx.ModelProto, old: int) -> None:
 
 
 def _shapes(model: onnx.ModelProto, old: int, times: int) -> dict[str, _Shape]:
-    """Return the name of each tensor -> its shape, if the batch size is multiplied by `times`.
+    """Return a mapping from each tensor to its shape for a batch size multiplied by `times`.
 
     -1 means an unknown length. `old` is the batch size in the file; a dynamic batch size counts as
     1.
@@ -114,7 +114,7 @@ def _shapes(model: onnx.ModelProto, old: int, times: int) -> dict[str, _Shape]:
         if value.name not in weights and _rows(value) == old:
             _set_rows(value, abs(old) * times)
     listed = {value.name for value in bare.graph.input}
-    for name, tensor in weights.items():  # large weights without their values, to save time
+    for name, tensor in weights.items():  # omit the values of large weights, to save time
         if prod(tensor.dims) <= _SMALL_WEIGHT:
             bare.graph.initializer.append(tensor)
         elif name not in listed:

@@ -22,8 +22,8 @@ _DEFAULT_DOMAIN = ("", "ai.onnx")
 def rename(model: onnx.ModelProto, names: Mapping[str, str]) -> Edited:
     """Rename inputs and outputs. All are renamed at the same time, so two may exchange their names.
 
-    `names` has old name -> new name. The original names of outputs are stored in the metadata,
-    because the recognition of the head uses them to identify the exporter.
+    `names` maps each old name to the new name. The original names of outputs are stored in the
+    metadata, because the recognition of the head uses them to identify the exporter.
 
     Raises:
         InvalidOption: an old name is neither an input nor an output, or another tensor has a new
@@ -62,7 +62,7 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 def replace_operators(model: onnx.ModelProto, operators: Mapping[str, str]) -> Edited:
     """Replace operators of a model. The nodes keep their inputs and attributes.
 
-    `operators` has old operator -> new operator.
+    `operators` maps each old operator to the new operator.
 
     Raises:
         InvalidOption: the model does not have the old operator, its opset does not have the new

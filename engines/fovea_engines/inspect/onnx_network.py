@@ -97,7 +97,7 @@ class OnnxNetwork:
         return found
 
     def _shapes(self, names: list[str]) -> dict[str, tuple[int, ...]]:
-        """Return the name of each tensor -> its shape.
+        """Return a mapping from the name of each tensor to its shape.
 
         Additional Shape nodes compute the shapes, so the values of the tensors do not stay in
         memory.
@@ -207,7 +207,7 @@ class _Graph:
         return [n for n in nodes if layer.name in n.output or n.op_type == _NORMALISATION]
 
     def _originals(self, dtypes: Mapping[str, str]) -> dict[str, str]:
-        """Return the name of each tensor that depends on the inputs -> name of its original.
+        """Return a mapping from each tensor that depends on the inputs to its original.
 
         The original of a copy is the tensor that it copies. The original of every other tensor is
         itself.

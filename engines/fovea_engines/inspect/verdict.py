@@ -25,8 +25,8 @@ _BOTH_DB: Mapping[Precision, float] = {"fp32": 60.0, "fp16": 20.0, "bf16": 18.0,
 
 # Smallest decrease of the SNR within a layer in decibel that counts as an error of this layer.
 _JUMP_DB = 10.0
-# Margin in decibel. A pair by order was matched incorrectly if the SNR of all layers that read it
-# is higher than the pair's SNR by this margin.
+# Margin in decibel. Layers that were paired by order, and not by name, were probably paired
+# incorrectly if the SNR of all layers that read them is higher than their own SNR by this margin.
 _HEALED_DB = 20.0
 
 
@@ -154,7 +154,8 @@ def _doubt(
 ) -> Comparison:
     """Return the pair, in the state "not judged" if it was probably matched incorrectly.
 
-    This is so if the layers were paired by order, and all layers that read them agree.
+    This is assumed if the layers were paired by order, and not by name, and all layers that read
+    them agree much better.
     """
     if one.state != "diverges" or one.by == "name" or one.a.is_output:
         return one

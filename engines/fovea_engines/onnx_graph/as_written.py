@@ -48,12 +48,12 @@ def add_own_preprocess(head: Recognition, model: onnx.ModelProto) -> Recognition
 def find_own_fit(model: onnx.ModelProto) -> Fit | None:
     """Return how the original graph resizes images: "letterbox" or "stretch".
 
+    The method is unknown for a fixed square image size, for a graph without a resize, and for a
+    graph that ONNX Runtime cannot run.
+
     Returns:
         "letterbox" if the resize keeps the aspect ratio, and "stretch" if it does not. If the
         method is unknown, None.
-
-    The method is unknown for a fixed square image size, for a graph without a resize, and for a
-    graph that ONNX Runtime cannot run.
     """
     inputs = graph_inputs(model)
     declared = image_of(inputs)
@@ -85,7 +85,7 @@ def find_own_fit(model: onnx.ModelProto) -> Fit | None:
 
 
 def _find_resized(model: onnx.ModelProto, image: str) -> str | None:
-    """Return the output's name of the node that resizes the image, or None if there is none.
+    """Return the name of the resized image's tensor, or None if the graph does not resize it.
 
     A resize of features, after the first convolution, does not count.
     """

@@ -130,7 +130,7 @@ def normalise(
 
     Args:
         model: model to convert.
-        size: (height, width) of the input, pixels; None means the model's size or the default.
+        size: (height, width) of the input in pixels; None means the model's size or the default.
         note: function that receives remarks about the size, the batch, and an opset that cannot be
             converted.
 
@@ -158,7 +158,7 @@ def normalise(
 def pin_inputs(model: onnx.ModelProto, size: tuple[int, int] | None = None) -> None:
     """Give a model one image input of a fixed size, in place.
 
-    The arguments and errors are those of `normalise`.
+    `normalise` describes the arguments and errors.
     """
     take_colour(model)
     _pin_size(model, size)

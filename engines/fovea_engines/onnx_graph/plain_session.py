@@ -53,7 +53,8 @@ def open_openvino(
 ) -> Callable[[Mapping[str, Array]], list[Array]]:
     """Load a model for the CPU in OpenVINO, and return a function that computes the named outputs.
 
-    OpenVINO computes in float32. The returned function takes the name of each input -> its array.
+    OpenVINO computes in float32. The returned function takes a mapping from the name of each input
+    to its array.
 
     Raises:
         UnsupportedModel: OpenVINO cannot load the model. The returned function raises this error if

@@ -31,10 +31,10 @@ _IN_ITS_PLACE = {
 
 
 def explain_file(path: Path) -> str | None:
-    """Return a description of a file that users often have in place of the model, or None.
+    """Return a description of a file that users often have in place of the model.
 
-    The description includes instructions to get the model. None means that the first bytes are not
-    known as a mistake.
+    The description includes instructions to get the model. If the file does not begin like one of
+    these files, return None.
     """
     with path.open("rb") as file:
         start = file.read(512).lstrip(b"\xef\xbb\xbf \t\r\n").lower()

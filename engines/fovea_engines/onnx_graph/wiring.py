@@ -124,7 +124,7 @@ class Wiring:
 
 
 def constants_of(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    """Return the name of each initializer and Constant node -> its tensor."""
+    """Return a mapping from the name of each initializer and Constant to its tensor."""
     found = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Constant" and node.attribute[0].name == "value":

@@ -170,11 +170,11 @@ def find_ranges(
 ) -> tuple[Ranges, bool]:
     """Return the INT8 ranges for a plan.
 
-    Returns:
-        The ranges, and whether an earlier build measured them.
-
     Ranges of an earlier build are used again only if the model, the preprocessing, the images,
     their order and the method are the same.
+
+    Returns:
+        The ranges, and whether an earlier build measured them.
 
     Raises:
         InvalidOption: the plan has no calibration, or its calibration does not fit the model.

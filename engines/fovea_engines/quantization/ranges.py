@@ -38,7 +38,10 @@ class Origin:
     format: int = _FORMAT
 
     def difference(self, other: Origin) -> str | None:
-        """Describe the first difference to another origin, or return None."""
+        """Return a text about the first difference from another origin.
+
+        If both are equal, return None.
+        """
         words = {
             "model": "another model",
             "preprocess": "another preprocessing",

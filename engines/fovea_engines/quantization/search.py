@@ -20,8 +20,8 @@ from fovea_preprocess.errors import InvalidOption
 # Smallest and largest number of blocks. With few large blocks, one sensitive layer would keep many
 # layers in float. With many blocks, the search would take too long.
 _FEWEST, _MAX = 8, 32
-# If the agreement is below this limit, keeping a single block in float may make no visible
-# difference.
+# Limit of the agreement with all blocks in INT8. Below this limit, keeping a single block in float
+# may not improve the agreement measurably, even if the block is sensitive.
 _SPOILT = 0.1
 
 Quality = Callable[[Iterable[str]], float]
@@ -42,13 +42,13 @@ def int8_graph(
 def blocks(layers: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Group the layers of a model into blocks by their names.
 
-    Returns:
-        Name of each block -> names of its layers, in the order of the model.
-
     A layer's name is a path, e.g. "/model.4/cv1/conv/Conv". The beginnings of the paths form the
     blocks, e.g. "model.4". Their length is the smallest one that gives 8 to 32 blocks. If no length
     does, or the names are not paths (e.g. "Conv_44"), up to 32 blocks of consecutive layers are
     formed.
+
+    Returns:
+        Name of each block -> names of its layers, in the order of the model.
     """
     paths = [re.findall(r"[^/.]+", name.split("/aten::")[0]) for name in layers]
     for depth in range(1, max(map(len, paths), default=0)):
@@ -126,7 +126,9 @@ def _measure_alone(
 def keep_until(
     budget: float, base: float, ranking: Sequence[Sensitivity], quality: Quality
 ) -> tuple[list[Sensitivity], float]:
-    """Keep one more block in float after another, until the quality reaches a budget.
+    """Choose blocks to keep in float, one after another, until the quality reaches a budget.
+
+    The block with the largest gain is chosen first.
 
     Args:
         budget: required quality.

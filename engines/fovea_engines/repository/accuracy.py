@@ -61,7 +61,7 @@ class Accuracy:
 
     @property
     def rows(self) -> dict[str, float | None]:
-        """Return the description of each figure -> the figure over all classes."""
+        """Return a mapping from the description of each figure to its value over all classes."""
         found = {self.metric: self.map50_95, self.metric.removesuffix("-95"): self.map50}
         boxes = {"box mAP50-95": self.box_map50_95, "box mAP50": self.box_map50}
         sizes = {f"{self.metric} {size}": value for size, value in self.by_size.items()}
@@ -93,7 +93,7 @@ class ClassAccuracy:
 
     @property
     def rows(self) -> dict[str, float | None]:
-        """Return the description of each figure -> the figure over all classes."""
+        """Return a mapping from the description of each figure to its value over all classes."""
         return {self.metric: self.top1, "top-5": self.top5}
 
 
@@ -122,7 +122,7 @@ class MapAccuracy:
 
     @property
     def rows(self) -> dict[str, float | None]:
-        """Return the description of each figure -> the figure over all classes."""
+        """Return a mapping from the description of each figure to its value over all classes."""
         return {self.metric: self.miou, "pixel accuracy": self.pixel_accuracy}
 
 
@@ -152,7 +152,7 @@ class MatchAccuracy:
 
     @property
     def rows(self) -> dict[str, float | None]:
-        """Return the description of each figure -> the figure over all classes."""
+        """Return a mapping from the description of each figure to its value over all classes."""
         return {self.metric: self.recall1, "recall@5": self.recall5}
 
 
@@ -187,7 +187,7 @@ class TextAccuracy:
 
     @property
     def rows(self) -> dict[str, float | None]:
-        """Return the description of each figure -> the figure."""
+        """Return a mapping from the description of each figure to its value."""
         return {
             self.metric: self.exact,
             "edit similarity": self.similarity,
@@ -220,7 +220,7 @@ class AttributeAccuracy:
 
     @property
     def rows(self) -> dict[str, float | None]:
-        """Return the description of each figure -> the figure over all attributes."""
+        """Return a mapping from the description of each figure to its value over all attributes."""
         return {self.metric: self.mean, "all attributes right": self.all_right}
 
 
@@ -252,7 +252,7 @@ class PictureAccuracy:
 
     @property
     def rows(self) -> dict[str, float | None]:
-        """Return the description of each figure -> the figure."""
+        """Return a mapping from the description of each figure to its value."""
         return {self.metric: self.ssim, "PSNR, dB": self.psnr}
 
 

@@ -157,7 +157,7 @@ class Baseline:
         return cls(len(brightness), images_from, made)
 
     def count(self, found: Sequence[Found], brightness: Sequence[float]) -> dict[str, Floats]:
-        """Return the name of each quantity -> the number of live images in each bin."""
+        """Return a mapping from each quantity to the number of live images in each bin."""
         live = _quantities(found, brightness)
         return {name: each.count(live.get(name, _NONE)) for name, each in self.quantities.items()}
 
@@ -181,7 +181,7 @@ def select_values(found: TaskResult | None, pixels: int) -> Found | None:
 
 
 def _quantities(found: Sequence[Found], brightness: Sequence[float]) -> dict[str, QuantityValues]:
-    """Return the name of each quantity -> its values in several images.
+    """Return a mapping from the name of each quantity to its values in several images.
 
     Objects with a score below 0.25 are left out.
     """

@@ -143,7 +143,10 @@ class Agreement:
 
     @property
     def replaced_text(self) -> str:
-        """Describe on how many images OpenVINO is the reference, and why; "" for none."""
+        """Return a text about the images for which OpenVINO is the reference.
+
+        If there are no such images, return "".
+        """
         if not self.replaced:
             return ""
         return (
@@ -176,7 +179,7 @@ class Agreement:
         return f"outputs within {self.output_error:.2g} on {images}{same_top}{quality}"
 
     def rows(self, precision: Precision) -> dict[str, str]:
-        """Return the description of each figure -> the figure as text."""
+        """Return a mapping from the description of each figure to the figure as text."""
         rows = {"images": str(self.images)}
         if self.replaced:
             rows["of these with OpenVINO as the reference"] = str(self.replaced)

@@ -68,7 +68,8 @@ class ModelTensorReshape:
 class ConfigTensor:
     """An input or output.
 
-    `dims` has no batch dimension if the model has one, and -1 means any length.
+    If the model has a batch dimension, `dims` does not include it. A length of -1 in `dims` means
+    any length.
     """
 
     name: str = ""
@@ -243,7 +244,7 @@ class ModelConfig:
 
     @property
     def composing(self) -> dict[str, set[int]]:
-        """Name of each model in an ensemble -> its versions. -1 means the default version."""
+        """Mapping from each model of an ensemble to its versions; -1 means the default version."""
         models: dict[str, set[int]] = {}
         for step in self.steps:
             models.setdefault(step.model_name, set()).add(step.model_version)

@@ -124,7 +124,7 @@ class ModelSequenceBatching:
 class EnsembleStep:
     """One step of an ensemble, which runs a model.
 
-    The maps have the name of each tensor of the model -> the name of a tensor of the ensemble.
+    The maps connect the name of each tensor of the model with the name of a tensor of the ensemble.
     """
 
     model_name: str = ""

@@ -144,7 +144,7 @@ def record_duration(builds: Path, key: str, seconds: float) -> None:
 
 
 def _durations(builds: Path) -> dict[str, float]:
-    """Return the key of each recorded build -> its duration in seconds, the newest build first."""
+    """Return a mapping from the key of each build to its duration in seconds, the newest first."""
     try:
         return _DURATIONS.validate_json(builds.read_bytes())
     except (OSError, ValidationError):

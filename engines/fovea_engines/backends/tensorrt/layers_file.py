@@ -42,7 +42,7 @@ class PlanLayers:
     Attributes:
         source: "engine" for the fused layers that the GPU runs; "network" for the layers before
             fusion.
-        layers: the layers.
+        layers: layers of the plan.
     """
 
     source: Literal["engine", "network"]

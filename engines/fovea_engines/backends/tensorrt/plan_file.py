@@ -70,17 +70,17 @@ class PlanFile:
     def rejection(self, backend: str, version: str) -> str | None:
         """Return the reason why a version of a runtime cannot load the plan.
 
+        A plan runs only in the release of TensorRT that built it. A version-compatible plan would
+        run in later releases, but it contains host code, and Fovea does not run host code from
+        plans. NVIDIA documents this at docs.nvidia.com/deeplearning/tensorrt and tensorrt-rtx,
+        "Engine Compatibility".
+
         Args:
             backend: name of the runtime's backend.
             version: version of the runtime.
 
         Returns:
             The reason with a remedy. If the runtime may load the plan, None.
-
-        A plan runs only in the release of TensorRT that built it. A version-compatible plan would
-        run in later releases, but it contains host code, and Fovea does not run host code from
-        plans. NVIDIA documents this at docs.nvidia.com/deeplearning/tensorrt and tensorrt-rtx,
-        "Engine Compatibility".
         """
         found = ".".join(map(str, self.version or ()))
         maker, here = f"{_NAMES[self.backend]} {found}".rstrip(), f"{_NAMES[backend]} {version}"
