@@ -66,7 +66,7 @@ class Quota(NamedTuple):
     def period(self, now: datetime) -> str:
         """Return the name of the period that contains `now`.
 
-        The names are in the order of time if sorted.
+        If names are sorted as text, their periods are in the order of time.
         """
         return f"{self.begin(now):{_NAMES[self.unit]}}"
 

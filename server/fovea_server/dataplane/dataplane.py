@@ -412,8 +412,7 @@ def _record_images(
     _describe_span(span, model)
     span.attributes["fovea.images"] = len(results)
     for index, result in enumerate(results):
-        # A result from the cache has no batch size, and neither has a result from tiles in several
-        # batches.
+        # Results from the cache, and results from tiles in several batches, have no batch size (0).
         if isinstance(result, ImageResult):
             stages = result.times.of_image()
             # If inference runs on another device (`offloads`), images are decoded before they wait

@@ -30,8 +30,8 @@ from fovea_server.traffic.traffic import Traffic
 
 HEAD_TIMEOUT_S = 20.0
 
-# Largest number of bytes that are received before their request starts. Reading then pauses. While
-# it pauses, the server cannot detect that the client has disconnected.
+# Number of received bytes of further requests at which reading pauses. While reading pauses, the
+# server cannot detect that the client has disconnected.
 _MAX_AHEAD = 65_536
 # Time in seconds for which a client may still send its body after the response was written.
 _LINGER_S = 3.0

@@ -49,8 +49,8 @@ class _Part(Enum):
     CHUNK = auto()
     TRAILERS = auto()
     NOTHING = auto()
-    """No part: all further bytes are dropped, because the connection closes after the last or an
-    invalid request.
+    """No part. All further bytes are dropped, because the connection will close after the last
+    request or after an invalid request.
     """
 
 

@@ -24,8 +24,8 @@ error that was created before. The body would stay in memory until the next garb
 # Time in seconds after which `Watch` begins to detect disconnected clients. Most requests are
 # answered earlier.
 _QUICK_S = 0.02
-# Number of bytes that are decompressed on the event loop, and number of bytes per step in a thread
-# after that.
+# The first number of bytes is decompressed on the event loop. The rest is decompressed in a thread,
+# in steps of the second number of bytes.
 _FIRST, _PIECE = 65_536, 1 << 20
 # Number of compressed bytes per step. zlib copies the unused rest of these bytes in each step, so
 # the number is small.
@@ -46,7 +46,7 @@ class Watch:
     would take as much CPU time as parsing the request's JSON.
 
     Args:
-        receive: ASGI function that receives messages; nothing else may call it.
+        receive: ASGI function that receives messages. Other code must not call it at the same time.
         timeout_s: timeout of the whole request in seconds from `began`; None for no timeout.
         began: start of the request by `time.monotonic`.
 

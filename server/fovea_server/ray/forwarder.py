@@ -19,8 +19,8 @@ from fovea_server.ray.link import Link, ReplicaLost
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-# Number of replicas that may die during one request before it fails. The limit prevents that one
-# request kills all replicas.
+# Number of replicas that may die during one request before it fails. The limit prevents one request
+# from killing all replicas.
 _MAX_DEATHS = 2
 # Time in seconds after which a replica that could not be reached is tried again.
 _SHUN_S = 1.0

@@ -173,9 +173,10 @@ def read_arrays(path: Path, forms: Mapping[str, tuple[str, int]]) -> dict[str, N
         forms: dict from the name of an array to NumPy's `dtype.kind` and the number of dimensions.
 
     Raises:
-        ValueError: an array does not have its form, or the file exceeds `MAX_BYTES`. OSError,
-            LookupError, EOFError, ArithmeticError, RuntimeError, MemoryError, zipfile.BadZipFile,
-            zlib.error, struct.error, tokenize.TokenError: the file is damaged.
+        ValueError: an array does not have its form, or the file exceeds `MAX_BYTES`.
+        OSError, LookupError, EOFError, ArithmeticError, RuntimeError, MemoryError: the file is
+            damaged.
+        zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError: the file is damaged.
     """
     if path.suffix == ".npy":
         with path.open("rb") as file:

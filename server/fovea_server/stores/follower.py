@@ -116,6 +116,6 @@ class MirrorFollower:
         return [f"{n}: {why}" for n, why in self.mirror.refused.items() if n in self._missing]
 
     def stop(self) -> None:
-        """Stop to pull, and release all threads that wait for `started`."""
+        """End the pulling thread, and release all threads that wait for `started`."""
         self._stop.set()
         self.started.set()

@@ -185,7 +185,7 @@ class Mirror:
         return folder
 
     def _report(self, models: Iterable[RemoteModel], fetch: Fetch) -> None:
-        """Log the models that were not rejected before, or for another reason."""
+        """Log the models that are rejected for the first time or for a new reason."""
         reasons = ((m.name, self._problem(m) or _first(m, fetch.unreadable)) for m in models)
         refused = {name: reason for name, reason in reasons if reason}
         for name, reason in refused.items():

@@ -230,7 +230,7 @@ class Store:
         except (FileNotFoundError, PermissionError) as error:
             raise NotFound(str(self._unavailable(error, file.key))) from error
         except Exception as error:
-            if "Checksum" in type(error).__name__:  # from botocore
+            if "Checksum" in type(error).__name__:  # an error class of botocore
                 raise InvalidModel(f"{file.key} was damaged in the store or on its way") from error
             raise self._unavailable(error, file.key) from error
 

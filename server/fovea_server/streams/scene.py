@@ -243,7 +243,7 @@ class Scene:
         return {shape.name: one.counts for shape, one in self._counts}
 
     def go_on(self, counts: Mapping[str, Mapping[str, int]]) -> None:
-        """Continue the counts of lines with stored counts. `counts` has them by the line's name."""
+        """Continue to count crossings from stored counts. `counts` has these by the line's name."""
         for shape, one in self._counts:
             if isinstance(one, LineCount) and shape.name in counts:
                 one.counts = dict(counts[shape.name])

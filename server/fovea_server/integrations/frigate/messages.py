@@ -57,7 +57,7 @@ def header_of(parts: list[memoryview]) -> dict[str, Any]:
 
 
 def image_of(header: dict[str, Any], parts: list[memoryview], most_pixels: int) -> DecodedImage:
-    """Decode a frame. The image may share the memory of the message.
+    """Decode a frame from a message.
 
     The frame is RGB in uint8 or float32, with shape [1, height, width, 3] or [1, 3, height, width].
     Floats are in 0..1 (Frigate's `float`) or in 0..255 (`float_denorm`). The image may share the

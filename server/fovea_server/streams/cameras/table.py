@@ -78,8 +78,8 @@ class StreamTable:
         self._of_clients: dict[str, Any] = {}
         self._failed: dict[str, str] = {}
         """Reasons why streams did not start, or did not start with their newest settings."""
-        # Ending a stream takes time. The lock prevents that another stream with the same ID starts
-        # before the end.
+        # Ending a stream takes time. The lock prevents another stream with the same ID from
+        # starting before the end.
         self._changing = asyncio.Lock()
         self._stamp: tuple[int, int] | None = None
         self._looking: asyncio.Task[None] | None = None

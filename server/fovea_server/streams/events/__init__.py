@@ -1,1 +1,1 @@
-"""Events of streams: their log, and their delivery to receivers."""
+"""Events of streams: detection, log, and delivery to receivers."""

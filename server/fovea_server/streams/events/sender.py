@@ -174,7 +174,7 @@ class Sender:
 
     @property
     def lacks(self) -> str:
-        """Return a text about the events that the receiver has not got, or "" if it has got all."""
+        """Return a text about the events that the receiver lacks, or "" if it lacks none."""
         lacks = self.waiting + self.missed + self.refused
         why = self.reason or self.refusal
         text = f"{counted(lacks, 'event')} to the {self._sink.name}"
