@@ -95,7 +95,7 @@ class StageOutput(BaseModel):
         """Compare this result with a new result of the same stage."""
         try:
             agreement, words = self._measure_shared(result.found, result.vocabulary.labels)
-        except (ValueError, IndexError, OverflowError):  # arrays of another model may have other shapes
+        except (ValueError, IndexError, OverflowError):  # arrays of another model may not fit
             agreement, words = 0.0, self.caption
         change = f"{self.caption!r}, now {result.caption!r}, on {image}"
         if result.caption in (self.caption, words):

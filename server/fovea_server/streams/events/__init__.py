@@ -1,1 +1,1 @@
-"""Events of streams: detection, log, and delivery to receivers."""
+"""Events of streams: their creation, their log, and their delivery to receivers."""
