@@ -53,7 +53,7 @@ def test_the_result_has_every_figure_and_is_served(versions, serve, tmp_path):
     report = json.loads(out)
     assert list(report) == [
         *("model", "limit_ms", "grid", "best", "now", "within_limit", "busy_runs", "runs"),
-        *("candidates", "left_out", "diff", "written"),
+        *("candidates", "left_out", "diff", "promoted", "written"),
     ]
     assert (report["model"], report["limit_ms"]) == ("digits", 5000.0)
     known = {each["title"]: each for each in report["candidates"].values()}
@@ -78,6 +78,8 @@ def test_the_result_has_every_figure_and_is_served(versions, serve, tmp_path):
         assert not line.startswith("+") or line[1:] in text.splitlines()
     version = str(report["best"]["setting"]["version"])
     config = read_config(folder / "config.pbtxt")
+    assert report["promoted"] in (None, report["best"]["setting"]["version"])
+    assert "version_policy" not in report["diff"]
     server = serve(versions)
     answer = httpx.post(server.predict_url("digits"), content=(DEMO / "scene-1.jpg").read_bytes())
     assert answer.json()["version"] == version

@@ -123,7 +123,7 @@ def promote(
         "max_p99": parse_share("--max-p99", max_p99),
         "max_disagreement": parse_share("--max-disagreement", max_disagreement),
     }
-    change = validate(Promotion, {**given, "who": _user(), "why": why})
+    change = validate(Promotion, {**given, "who": user_name(), "why": why})
     done = _apply_change(context, repository, url, model, change)
     if as_json:
         _print(done)
@@ -149,7 +149,7 @@ def rollback(
 
     Example: fovea rollback yolov8n --url http://127.0.0.1:8000
     """
-    change = Rollback(who=_user(), why=why)
+    change = Rollback(who=user_name(), why=why)
     done = _apply_change(context, repository, url, model, change)
     *_, before, last = done.events
     if as_json:
@@ -214,7 +214,7 @@ def show_history(
             typer.echo(f"It still needs {canary.waits_for}, and is rolled back without them.")
 
 
-def _user() -> str:
+def user_name() -> str:
     """Return the name of the current user, or the user id if the user has no name.
 
     In pods of OpenShift, users have no names.
@@ -262,10 +262,15 @@ def _apply_change(
         with ServedModelClient(url, model, _TIMEOUT_S) as server:
             return server.ask(ModelHistory, what, "POST", change.model_dump(exclude_none=True))
     models, name = _place(context, repository, model)
+    write_change(models, name, change)
+    return _read(models, name)
+
+
+def write_change(models: ModelRepository, name: str, change: Rollback) -> None:
+    """Write a change of the current version into the history of a model."""
     with HistoryRecord(models, name) as record:
         if (event := record.event_of(change)) is not None:
-            record.append(event, change.who or "", change.why or "")
-    return _read(models, name)
+            record.append(event, change.who or user_name(), change.why or "")
 
 
 def _read(models: ModelRepository, name: str, limit: int = DEFAULT_EVENTS) -> ModelHistory:

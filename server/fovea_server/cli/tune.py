@@ -41,14 +41,17 @@ from fovea_server.cli.options import (
     folder_option,
     parse_clients,
 )
+from fovea_server.cli.promote import write_change
 from fovea_server.cli.tune_tables import (
     busy_note,
     busy_runs,
+    describe_changes,
     draw,
     notes,
     setting_title,
     table,
 )
+from fovea_server.rollout.promotion_documents import Promotion
 
 _MIN_LIMIT_MS = 100.0
 
@@ -94,7 +97,9 @@ def tune(
     plot: PlotOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the fastest settings of a model, and write them to config.pbtxt.
+    """Find the fastest version and settings of a model, and apply them.
+
+    The settings go into config.pbtxt, and a faster version is promoted.
 
     The command tries the versions of the model that agree with it according to their card (backend,
     precision). For each version it tries numbers of cores and of parallel executions, and on a GPU
@@ -134,10 +139,14 @@ def tune(
             best, now = search.descend(start)
         met = best.failure is None and best.within(search.limit_ms)
         text = trials.text(best.setting) if met else trials.before
+    chosen = best.setting.version if met else start.version
+    promoted = None if chosen == start.version else chosen
     lines = (trials.before.splitlines(), text.splitlines())
     diff = "\n".join(unified_diff(*lines, CONFIG_FILE, CONFIG_FILE, n=1, lineterm=""))
     if diff and not dry_run:
         own.write_beside(path.name, CONFIG_FILE, text)
+    if promoted is not None and not dry_run:
+        write_change(own, path.name, Promotion(version=promoted, why="fovea tune"))
     if plot is not None:
         plot.write_text(draw(path.name, titles, search, best), "utf-8")
     if as_json:
@@ -146,7 +155,8 @@ def tune(
             **_document(search, best, now, candidates, cores, met=met),
             "left_out": left_out,
             "diff": diff,
-            "written": bool(diff) and not dry_run,
+            "promoted": promoted,
+            "written": bool(diff or promoted) and not dry_run,
         }
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
     else:
@@ -154,7 +164,8 @@ def tune(
         console.print(table(path.name, candidates, search, best, now))
         if diff:
             console.print(Syntax("", "diff", theme="ansi_light").highlight(diff), end="")
-        for note in notes(titles, search, best, now, diff, dry_run=dry_run):
+        changes = describe_changes(path.name, diff, start.version, promoted, dry_run=dry_run)
+        for note in (*notes(titles, search, best, now), *(changes if met else ())):
             console.print(note, markup=False, soft_wrap=True)
         if busy := busy_note(search.runs, cores):
             console.print(busy, style="bold", markup=False, soft_wrap=True)

@@ -21,10 +21,8 @@ from fovea_server.bench.tune.setting import Setting
 _BUSY = 0.1
 
 
-def notes(
-    titles: Mapping[int, str], search: Search, best: Run, now: Run, diff: str, *, dry_run: bool
-) -> Iterator[str]:
-    """Yield notes on the best setting, the failed runs, and the file that was written."""
+def notes(titles: Mapping[int, str], search: Search, best: Run, now: Run) -> Iterator[str]:
+    """Yield notes on the best setting and the failed runs."""
     pairs = len(search.settings) * len(search.clients)
     tried = len({(run.setting, run.clients) for run in search.runs})
     yield (
@@ -50,14 +48,32 @@ def notes(
             f"With {counted(best.clients, 'client')}: {now.rate:.1f} images/s as it is now, "
             f"{best.rate:.1f} with the chosen setting (x{best.rate / now.rate:.2f})."
         )
-    if "version_policy" in diff:
-        yield "The version is pinned: later builds are served once version_policy is taken out."
-    if not diff:
-        yield "It is served so already: nothing changes."
-    elif dry_run:
-        yield "Nothing is written, as --dry-run asks."
-    else:
-        yield "Written. A running server serves it after a restart, or by itself in poll mode."
+
+
+def describe_changes(
+    name: str, diff: str, before: int, promoted: int | None, *, dry_run: bool
+) -> Iterator[str]:
+    """Yield notes on the changes of config.pbtxt and of the current version.
+
+    Args:
+        name: name of the model.
+        diff: difference of config.pbtxt; empty without one.
+        before: version that was current.
+        promoted: version that is promoted in its place; None if it stays.
+        dry_run: True if nothing is written.
+    """
+    if not diff and promoted is None:
+        yield "The model is served with these settings already: nothing changes."
+        return
+    if promoted is not None:
+        verb = "would be" if dry_run else "is"
+        yield f"Version {promoted} {verb} current, in place of version {before}."
+    if dry_run:
+        yield "Nothing was written, because of --dry-run."
+        return
+    if promoted is not None:
+        yield f"To go back: fovea rollback {name}"
+    yield "A running server uses the settings after a restart, or by itself in poll mode."
 
 
 def draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> str:

@@ -168,12 +168,8 @@ class Trials(Closing):
         return None
 
     def text(self, setting: Setting) -> str:
-        """Return the text of the model's config.pbtxt with a setting.
-
-        The version is pinned only if the configuration would serve another version without it.
-        Otherwise the version policy stays, so that versions of later builds are served.
-        """
-        return self._text_with(setting, pin=setting.version != self._present.version)
+        """Return the text of the model's config.pbtxt with a setting; its version is not in it."""
+        return self._text_with(setting, pin=False)
 
     def _text_with(self, setting: Setting, *, pin: bool) -> str:
         candidate = self._candidates[setting.version]

@@ -161,7 +161,7 @@ def test_the_operators_cores_are_the_most(found, folder):
         assert engine.session.concurrency == 1
 
 
-def test_another_version_is_served_measured_and_pinned(found, folder):
+def test_another_version_is_served_and_measured(found, folder):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     with Trials(folder, found, DIGITS.parent, cores=CORES, seconds=0.2) as trials:
         for candidate in found:
@@ -171,5 +171,5 @@ def test_another_version_is_served_measured_and_pinned(found, folder):
             assert run.rate > 0
         texts = [trials.text(Setting(c.version, 1, 1, 0, 0)) for c in found]
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
-    assert ["version_policy" in text for text in texts] == [False, True]
+    assert not any("version_policy" in text for text in texts)
     assert "onnxruntime" in texts[1]
