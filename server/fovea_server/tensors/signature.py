@@ -124,7 +124,7 @@ class AnswerSize:
     """Predicts the size of a response in bytes before it is computed.
 
     The size of an output with a fixed shape follows from the signature. An output with a variable
-    shape is expected to have the same size as in the last response.
+    shape is expected to have the same size per image (row of the batch) as in the last response.
     """
 
     def __init__(self, signature: ModelSignature) -> None:
@@ -139,7 +139,7 @@ class AnswerSize:
                 self._fixed += prod(dims) * NUMPY[tensor.datatype].itemsize
 
     def expected(self, inputs: Sequence[InputTensor]) -> int:
-        """Return the expected number of bytes of all outputs. The inputs may be unchecked."""
+        """Return the expected number of bytes of all outputs. `inputs` need not be checked yet."""
         size = self._fixed + sum(self._varying.values())
         return size * self._rows(inputs[0].shape) if self._most_rows and inputs else size
 
