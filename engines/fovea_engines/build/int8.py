@@ -96,8 +96,8 @@ class Judge:
     """Measures temporary INT8 graphs of one model.
 
     The graphs run on the plan's backend if possible (see `candidate`), because this backend may
-    compute a correct graph incorrectly. `truth` is the evaluation on labelled images. If it is
-    None, the quality is the agreement with the source.
+    compute a correct graph incorrectly. `truth` is the evaluation on labelled images. If it is not
+    None, a score also has the loss of accuracy.
     """
 
     def __init__(self, plan: BuildPlan, prepared: PreparedModel, truth: Truth = None) -> None:

@@ -120,7 +120,8 @@ class BuildPlan:
         tensorrt: path where the build writes an additional ONNX file for TensorRT. The build also
             checks this graph.
         image_front: True for an engine that accepts resized uint8 images and normalises them in its
-            graph. None means True if the backend's `fuses` is True.
+            graph. None means True if the backend's `fuses` is True and resized images have whole
+            pixel values.
         nms_tail: True for an engine that runs NMS in its graph. Its output then has 6 values per
             detection instead of all candidate boxes. None means True for detectors of boxes without
             keypoints, if the backend's `fuses` is True.

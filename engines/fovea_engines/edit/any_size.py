@@ -82,8 +82,7 @@ class AnySize:
         """Return a copy of the model that accepts all sizes which are multiples of the stride.
 
         Raises:
-            UnsupportedModel: the model cannot run at another size. The message has ONNX Runtime's
-                error.
+            UnsupportedModel: the model cannot run at another size, or its opset is too old.
         """
         if self.values and opset_of(self.model) < _OPSET:
             raise UnsupportedModel(

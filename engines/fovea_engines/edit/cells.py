@@ -197,8 +197,8 @@ def flat_table(values: Array, axis: int, length: Length, size: Size) -> Table | 
     If the values do not follow the rule of a table, return None.
 
     The levels may be in the order of increasing or decreasing strides. The values for the boxes of
-    one cell may be neighbours. Or the values for the first box of all cells come first, then the
-    values for the second box.
+    one cell may be neighbours. Or, in each level, the values for the first box of all cells come
+    first, and then the values for the second box.
     """
     shape = (*values.shape[:axis], -1, *values.shape[axis + 1 :])
     for strides in (length.strides, length.strides[::-1]):

@@ -194,8 +194,7 @@ def _find_following(
     """Return the dimensions of a run that depend on the image size.
 
     Returns:
-        Index of each such dimension -> its rule. If its length is only the product of the run,
-        None.
+        Index of each such dimension -> its rule, or None if no rule is known.
     """
     places = [place for place in range(outs.start, outs.stop) if made[place] != 1]
     if len(places) == 1:
