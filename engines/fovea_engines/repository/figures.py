@@ -68,7 +68,7 @@ class WorstImage:
         name: name of the image.
         quality: quality of the image, 0 to 1.
         lost: loss on this image: 0.5 for each missed or extra detection, plus 1 - overlap for each
-            detection that both models have. If the model is no detector, 1 - quality.
+            detection that both models have. If the model is not a detector, 1 - quality.
         missed: number of detections that only the source has; None if the model is not a detector.
         extra: number of detections that only the engine has; None if the model is not a detector.
     """
