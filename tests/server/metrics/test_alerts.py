@@ -187,9 +187,11 @@ def test_it_fires_when_it_should_and_only_then(rule, known, tmp_path: Path):
     promtool("test", "rules", file)
 
 
-def test_prometheus_takes_the_configuration_for_kubernetes(tmp_path: Path):
+def test_prometheus_takes_the_configurations_of_the_page(tmp_path: Path):
     page, base = ROOT / "docs/how-to/monitoring.md", ROOT / "docker/kubernetes/base"
-    [text] = re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.M | re.S)
+    without_keys, text = re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.M | re.S)
+    (tmp_path / "prometheus.yml").write_text(without_keys)
+    promtool("check", "config", tmp_path / "prometheus.yml")
     # Debian's promtool is built without Kubernetes, and can check the rest.
     found = "kubernetes_sd_configs: [{role: pod}]"
     assert found in text
