@@ -12,6 +12,10 @@ INTENDED: dict[str, str] = {
         f"fovea bench --{option}: is gone": "benchmarks/mlperf.py runs LoadGen"
         for option in ("mlperf", "over", "quick", "p99", "logs")
     },
+    **{
+        f"fovea {command} --version: default was": "it is the version that servers use"
+        for command in ("bench", "eval", "index", "predict")
+    },
     "fovea history": "`fovea versions --history` does the same; the name works, and is not listed",
 }
 """Intended changes: the beginning of the line that the test prints, and the reason."""

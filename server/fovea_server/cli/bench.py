@@ -59,7 +59,7 @@ def bench(
             metavar="N",
             min=1,
             help="Version of the model. Without --url it need not be a served version.",
-            show_default="the one that is served",
+            show_default="the current one",
         ),
     ] = None,
     images: Annotated[

@@ -149,7 +149,7 @@ AllowCodeOption = Annotated[
 ]
 VersionOption = Annotated[
     int | None,
-    model_option(metavar="N", min=1, help="Version of the model.", show_default="the newest"),
+    model_option(metavar="N", min=1, help="Version of the model.", show_default="the current one"),
 ]
 EveryOption = Annotated[
     int, typer.Option(metavar="N", min=1, help="Use every N-th frame of a video.")

@@ -168,7 +168,7 @@ def watch(
     require_av()
     path = ModelRepository(repository).path_of(model)
     if path.name.isdigit():
-        raise InvalidOption(f"{model} is a version: give the model, and its newest version is used")
+        raise InvalidOption(f"{model} is a version: give the model; its current version is used")
     given |= {
         "model": path.name,
         **{"every": every, "fps": fps, "transport": transport},

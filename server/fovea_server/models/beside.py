@@ -32,7 +32,7 @@ def find_faults(folder: Path, labels: Sequence[str] | None) -> Iterator[str]:
 
 
 def version_folder(path: Path, version: int | None = None) -> Path:
-    """Return the directory of a model's version, by default of the latest version.
+    """Return the directory of a model's version, by default of the current version.
 
     Args:
         path: directory of the model, or directory of one version.
@@ -40,6 +40,7 @@ def version_folder(path: Path, version: int | None = None) -> Path:
 
     Raises:
         InvalidOption: `path` is a file, or the model is a pipeline, which has no engine.
+        InvalidModel: config.pbtxt or the history is damaged.
         NotFound: the version does not exist.
     """
     if not path.is_dir():
@@ -54,4 +55,4 @@ def version_folder(path: Path, version: int | None = None) -> Path:
     around = ModelRepository(path.parent)
     if version is None and not around.versions(path.name):
         return path
-    return around.folder(path.name, version)
+    return around.folder(path.name, version or around.served(path.name)[-1])

@@ -1,6 +1,7 @@
 """`fovea predict` on images, with a server and without one."""
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +41,14 @@ def test_a_table_an_image(fovea, source, tmp_path):
     assert sorted(row[1] for row in rows) == sorted(labels)
     code, out, err = fovea("predict", "digits", SCENE, *source, "--classes", 7)
     assert (code, "nothing found" in out) == (0, True), err
+
+
+def test_the_current_version_predicts(fovea, demo_versions, tmp_path):
+    repository = shutil.copytree(demo_versions, tmp_path / "repository")
+    for version in (1, 2):
+        assert fovea("promote", "digits", version, "--repository", repository)[0] == 0
+        _, out, _ = fovea("predict", "digits", SCENE, "--repository", repository, "--json")
+        assert json.loads(out)["version"] == str(version)
 
 
 def test_one_document_for_all_images(fovea, source, tmp_path):
