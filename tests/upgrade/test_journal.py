@@ -28,7 +28,8 @@ def test_a_run_is_resumed(fovea: Fovea, tmp_path: Path, unpacked: Path) -> None:
     journal.write_text("".join(f"{json.dumps(line)}\n" for line in marked))
     code, _, err = fovea(
         *("predict", "digits", "few", "--repository", unpacked, "--out", "predicted"),
-        *("--format", "coco,csv", "--conf", 0.4, "--resume"),
+        # The older version took the newest version by default, and this one takes the current one.
+        *("--format", "coco,csv", "--conf", 0.4, "--resume", "--version", 2),
     )
     assert code == 0, err
     found = {each["file"]: each for each in map(json.loads, journal.read_text().splitlines())}
@@ -48,7 +49,7 @@ def test_other_options_are_refused(fovea: Fovea, tmp_path: Path, unpacked: Path)
     shutil.copytree(DATA / "images", tmp_path / "few")
     code, _, err = fovea(
         *("predict", "digits", "few", "--repository", unpacked, "--out", "predicted"),
-        *("--format", "coco,csv", "--conf", 0.5, "--resume"),
+        *("--format", "coco,csv", "--conf", 0.5, "--resume", "--version", 2),
     )
     assert code == 2
     assert "conf" in err
