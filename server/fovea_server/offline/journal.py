@@ -101,11 +101,11 @@ class Journal(Closing):
 
     def _check(self, before: dict[str, Any]) -> None:
         for name, value in self._settings.items():
-            if before.get(name) != value:
+            was, now = _without_version(before.get(name)), _without_version(value)
+            if was != now:
                 raise InvalidOption(
-                    f"--resume cannot go on in {self._run.parent}: {name} was "
-                    f"{_text(before.get(name))}, and now is {_text(value)}: use the former value, "
-                    "or start again in another --out"
+                    f"--resume cannot go on in {self._run.parent}: {name} was {_text(was)}, and "
+                    f"now is {_text(now)}: use the former value, or start again in another --out"
                 )
 
     def _write_run(self, *, complete: bool) -> None:
@@ -202,6 +202,13 @@ def _drop_torn_line(path: Path) -> None:
         for line in lines:
             whole += len(line) if line.endswith(b"\n") else 0
         lines.truncate(whole)
+
+
+def _without_version(value: Any) -> Any:
+    """Return options without the version, which `run.json` also has in a field of its own."""
+    if not isinstance(value, dict):
+        return value
+    return {name: each for name, each in value.items() if name != "version"}
 
 
 def _text(value: object) -> str:
