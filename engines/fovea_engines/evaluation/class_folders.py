@@ -1,6 +1,6 @@
-"""Measures classifiers and embeddings on images in directories.
+"""Measures classifiers and embeddings on images that are sorted into directories.
 
-There is a directory for each class, or for each person or thing.
+For a classifier, each directory is a class. For embeddings, each directory is a person or a thing.
 """
 
 from __future__ import annotations
@@ -26,22 +26,25 @@ from fovea_engines.results.embedding import Embedding
 from fovea_preprocess.errors import InvalidOption
 
 FIRST = 5
-"""Number of an image's best classes that are considered."""
+"""Number of the best classes, or of the best matches, that are considered for an image."""
 
 Classify = Callable[[Path], Sequence[str]]
-"""Returns the names of an image's first classes, best first; a class without a name is a number."""
+"""Function that returns the names of an image's best classes, best first.
+
+The name of a class without a label is its number.
+"""
 
 Embed = Callable[[Path], NDArray[np.float32]]
-"""Returns the embedding of an image, of length 1."""
+"""Function that returns the embedding of an image file. The embedding has length 1."""
 
-# Number of images whose cosines are computed at once. For all images, memory would grow with the
-# square of their number.
+# Number of images that are compared with all images at once. If all images were compared at once,
+# the memory would grow with the square of their number.
 _BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassFolders:
-    """Images in directories that have the names of classes, or class ids if there are no names."""
+    """Images in directories. The name of a directory is the name or the id of a class."""
 
     path: Path
     images: tuple[Path, ...]
@@ -71,19 +74,22 @@ class ClassFolders:
         return self
 
     def sha256(self) -> str:
-        """Return a hex digest of all images and their classes."""
+        """Return the SHA-256 of all images and their classes as hex digits."""
         return json_sha256([[one.parent.name, file_sha256(one)] for one in self.images])
 
 
 def read_class_folders(data: Path) -> ClassFolders | None:
-    """Read a directory with a subdirectory of images for each class; None without images."""
+    """Read a directory with a subdirectory of images for each class.
+
+    If there are no images in subdirectories, return None.
+    """
     folders = sorted(each for each in data.glob("*") if has_images(each))
     files = (file for folder in folders for file in image_files(folder, sys.maxsize))
     return ClassFolders(data, tuple(files)) if folders else None
 
 
 def classify_with(engine: Engine) -> Classify:
-    """Return a function that classifies with an engine."""
+    """Return a function that classifies images with an engine."""
 
     def classify(image: Path) -> list[str]:
         found = engine.predict(read_image(image))
@@ -96,7 +102,10 @@ def classify_with(engine: Engine) -> Classify:
 def measure_classes(
     classify: Classify, dataset: ClassFolders, progress: Progress | None = None
 ) -> ClassAccuracy:
-    """Measure how often the class of an image is first, and how often among the first five."""
+    """Measure top-1 and top-5 accuracy.
+
+    They are the fractions of images whose class is the best one, or one of the best five.
+    """
     progress = progress or Progress()
     first: dict[str, list[bool]] = defaultdict(list)
     five = 0
@@ -130,8 +139,8 @@ def measure_matches(
 ) -> tuple[MatchAccuracy, list[tuple[str, str]]]:
     """Measure how often the most similar image is from the same directory (recall at 1 and 5).
 
-    Each image is compared with all others. An image that is alone in its directory is not a query,
-    but can be found by other images.
+    Each image is compared with all other images. An image that is alone in its directory is not
+    used as a query, but can be a wrong match of other images.
 
     Returns:
         The accuracy, and for each query its directory and the directory of its best match.
@@ -156,7 +165,7 @@ def measure_matches(
     for start in range(0, len(sought), _BLOCK):
         rows = sought[start : start + _BLOCK]
         cosines = vectors[rows] @ vectors.T
-        cosines[np.arange(len(rows)), rows] = -np.inf  # exclude the image itself
+        cosines[np.arange(len(rows)), rows] = -np.inf  # an image must not match itself
         best = _best(cosines, min(FIRST, len(names) - 1))
         for name, found in zip(names[rows].tolist(), names[best].tolist(), strict=True):
             first[name].append(found[0] == name)
@@ -172,8 +181,8 @@ def measure_matches(
 
 
 def _best(cosines: NDArray[np.float32], most: int) -> NDArray[np.intp]:
-    """Return the indices of the largest numbers of each row, best first."""
-    # Sorting all numbers would take longer than computing them.
+    """Return the indices of the `most` largest numbers of each row, largest first."""
+    # Do not sort all numbers: this would take longer than computing them.
     near = np.argpartition(-cosines, most - 1, axis=1)[:, :most]
     order = np.argsort(-np.take_along_axis(cosines, near, axis=1), axis=1)
     return np.take_along_axis(near, order, axis=1)

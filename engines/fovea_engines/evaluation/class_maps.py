@@ -1,4 +1,4 @@
-"""Measures models of semantic segmentation on images whose pixels are labelled."""
+"""Measures semantic segmentation models on images with a labelled class for each pixel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ from fovea_engines.results.maps import ClassMap
 from fovea_preprocess.errors import InvalidOption, NotFound
 
 UNLABELLED: Final = (255, NOTHING)
-"""Levels of pixels without a class, unless they have a name: in VOC, and from `class_png`."""
+"""Levels of pixels without a class, in VOC's files and in files from `class_png`.
+
+A level with a name in classes.txt is a class even if it is one of these levels.
+"""
 
 _SHOWN = 8
 
@@ -34,7 +37,7 @@ Ids = NDArray[np.uint16]
 
 
 class FoundMap(NamedTuple):
-    """The class of each pixel of an image, [height, width], and the names of the classes by id."""
+    """A model's result: the class of each pixel, [height, width], and the class names by id."""
 
     ids: Ids
     names: Mapping[int, str]
@@ -45,13 +48,13 @@ Segment = Callable[[Path], FoundMap]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassMaps:
-    """Images, each with a PNG file whose levels, or indices, are the classes of its pixels.
+    """Images with class maps. A class map is a PNG file whose grey levels or indices are classes.
 
     Attributes:
-        path: the directory of the PNG files.
-        images: pairs of image and PNG file.
-        names: class names by level, "" for levels that are not measured. Several levels may have
-            the same name. None if levels are the model's class ids.
+        path: directory of the PNG files.
+        images: pairs of an image and its PNG file.
+        names: class name of each level; "" for a level that is not measured. Several levels may
+            have the same name. None if the levels are the model's class ids.
     """
 
     path: Path
@@ -99,7 +102,7 @@ class ClassMaps:
                 )
 
     def sha256(self) -> str:
-        """Return a hex digest of all images and their classes."""
+        """Return the SHA-256 of all images and their class maps as hex digits."""
         files = [(path.name, file_sha256(path)) for pair in self.images for path in pair]
         return json_sha256([files, self.names])
 
@@ -111,16 +114,16 @@ class ClassMaps:
 
 
 def holds_maps(data: Path) -> bool:
-    """Return whether a directory has PNG files, and no labels of boxes."""
+    """Return whether a directory contains PNG files and does not contain labels of boxes."""
     texts = {path.name for path in data.glob("[!.]*.txt")} - {CLASSES_FILE}
     return not texts and any(map(is_image, data.glob("*.png")))
 
 
 def read_class_maps(data: Path, images: Path | None = None) -> ClassMaps:
-    """Read a directory of PNG files, with the names of levels in classes.txt if it exists.
+    """Read a directory of PNG files. classes.txt in it may contain the names of levels.
 
-    Images have the same names, apart from the suffix. They are in `images`, by default the
-    directory "images" beside `data`.
+    An image has the name of its PNG file, but may have another suffix. The images are in the
+    directory `images`, which is by default the directory "images" beside `data`.
 
     Raises:
         NotFound: an image is missing.
@@ -133,7 +136,7 @@ def read_class_maps(data: Path, images: Path | None = None) -> ClassMaps:
 def pairs_of(
     data: Path, files: Iterable[Path], images: Path | None
 ) -> tuple[tuple[Path, Path], ...]:
-    """Return pairs of image and file; errors as in `read_class_maps`."""
+    """Return each file with the image of the same name. `read_class_maps` describes the errors."""
     folder = data.parent / "images" if images is None else images
     if not folder.is_dir():
         raise NotFound(f"{folder} is not there: name the folder of the images with --images")
@@ -150,7 +153,7 @@ def pairs_of(
 
 
 def segment_with(engine: Engine) -> Segment:
-    """Return a function that segments with an engine."""
+    """Return a function that segments an image with an engine."""
 
     def segment(image: Path) -> FoundMap:
         found = engine.predict(read_image(image))
@@ -166,14 +169,13 @@ def measure_maps(
 ) -> MapAccuracy:
     """Measure the IoU of each class over all labelled pixels.
 
-    The mean is over the classes that occur in the labels. Results on unlabelled pixels do not
-    count.
+    The mean IoU is over the classes that occur in the labels. Unlabelled pixels are ignored.
     """
     progress = progress or Progress()
     levels = dataset.level_names()
     names = sorted(set(levels.values()))
     number_of = {name: number for number, name in enumerate(names)}
-    # The additional entry is for results whose class has no name in the labels.
+    # The last entry counts results with a class that does not occur in the labels' names.
     hit, labelled, taken = np.zeros((3, len(names) + 1), np.int64)
     truth_of = _table({level: number_of[name] for level, name in levels.items()}, len(names))
     called: dict[int, str] = {}
@@ -208,7 +210,7 @@ def measure_maps(
 
 
 def _table(numbers: Mapping[int, int], other: int) -> NDArray[np.intp]:
-    """Return an array of the number of each id; `other` for ids without a number."""
+    """Return an array that converts ids to numbers. Ids without a number become `other`."""
     table = np.full(NOTHING + 1, other, np.intp)
     table[list(numbers)] = list(numbers.values())
     return table

@@ -16,8 +16,8 @@ from fovea_engines.evaluation.labelled_image import LabelledImage, Outline, chec
 from fovea_engines.repository.files import text_of
 from fovea_preprocess.errors import InvalidOption, NotFound
 
-# Range of a side in pixels or an area in square pixels. Larger values mean a broken file, and would
-# overflow float32.
+# A side in pixels, or an area in square pixels. Larger values occur only in damaged files, and
+# would overflow float32.
 _Size = Annotated[FiniteFloat, Field(ge=0, le=1e9)]
 
 
@@ -67,14 +67,15 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
 
     Args:
         data: the JSON file.
-        folder: directory that file names of images are relative to.
+        folder: directory of the images. The file names in the JSON file are relative to it.
 
     Returns:
-        The images in the file's order, and the names of the categories. Class ids count the
-        categories in the order of their COCO ids, which may have gaps (COCO's go from 1 to 90).
+        The images in the file's order, and the names of the categories. A class id is the index of
+            a category in the order of the category ids. Category ids may have gaps: COCO's 80
+            categories have ids from 1 to 90.
 
     Raises:
-        InvalidOption: the file is malformed; the message names the place.
+        InvalidOption: the file is malformed. The message names the place in the file.
         NotFound: the file or an image is missing.
     """
     file = _parse(data)
@@ -108,7 +109,7 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
 
 
 def coco_class_names(data: Path) -> tuple[str, ...]:
-    """Return the names of a COCO file's categories by class id; errors as in `read_coco`."""
+    """Return the names of a COCO file's categories by class id. `read_coco` lists the errors."""
     return tuple(category.name for category in _sort_by_id(_parse(data).categories))
 
 
@@ -139,7 +140,7 @@ def _refuse_twins(data: Path, what: str, ids: Iterable[int]) -> None:
 
 
 def _points(data: Path, annotations: Iterable[_Annotation]) -> int:
-    """Return the number of keypoints of each object that has any."""
+    """Return the number of keypoints per object. It is the same for all objects with keypoints."""
     lengths = {len(a.keypoints) for a in annotations if a.keypoints}
     if len(lengths) > 1 or any(length % 3 for length in lengths):
         raise InvalidOption(
@@ -183,13 +184,17 @@ def _outlines(annotations: Sequence[_Annotation]) -> tuple[Outline, ...] | None:
 def _outline(marks: list[list[float]] | _RunLengths | None) -> Outline | None:
     if isinstance(marks, _RunLengths):
         return asdict(marks)
-    # Detectors need no outlines, so invalid ones are dropped: some have too few corners.
+    # Drop invalid outlines, such as polygons with too few corners, instead of rejecting the file:
+    # detectors do not need outlines.
     sound = marks and all(len(polygon) >= 6 and len(polygon) % 2 == 0 for polygon in marks)
     return marks if sound else None
 
 
 def _keypoints(annotations: Sequence[_Annotation], count: int) -> NDArray[np.float32] | None:
-    """Return [n, count, 3], zeros for objects without keypoints; None if no object has any."""
+    """Return keypoints [n, count, 3]. The keypoints of an object without keypoints are zeros.
+
+    If no object has keypoints, return None.
+    """
     if not count:
         return None
     rows = [a.keypoints or [0.0] * 3 * count for a in annotations]

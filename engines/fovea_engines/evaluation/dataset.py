@@ -23,13 +23,15 @@ _NAMES_SHOWN = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dataset:
-    """Labelled images, in the order of the file or by name, and their class names.
+    """Labelled images and their class names.
+
+    The images have the order of the COCO file, or are sorted by name.
 
     Attributes:
-        path: the COCO file, or the directory of YOLO labels.
-        images: the images with their labels.
-        class_names: names by class id; None if there are none.
-        split: name of the split, such as val; None without splits.
+        path: COCO file, or directory of YOLO labels.
+        images: images with their labels.
+        class_names: class names by id; None if there are no names.
+        split: name of the measured split, such as val; None if the dataset has no splits.
     """
 
     path: Path
@@ -51,12 +53,13 @@ class Dataset:
     ) -> Self:
         """Return the dataset with the class ids and names of a model.
 
-        Classes are matched by name. If a few names differ (aeroplane, airplane), they are matched
-        by id, provided that both sides have the same number of classes and most names are equal.
+        Classes are matched by name. If a few names differ (aeroplane, airplane), all classes are
+        matched by id. This requires that the dataset and the model have the same number of classes,
+        and that most names are equal.
 
         Args:
-            labels: class names of the model by id. None in the list is a class that was never
-                detected, which may match any class without a match by name.
+            labels: class names of the model by id. An entry of None is a class that the model never
+                detected. It may match any class of the dataset that has no match by name.
             num_classes: number of the model's classes; None if unknown.
 
         Raises:
@@ -113,7 +116,7 @@ class Dataset:
             )
 
     def sha256(self) -> str:
-        """Return a hex digest of all images and labels. All image files are read."""
+        """Return the SHA-256 of all images and labels as hex digits. All image files are read."""
         return json_sha256(
             [
                 [
@@ -135,19 +138,19 @@ class Dataset:
 def read_dataset(data: Path, images: Path | None = None) -> Dataset:
     """Read a COCO JSON file, YOLO's data.yaml, or a directory of YOLO label files.
 
-    Such a directory may contain the files in `labels` or `labels/val`, or a data.yaml that names
-    its splits.
+    The label files may also be in the subdirectories `labels` or `labels/val`. A directory may
+    contain a data.yaml that lists its splits.
 
-    Class ids are the ids of YOLO labels, or the positions of COCO's categories in the order of
-    their ids. `Dataset.match_classes` maps them to a model's ids.
+    The class ids of the result are the ids in YOLO labels. For COCO, they are the positions of the
+    categories in the order of the category ids. `Dataset.match_classes` maps them to a model's ids.
 
     Args:
         data: the file or directory of the labels.
-        images: directory of the images. None searches beside a COCO file, and for YOLO in `images`
-            next to `labels`.
+        images: directory of the images. If it is None, images are searched beside a COCO file, or
+            for YOLO in the directory `images` beside `labels`.
 
     Raises:
-        InvalidOption: the labels are malformed or empty; the message names file and place.
+        InvalidOption: the labels are malformed or empty. The message names the file and the place.
         NotFound: the labels or an image are missing.
         InvalidImage: an image is damaged.
     """
@@ -170,12 +173,12 @@ def read_dataset(data: Path, images: Path | None = None) -> Dataset:
 
 
 def read_class_names(data: Path) -> tuple[str, ...] | None:
-    """Return the class names of labels that `read_dataset` reads; None if there are none."""
+    """Return the class names of labels that `read_dataset` can read. Without names, return None."""
     return yolo_class_names(data) if data.is_dir() or is_yaml(data) else coco_class_names(data)
 
 
 def share_numbers(names: Sequence[str], labels: Sequence[str | None]) -> bool:
-    """Return whether labels and model have as many classes, and most names are equal."""
+    """Return whether two lists of names have the same length and most of the names are equal."""
     if len(names) != len(labels):
         return False
     known = sum(label is not None for label in labels)
@@ -183,9 +186,10 @@ def share_numbers(names: Sequence[str], labels: Sequence[str | None]) -> bool:
 
 
 def _is_same_class(name: str, label: str | None) -> bool:
-    """Compare a class name of the labels with a model's, which a trainer may have read as YAML.
+    """Return whether a class name of the labels and a model's class name mean the same class.
 
-    A trainer that reads `names: [no, yes]` calls the classes False and True.
+    The model's name may differ because a training program read it as YAML: from
+    `names: [no, yes]` it reads the names False and True.
     """
     if name == label:
         return True

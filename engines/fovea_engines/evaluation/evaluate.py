@@ -19,11 +19,11 @@ from fovea_preprocess.errors import UnsupportedModel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompactDetections:
-    """Objects in an image with masks as run lengths, so that a whole dataset fits in memory.
+    """Objects in an image. Masks are run lengths, so that the results of a dataset fit in memory.
 
     Attributes:
-        found: the objects in upright pixels, without masks.
-        masks: mask of each object; None if the task has none.
+        found: objects in pixels of the upright image, without masks.
+        masks: mask of each object; None if the task has no masks.
     """
 
     found: Detections
@@ -31,7 +31,7 @@ class CompactDetections:
 
     @classmethod
     def of(cls, found: Detections) -> Self:
-        """Convert detections to this form."""
+        """Convert detections to this class."""
         if found.masks is None:
             return cls(found)
         masks = tuple(run_lengths(one, found.masks.size) for one in found.masks.bitmaps())
@@ -39,14 +39,15 @@ class CompactDetections:
 
 
 EVALUATION: Final = PredictOptions(conf=0.001, iou=0.7, max_det=300)
-"""Options of a detector while it is measured.
+"""Options of a detector while its accuracy is measured.
 
 Precision is measured at every recall, so nearly all detections are needed. COCO counts the best 100
-of each class on an image. 300 of all classes together is the usual limit for detectors.
+detections of each class on an image. A limit of 300 detections of all classes is usual for
+detectors.
 """
 
 Detect = Callable[[LabelledImage], CompactDetections]
-"""Returns the objects in an image, in its upright pixels."""
+"""Function that returns the objects in an image, in pixels of the upright image."""
 
 
 def detect_with(engine: Engine, options: PredictOptions = EVALUATION) -> Detect:
@@ -64,8 +65,9 @@ def detect_with(engine: Engine, options: PredictOptions = EVALUATION) -> Detect:
 
 
 def evaluate(detect: Detect, dataset: Dataset, progress: Progress | None = None) -> Accuracy:
-    """Measure a detector whose class ids are the dataset's class ids."""
-    # Imported here, because a build without labels does not need COCO's evaluation.
+    """Measure the accuracy of a detector. Its class ids must be the class ids of the dataset."""
+    # Imported here, because an import at the top of the module would slow down builds without
+    # labels. They do not need COCO's evaluation.
     from fovea_engines.evaluation.mean_ap import mean_ap
 
     return mean_ap(dataset, detect_all(detect, dataset, progress or Progress()))

@@ -1,4 +1,4 @@
-"""Measures text recognition and attribute models on images that a table labels with words."""
+"""Measures text recognition and attribute models. A table contains the labels of the images."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 
 SUFFIXES: Final = (".csv", ".tsv", ".txt")
 
-# Names of a column of texts in public datasets.
+# Names that public datasets give to a column of texts.
 _TEXTS = ("text", "words")
-# Words for present and absent classes. For absent ones, CelebA writes -1 and PA-100K 0.
+# Word in a column -> whether the class is present. For absent classes, CelebA has -1 and PA-100K
+# has 0.
 _PRESENT: Mapping[str, bool] = {"1": True, "0": False, "-1": False}
 _SHOWN = 8
 _ALL_CLASSES = PredictOptions(top_k=MAX_TOP_K)
 
 
 class Judged(NamedTuple):
-    """The names of a classifier's classes, and the names that it predicts for an image."""
+    """The result of one classifier: names of its classes, and the names that apply to an image."""
 
     names: frozenset[str]
     likely: frozenset[str]
@@ -40,17 +41,17 @@ class Judged(NamedTuple):
 
 Read = Callable[[Path], str]
 Judge = Callable[[Path], Mapping[str, Judged]]
-"""Returns what each classifier predicts, by the classifier's name."""
+"""Function that returns a dict for an image: name of each classifier -> its result."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelTable:
-    """Images, each with a word in every column.
+    """Images that a table labels. Each image has a word in every column.
 
     Attributes:
-        path: the file of the table.
+        path: file of the table.
         columns: names of the columns.
-        rows: words of each image, by the image's file.
+        rows: file of an image -> its words.
     """
 
     path: Path
@@ -67,22 +68,22 @@ class LabelTable:
         return replace(self, rows={path: row for path, row in self.rows.items() if path in paths})
 
     def match_classes(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
-        """Return the dataset itself: `measure` compares its words with the model's names."""
+        """Return the dataset unchanged. `measure` compares its words with the model's names."""
         return self
 
     def sha256(self) -> str:
-        """Return a hex digest of all images and their words."""
+        """Return the SHA-256 of all images and their words as hex digits."""
         rows = [(file_sha256(path), row) for path, row in self.rows.items()]
         return json_sha256([self.columns, rows])
 
 
 class TextLabels(LabelTable):
-    """Images of lines of text; the only column has the texts."""
+    """Images of lines of text. The only column of the table contains the texts."""
 
     __slots__ = ()
 
     def measure(self, read: Read, progress: Progress | None = None) -> TextAccuracy:
-        """Measure how many texts are right, and the edit distances of the others."""
+        """Measure how many texts are right, and the edit distances of the wrong texts."""
         progress = progress or Progress()
         exact = edits = characters = 0
         similarity = 0.0
@@ -99,12 +100,15 @@ class TextLabels(LabelTable):
 
 
 class AttributeLabels(LabelTable):
-    """Images with the class of each classifier, or 1 and 0 for each class. "" does not count."""
+    """Images with attributes. A column is a classifier with class names, or a class with 1 and 0.
+
+    Empty words are ignored.
+    """
 
     __slots__ = ()
 
     def measure(self, judge: Judge, progress: Progress | None = None) -> AttributeAccuracy:
-        """Measure how often each attribute is right, and how often all attributes of an image are.
+        """Measure how often each attribute is right, and how often all of an image are right.
 
         Raises:
             InvalidOption: the model has no such attribute or class.
@@ -133,9 +137,9 @@ class AttributeLabels(LabelTable):
 def read_table(data: Path, images: Path | None = None) -> TextLabels | AttributeLabels:
     """Read PaddleOCR's lines of path, tab and text, or a CSV file with a header.
 
-    The first column of a CSV file has the images. If there is only one other column and its name
-    means text, it has texts. Otherwise each other column is an attribute. Paths are relative to
-    `images`, by default the directory of the file.
+    The first column of a CSV file contains the paths of the images. If there is only one other
+    column and its name is "text" or "words", it contains texts. Otherwise all other columns are
+    attributes. Paths are relative to `images`, by default the directory of the file.
 
     Raises:
         InvalidOption: the file is malformed or has no labels.
@@ -180,7 +184,7 @@ def _image(data: Path, folder: Path, number: int, line: list[str], columns: int)
 
 
 def read_with(engine: Engine) -> Read:
-    """Return a function that reads text with an engine."""
+    """Return a function that recognises the text in an image with an engine."""
 
     def read(image: Path) -> str:
         found = engine.predict(read_image(image))
@@ -191,7 +195,7 @@ def read_with(engine: Engine) -> Read:
 
 
 def judge_with(engine: Engine) -> Judge:
-    """Return a function that predicts attributes with an engine."""
+    """Return a function that predicts the attributes of an image with an engine."""
 
     def judge(image: Path) -> dict[str, Judged]:
         found = engine.predict(read_image(image), _ALL_CLASSES)

@@ -1,4 +1,4 @@
-"""Defines an image with the objects that people labelled on it."""
+"""Defines an image with its labelled objects."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class LabelledImage:
 
     Attributes:
         path: file of the image.
-        width: width of the upright image, pixels.
-        height: height of the upright image, pixels.
-        boxes: float32 [n, 4], corners x1 y1 x2 y2.
-        class_ids: int32 [n].
-        crowd: bool [n], True for a crowd. A detection of a crowd counts neither for nor against a
-            detector.
-        areas: float32 [n], square pixels, of the object if the labels have it, otherwise of its
-            box.
-        rotated: float32 [n, 5], regular rows as in `rotated.py`; None if the labels have only
-            boxes.
-        outlines: outline of each object; None if the labels lack some.
-        keypoints: float32 [n, k, 3], x y in pixels and COCO's visibility, 0 if not labelled; None
-            if there are no keypoints.
+        width: width of the upright image in pixels.
+        height: height of the upright image in pixels.
+        boxes: float32 [n, 4], corners x1 y1 x2 y2 of each object's box.
+        class_ids: int32 [n], class of each object.
+        crowd: bool [n], True if the label is a crowd of objects. Detections in a crowd are neither
+            right nor wrong.
+        areas: float32 [n], area of each object in square pixels. If the labels do not contain it,
+            the area of the box.
+        rotated: float32 [n, 5], rotated boxes as regular rows, which `rotated.py` defines; None if
+            the labels have only upright boxes.
+        outlines: outline of each object; None if some objects have no outline.
+        keypoints: float32 [n, k, 3], x y in pixels and COCO's visibility, which is 0 if the
+            keypoint is not labelled; None if there are no keypoints.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class LabelledImage:
     keypoints: NDArray[np.float32] | None = None
 
     def take(self, chosen: NDArray[np.intp]) -> Self:
-        """Return the image with only the objects of these indices."""
+        """Return the image with only the objects at these indices."""
         outlines = None if self.outlines is None else tuple(self.outlines[i] for i in chosen)
         return replace(
             self,
@@ -77,7 +77,7 @@ class LabelledImage:
         """Return the decoded image, uint8 RGB [height, width, 3], upright.
 
         Raises:
-            InvalidOption: its size differs from the size in the labels.
+            InvalidOption: the size of the image differs from the size in the labels.
             InvalidImage: the file is damaged.
         """
         pixels = read_image(self.path)
@@ -94,7 +94,7 @@ class LabelledImage:
 
 
 def check_size(path: Path, width: int, height: int, label_width: int, label_height: int) -> None:
-    """Check the size of an upright image against the size that its labels are for.
+    """Check the size of an upright image against the size in its labels.
 
     Raises:
         InvalidOption: the sizes differ.
@@ -110,17 +110,18 @@ def check_size(path: Path, width: int, height: int, label_width: int, label_heig
 def check_box(where: str, box: tuple[float, float, float, float], width: int, height: int) -> None:
     """Check that the centre of a box is inside its image.
 
-    Edges may be outside, because many datasets label objects beyond the frame. Boxes without area
-    pass, because well-known datasets have some; COCO counts them as missed.
+    The edges of a box may be outside, because many datasets label the hidden parts of objects
+    beyond the image. Boxes without an area are accepted, because well-known datasets contain some.
+    COCO's evaluation counts them as missed objects.
 
     Args:
         where: place in the labels, for the error message.
-        box: corners x1 y1 x2 y2, pixels.
-        width: width of the image, pixels.
-        height: height of the image, pixels.
+        box: corners x1 y1 x2 y2 in pixels.
+        width: width of the image in pixels.
+        height: height of the image in pixels.
 
     Raises:
-        InvalidOption: the centre is outside.
+        InvalidOption: the centre is outside the image.
     """
     x1, y1, x2, y2 = box
     if not (0 <= (x1 + x2) / 2 <= width and 0 <= (y1 + y2) / 2 <= height):

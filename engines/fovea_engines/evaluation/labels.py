@@ -45,9 +45,10 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.text import counted
 
 Labels = Dataset | ClassFolders | ClassMaps | TextLabels | AttributeLabels | PicturePairs
-"""Kinds of labels.
+"""All kinds of labels.
 
-A kind is for one task, for all tasks that find objects, or for tasks that compare whole images.
+Some kinds are for one task. `Dataset` is for all tasks that find objects, and `ClassFolders` is for
+classifiers and embeddings.
 """
 
 _KINDS: Final = {
@@ -85,11 +86,11 @@ _OF_TASK: Final = {
 
 
 def read_labelled(data: Path, images: Path | None = None) -> Labels:
-    """Read labels of any kind; files and directories show which kind it is.
+    """Read labels of any kind. The files and directories determine the kind.
 
     Args:
-        data: the file or directory of the labels.
-        images: directory of the images; None for the default place of the kind.
+        data: file or directory of the labels.
+        images: directory of the images; None for the default directory of this kind of labels.
     """
     if data.is_file() and data.suffix in SUFFIXES:
         return read_table(data, images)
@@ -111,7 +112,7 @@ def images_text(labelled: Labels) -> str:
 
 
 def split_of(labelled: Labels) -> str | None:
-    """Return the split of the images, such as val; None without splits."""
+    """Return the name of the images' split, such as val. If there are no splits, return None."""
     return labelled.split if isinstance(labelled, Dataset) else None
 
 
@@ -119,7 +120,7 @@ def check_task(labelled: Labels, task: str) -> None:
     """Check that labels are for the model's task.
 
     Raises:
-        InvalidOption: the labels are for another task, or nothing measures this task.
+        InvalidOption: the labels are for another task, or Fovea cannot measure this task.
     """
     if (wanted := _OF_TASK.get(task)) is None:
         raise InvalidOption(
@@ -136,7 +137,10 @@ def check_task(labelled: Labels, task: str) -> None:
 
 
 def _check_visibility(labelled: Dataset) -> None:
-    """Reject polygons for a pose model: keypoints without visibility would be read as polygons."""
+    """Reject labels with polygons for a pose model.
+
+    They are probably keypoints without a visibility, because these look like polygons.
+    """
     drawn = [image.path.stem for image in labelled.images if image.outlines]
     if drawn and all(image.keypoints is None for image in labelled.images):
         raise InvalidOption(
@@ -149,7 +153,10 @@ def _check_visibility(labelled: Dataset) -> None:
 def measure(
     engine: Engine, labelled: Labels, progress: Progress, options: PredictOptions = EVALUATION
 ) -> AnyAccuracy:
-    """Measure an engine whose classes match the labels; `options` apply to detectors."""
+    """Measure the accuracy of an engine. Its classes must match the labels.
+
+    `options` are used only for detectors.
+    """
     match labelled:
         case ClassFolders() if engine.card.task == "embed":
             return measure_matches(embed_with(engine), labelled, progress)[0]

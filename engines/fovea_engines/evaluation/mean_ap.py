@@ -1,4 +1,4 @@
-"""Measures detections against labels by COCO's rules, with COCO's evaluation."""
+"""Compares detections with labels by COCO's rules, with an implementation of COCO's evaluation."""
 
 from __future__ import annotations
 
@@ -29,15 +29,16 @@ _SIZES: Final = ("small", "medium", "large")
 def mean_ap(dataset: Dataset, answers: Sequence[CompactDetections]) -> Accuracy:
     """Measure the detections on each image of a dataset by COCO's rules.
 
-    Each detection, best score first, is matched with the best-overlapping unmatched object of its
-    class. The best 100 detections per class and image count, or 20 with keypoints. Precision is
-    measured at 101 recalls (Lin et al., Microsoft COCO, 2014, and cocoapi's `cocoeval.py`).
+    The detections are matched with labelled objects in the order of their scores, best first. Each
+    detection gets the object of its class that overlaps it most and has no match yet. Only the best
+    100 detections per class and image count, or 20 with keypoints. Precision is measured at 101
+    recalls (Lin et al., Microsoft COCO, 2014, and cocoapi's `cocoeval.py`).
 
-    If labels and detections have masks or keypoints, these are compared, and the result has the
-    figures of the boxes, too. Rotated boxes are compared as rectangles.
+    If labels and detections have masks or keypoints, the masks or keypoints are compared, and the
+    result also contains the accuracy of the boxes. Rotated boxes are compared as rectangles.
 
     Raises:
-        InvalidOption: the detections are rotated, and the labels are not.
+        InvalidOption: the detections are rotated boxes, but the labels are not.
     """
     own, indices = coco_indices(dataset, answers)
     accuracy = _accuracy(own, indices, dataset)
@@ -50,10 +51,10 @@ def mean_ap(dataset: Dataset, answers: Sequence[CompactDetections]) -> Accuracy:
 def coco_indices(
     dataset: Dataset, answers: Sequence[CompactDetections]
 ) -> tuple[Overlap, list[COCO]]:
-    """Return the overlap that is compared, and labels and detections as COCO documents.
+    """Return the kind of overlap, and the labels and detections as COCO documents.
 
     Raises:
-        InvalidOption: as in `mean_ap`.
+        InvalidOption: the detections are rotated boxes, but the labels are not.
     """
     images = dataset.images
     classes = sorted({int(class_id) for image in images for class_id in image.class_ids})
@@ -84,7 +85,7 @@ def judge(overlap: Overlap, indices: Sequence[COCO], dataset: Dataset) -> COCOev
 
 
 def _overlap_of(dataset: Dataset, answers: Sequence[CompactDetections]) -> Overlap:
-    """Return the overlap that labels and detections can be compared by."""
+    """Return the kind of overlap for comparing labels and detections."""
     images = dataset.images
     if any(answer.found.rotated is not None for answer in answers):
         if any(image.rotated is None for image in images):
@@ -107,7 +108,8 @@ def _accuracy(overlap: Overlap, indices: Sequence[COCO], dataset: Dataset) -> Ac
     found = judge(overlap, indices, dataset)
     found.evaluate()
     found.accumulate()
-    # The axes are overlap .50 to .95, recall 0 to 1, class, area, and limit per image.
+    # The axes are the overlap (.50 to .95), recall (0 to 1), class, range of areas, and limit of
+    # detections per image.
     precision = np.asarray(found.eval["precision"])[..., -1]
     areas = list(found.params.areaRngLbl)
     everything = precision[..., areas.index("all")]
@@ -129,16 +131,19 @@ def _accuracy(overlap: Overlap, indices: Sequence[COCO], dataset: Dataset) -> Ac
 
 
 def _mean(precision: NDArray[np.float64]) -> float | None:
-    """Return the mean over classes that have objects; COCO marks other classes with -1."""
+    """Return the mean over the classes that have objects. COCO marks all other classes with -1."""
     defined = precision[precision > -1]
     return float(defined.mean()) if defined.size else None
 
 
 class _RotatedJudge(COCOeval_faster):  # type: ignore[misc]
-    """Compares annotations by `rotated`, a row cx cy w h angle, instead of by bbox."""
+    """Compares annotations by their field `rotated`, a row cx cy w h angle, instead of by bbox."""
 
     def computeIoU(self, imgId: int, catId: int) -> list[float] | NDArray[np.float64]:  # noqa: N802, N803
-        """Return the overlaps [found, objects] of one class on one image, best detection first."""
+        """Return the overlaps [detections, objects] of one class on one image.
+
+        The detections are sorted, best first.
+        """
         objects: list[dict[str, Any]]
         found: list[dict[str, Any]]
         objects, found = (
@@ -156,9 +161,9 @@ class _RotatedJudge(COCOeval_faster):  # type: ignore[misc]
 def _labels_document(
     classes: Sequence[int], images: Sequence[LabelledImage], *, rotated: bool
 ) -> Row:
-    """Return labels as a COCO document, with outlines and keypoints if there are any.
+    """Return labels as a COCO document, with outlines and keypoints if the labels have them.
 
-    With `rotated`, objects also have their rectangles.
+    If `rotated` is True, objects also have their rotated rectangles.
     """
     rows = []
     for image in images:
@@ -176,7 +181,10 @@ def _labels_document(
 def _answers_document(
     classes: Sequence[int], images: Sequence[LabelledImage], answers: Sequence[CompactDetections]
 ) -> Row:
-    """Return detections as a COCO document. An object's area is its mask's, or else its box's."""
+    """Return detections as a COCO document.
+
+    The area of an object is the area of its mask. Without a mask, it is the area of its box.
+    """
     rows = []
     for answer in answers:
         found, masks = answer.found, answer.masks
@@ -212,7 +220,7 @@ def _document(
             for number, image in enumerate(images)
         ],
         "categories": [{"id": class_id} for class_id in classes],
-        # Ids start at 1, because 0 means "no match" to COCOeval.
+        # The ids start at 1, because COCOeval uses 0 for "no match".
         "annotations": [row | {"id": number} for number, row in enumerate(annotations, start=1)],
     }
 

@@ -1,4 +1,4 @@
-"""Runs a model on sample images, so that its head can be recognised by the outputs."""
+"""Runs a model on sample images, so that its head family can be recognised by the outputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fovea_preprocess.spec import PreprocessSpec
 if TYPE_CHECKING:
     import onnx
 
-# Number of sample images to recognise a family, and to check a user's own head.
+# Number of sample images for recognising a family, and for checking a user's own head.
 _IMAGES, _IMAGES_OF_OWN = 3, 8
 _OTHER_SIZES = (320, 416, 512)
 _SIDES = range(64, 1281, 32)
@@ -35,9 +35,9 @@ _BOXES_PER_CELL = (1, 2, 3)
 
 
 class Observer:
-    """Runs a graph with one image input on sample images, preprocessed as for a family.
+    """Runs a graph with one image input on sample images, with the preprocessing of a family.
 
-    If ONNX Runtime cannot run the graph, there are no outputs.
+    If ONNX Runtime cannot run the graph, the methods return empty results.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Observer:
 
         Args:
             graph: the model.
-            trained: fields of `PreprocessSpec` that override the family's.
-            images: directory of the images; None for the photographs of Fovea.
-            own_head: True to run more images, for a user's own head.
+            trained: fields of `PreprocessSpec` that override the fields of the family.
+            images: directory of the sample images; None for the photographs that are part of Fovea.
+            own_head: True if the model has a user's own head. Then more images are run.
         """
         self._graph = graph
         self._facts = graph_inputs(graph), metadata_of(graph)
@@ -76,9 +76,9 @@ class Observer:
             return ()
 
     def seen(self, spec: PreprocessSpec, *, moved: bool = False) -> Sequence[Outputs]:
-        """Return the outputs for each image, or nothing if the graph cannot be run.
+        """Return the outputs for each image. If the graph cannot be run, return an empty list.
 
-        With `moved`, images are mirrored, smaller, and at the bottom left.
+        If `moved` is True, each image is mirrored, and appears smaller at the bottom left.
         """
         if (spec, moved) not in self._seen:
             try:
@@ -104,12 +104,14 @@ class Observer:
 def recognise_graph(
     model: onnx.ModelProto, family: str | None = None, trained: Mapping[str, Any] | None = None
 ) -> tuple[Recognition, tuple[int, int] | None]:
-    """Recognise the head of a model as its exporter wrote it; errors as in `recognise`.
+    """Recognise the head of a model file from an exporter. `recognise` describes the errors.
 
-    A model of dynamic size that cannot compute the usual size is run at other sizes.
+    A model with a dynamic input size is first run at the usual size. If this fails, other sizes are
+    tried.
 
     Returns:
-        The head, and the (height, width) that the model needs; None if the usual size works.
+        The recognition, and the (height, width) at which the model was run; None in place of the
+            size if the usual size works.
     """
     beside = list_other_inputs(graph_inputs(model))
     for size in (None, *_possible_sizes(model)):
@@ -131,11 +133,13 @@ def recognise_graph(
 def recognise_with_batch(
     graph: onnx.ModelProto, recognise_one: Callable[[onnx.ModelProto], tuple[Recognition, Observer]]
 ) -> tuple[onnx.ModelProto, Recognition, Observer]:
-    """Recognise a head with `recognise_one`; if none fits, try again with a batch axis added.
+    """Recognise a head with `recognise_one`.
+
+    If no family fits, add a batch axis to the graph and try again. `recognise_one` raises all
+    errors.
 
     Returns:
-        The graph that was recognised, its head, and the observer of its outputs. Errors are those
-        of `recognise_one`.
+        The graph that was recognised, the recognition, and the observer that ran the graph.
     """
     refused: UnsupportedModel | None = None
     try:
@@ -159,7 +163,10 @@ def recognise_with_batch(
 
 
 def working_size(model: onnx.ModelProto) -> tuple[int, int] | None:
-    """Return a (height, width) at which ONNX Runtime can run a model of dynamic size, or None."""
+    """Return a (height, width) at which ONNX Runtime can run a model with a dynamic input size.
+
+    If no size works, return None.
+    """
     for size in _possible_sizes(model):
         pinned = _copy_at_size(model, size)
         if pinned is not None and Observer(pinned)(None):
@@ -168,7 +175,7 @@ def working_size(model: onnx.ModelProto) -> tuple[int, int] | None:
 
 
 def _possible_sizes(model: onnx.ModelProto) -> Iterator[tuple[int, int]]:
-    """Yield sizes to try for a dynamic input. Sizes that fit the declared outputs come first."""
+    """Yield the sizes to try for a dynamic input. Sizes that fit the output shapes come first."""
     if open_size(model) is None:
         return
     declared = {length for output in graph_outputs(model) for length in output.shape[1:]}
@@ -180,7 +187,10 @@ def _possible_sizes(model: onnx.ModelProto) -> Iterator[tuple[int, int]]:
 
 
 def _copy_at_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> onnx.ModelProto | None:
-    """Return a copy of the model for one size; None if the model does not accept it."""
+    """Return a copy of the model with a fixed input size.
+
+    If the model does not accept the size, return None.
+    """
     pinned = deepcopy(model)
     try:
         pin_inputs(pinned, size)

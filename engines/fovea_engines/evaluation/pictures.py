@@ -1,4 +1,4 @@
-"""Measures image-to-image models against the right output images."""
+"""Compares the outputs of image-to-image models with the desired output images."""
 
 from __future__ import annotations
 
@@ -23,25 +23,26 @@ from fovea_engines.results.new_image import NewImage
 from fovea_preprocess.errors import InvalidOption
 
 MAX_PSNR: Final = 100.0
-"""Largest PSNR in dB. It stands for infinity, the PSNR of equal images."""
+"""Largest PSNR in dB. Equal images have an infinite PSNR, and get this value instead."""
 
-# Wang et al. 2004 use a window of 11 pixels.
+# Radius and standard deviation of the window of SSIM, in pixels. Wang et al. 2004 use a window of
+# 11 pixels.
 _WINDOW_RADIUS, _WINDOW_SIGMA = 5, 1.5
 _WHITE = 255
 _STABLE = (0.01 * _WHITE) ** 2, (0.03 * _WHITE) ** 2
 
 Floats = NDArray[np.float64]
 Paint = Callable[[Path], Pixels]
-"""Returns the output for an image, RGB [h, w, 3], or grey [h, w]."""
+"""Function that returns a model's output for an image file, RGB [h, w, 3] or grey [h, w]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PicturePairs:
-    """Images, each with the right output image.
+    """Input images with their desired output images.
 
     Attributes:
-        path: the directory of the output images.
-        images: pairs of input image and output image.
+        path: directory of the output images.
+        images: pairs of an input image and its output image.
     """
 
     path: Path
@@ -57,20 +58,20 @@ class PicturePairs:
         return replace(self, images=tuple(each for each in self.images if each[0] in paths))
 
     def match_classes(self, labels: Sequence[str] | None, num_classes: int | None = None) -> Self:
-        """Return the dataset itself: images have no classes."""
+        """Return the dataset unchanged, because it has no classes."""
         return self
 
     def sha256(self) -> str:
-        """Return a hex digest of all input and output images."""
+        """Return the SHA-256 of all input and output images as hex digits."""
         return json_sha256(
             [(path.name, file_sha256(path)) for each in self.images for path in each]
         )
 
     def measure(self, paint: Paint, progress: Progress | None = None) -> PictureAccuracy:
-        """Measure how close the outputs are, in RGB.
+        """Measure the similarity of a model's outputs and the desired outputs, in RGB.
 
         Raises:
-            InvalidOption: an output has another size than the right image.
+            InvalidOption: the size of an output differs from the size of the desired image.
         """
         progress = progress or Progress()
         figures = []
@@ -90,9 +91,10 @@ class PicturePairs:
 
 
 def holds_pictures(data: Path, images: Path | None) -> bool:
-    """Return whether a directory has colour images or JPEG files, and input images exist.
+    """Return whether a directory contains output images, and the input images exist.
 
-    PNG files with one level or index per pixel are class maps instead.
+    Output images are colour images or JPEG files. PNG files with one grey level or index per pixel
+    are class maps, and not output images.
     """
     folder = data.parent / "images" if images is None else images
     if not has_images(data) or not folder.is_dir() or folder.resolve() == data.resolve():
@@ -106,7 +108,7 @@ def holds_pictures(data: Path, images: Path | None) -> bool:
 
 
 def read_pictures(data: Path, images: Path | None = None) -> PicturePairs:
-    """Read a directory of output images. Input images are found as in `read_class_maps`."""
+    """Read a directory of output images. `read_class_maps` explains where the input images are."""
     return PicturePairs(data, pairs_of(data, image_files(data, sys.maxsize), images))
 
 
@@ -130,8 +132,8 @@ def psnr(want: Pixels, have: Pixels) -> float:
 def ssim(want: Pixels, have: Pixels) -> float:
     """Return the structural similarity of two images [h, w, c], the mean over channels.
 
-    The formula is from Wang et al. 2004 (doi 10.1109/TIP.2003.819861), for windows that lie inside
-    the image.
+    The formula is from Wang et al. 2004 (doi 10.1109/TIP.2003.819861). Only windows inside the
+    image are used.
 
     Raises:
         InvalidOption: a side is shorter than the window.
@@ -149,7 +151,7 @@ def ssim(want: Pixels, have: Pixels) -> float:
 
 
 def _gaussian_mean(values: Floats) -> Floats:
-    """Return the mean under a Gaussian window, for each window that lies inside."""
+    """Return the Gaussian-weighted mean of each window that lies inside the image."""
     side = 2 * _WINDOW_RADIUS + 1
     blurred = np.asarray(cv2.GaussianBlur(values, (side, side), _WINDOW_SIGMA), np.float64)
     return blurred[_WINDOW_RADIUS:-_WINDOW_RADIUS, _WINDOW_RADIUS:-_WINDOW_RADIUS]

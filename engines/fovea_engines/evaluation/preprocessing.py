@@ -1,6 +1,7 @@
-"""Chooses how a detector's images are preprocessed, and checks the positions of its boxes.
+"""Chooses the preprocessing of a detector, and checks the positions of its boxes.
 
-The results on sample images decide. If they do not, InvalidOption lists the choices.
+The choice depends on the detector's results on sample images. If these results do not show which
+preprocessing is right, InvalidOption lists the choices.
 """
 
 from __future__ import annotations
@@ -30,38 +31,45 @@ from fovea_preprocess.letterbox import LetterboxMap
 from fovea_preprocess.spec import PreprocessSpec
 from fovea_preprocess.text import counted
 
-# Largest number of objects on an image. More are noise: with values out of its range, a model finds
-# objects everywhere.
+# Largest plausible number of objects on an image. If the pixel values have a wrong range, a model
+# may find objects everywhere, so a larger number is noise.
 _NOISE = 80
-# A model finds nearly nothing if the sum of its scores is below both limits: the first one, and
-# this share of the sum with another preprocessing. On the photographs, yolov5n, yolov10n,
-# yolox_nano and yolov8n-seg reach 1.8 to 3.2, and .0 to .7 with ImageNet's preset. yolov8n reaches
-# 3.4, and 2.1 with ImageNet's preset.
+# Two limits for the sum of a model's scores: an absolute limit, and a fraction of the sum with
+# another preprocessing. If the sum is below both limits, the model has found nearly nothing. On
+# Fovea's photographs, the sum is 1.8 to 3.2 for yolov5n, yolov10n, yolox_nano and yolov8n-seg, and
+# .0 to .7 with ImageNet's preset. For yolov8n it is 3.4, and 2.1 with ImageNet's preset.
 _MIN, _LITTLE = 1.0, 0.25
 
-# Limits for the share of the area of all boxes that lies in the padding: before and after a swap.
-# Trained detectors have .00 to .11 on the photographs, and .14 to .37 with x and y swapped.
+# Limits for the fraction of the boxes' area that lies in the padding. x and y must be swapped if
+# the fraction is above the first limit before the swap, and below the second limit after the swap.
+# On Fovea's photographs, it is .00 to .11 for trained detectors, and .14 to .37 if x and y are
+# swapped by mistake.
 _MUCH, _NEXT_TO_NOTHING = 0.125, 0.05
-# Boxes are fractions of the input if all of them are within this many pixels of the corner, and the
-# input has at least this side.
+# Two limits in pixels. Boxes are fractions of the input and not pixels if the first limit is not
+# exceeded by any coordinate, while the input's sides are at least the second limit.
 _NEAR, _LARGE = 4, 64
-# Limits for the share of all keypoints that lie in the box of their object: before and after a
-# swap. Trained models have 1.00, and .00 to .79 with x and y swapped. Untrained ones have .85, and
-# .31 to .55.
+# Limits for the fraction of keypoints that lie in the box of their object. x and y must be swapped
+# if the fraction is below the first limit before the swap, and above the second limit after the
+# swap. For trained models it is 1.00, and .00 to .79 if x and y are swapped by mistake. For
+# untrained models it is .85, and .31 to .55.
 _FEW, _NEARLY_ALL = 0.9, 0.97
-# Limits for the median overlap of boxes with the boxes of moved images, moved back: the minimum in
-# another order, and the minimum gain. Trained detectors have .55 to .99, and at most .01 more in
-# another order. If their numbers are in the wrong order, they have .00 to .74, and over .9 in the
-# right order. Untrained ones have any value, and at most .77 in another order if that is higher.
+# Limits for deciding that the four numbers of boxes are in another order. A sample image is
+# mirrored and moved, and the boxes on it are moved back. The median overlap of these boxes with the
+# boxes on the original image is computed for each order of the numbers. The first limit is the
+# smallest median in another order, and the second limit is its smallest gain. For trained detectors
+# the median is .55 to .99, and at most .01 higher in another order. If the order is wrong, the
+# median is .00 to .74, and over .9 in the right order. For untrained detectors it may have any
+# value, and if it is higher in another order, it is at most .77.
 _TOGETHER, _BETTER = 0.75, 0.15
-# Number of images with objects that are needed to judge a user's own head, and the lowest median
-# overlap. Trained detectors have .64 to .93 on eight images. With boxes 1.25 or .8 times as large,
-# or moved by 32 pixels, they have .00 to .44.
+# Limits for the check of a user's own head: smallest number of images with objects, and smallest
+# median overlap (see above). For trained detectors the median is .64 to .93 on eight images. If a
+# head returns boxes that are 1.25 or .8 times as large as they should be, or moved by 32 pixels,
+# the median is .00 to .44.
 _IMAGES, _APART = 5, 0.5
-# Number of keypoints that are needed, and the score from which they count.
+# Smallest number of keypoints for this check, and smallest score of a keypoint that is used.
 _ENOUGH, _SEEN = 5, 0.5
 
-# Fields in which the preprocessing of models differs most, and which a user may leave out.
+# Fields of `PreprocessSpec` that matter most for the results of a model.
 _DECISIVE = ("fit", "channels", *VALUES)
 
 Boxes = NDArray[np.float32]
@@ -70,7 +78,8 @@ Boxes = NDArray[np.float32]
 class _Counts(NamedTuple):
     """Number of objects on all images, sum of their scores, and number of crowded images.
 
-    Scores on crowded images, which have more than `_NOISE` objects, are left out.
+    A crowded image has more than `_NOISE` objects. The sum does not include scores on crowded
+    images.
     """
 
     objects: int
@@ -85,7 +94,10 @@ class _Counts(NamedTuple):
         return f"{text}, whose scores add up to {self.scores:.2f}" if self.scores else noise
 
     def contradicts(self, other: _Counts) -> bool:
-        """Return whether the other counts are nearly nothing compared with these."""
+        """Return whether the sum of `other` is so small that its preprocessing must be wrong.
+
+        The sum of these counts is the standard.
+        """
         return self.scores >= _MIN and other.scores < min(_MIN, _LITTLE * self.scores)
 
 
@@ -96,7 +108,7 @@ def _detect_each(
     opened = open_head(head, inputs)
     if not isinstance(opened, Detector):
         return []
-    with np.errstate(all="ignore"):  # values out of a model's range overflow
+    with np.errstate(all="ignore"):  # with a wrong preprocessing, values may overflow
         return [opened.decode(each, 0, PredictOptions(mask="none")) for each in seen]
 
 
@@ -112,21 +124,22 @@ def choose_preprocess(
     """Choose the preprocessing of a model.
 
     Args:
-        head: the recognised head.
+        head: recognised head of the model.
         inputs: inputs of the model.
         metadata: metadata of the model.
-        observe: runs the model on sample images.
-        given: fields that the user names, merged with `own`; None if the user names none.
-        own: fields that the model's graph decides.
-        named_by: how the user named the fields, for messages.
+        observe: observer that runs the model on sample images.
+        given: fields that the user sets, merged with `own`; None if the user sets no fields.
+        own: fields that the model's graph determines.
+        named_by: text for messages that describes how the user set the fields.
 
     Returns:
         The preprocessing, and its origin as text.
 
     Raises:
-        UnsupportedModel: with the user's fields, the model finds nearly nothing, although it finds
-            objects otherwise.
-        InvalidOption: exporters differ, and the images do not show which preprocessing is right.
+        UnsupportedModel: with the user's fields the model finds nearly nothing, although it finds
+            objects with the usual preprocessing.
+        InvalidOption: exporters differ in their preprocessing, and the results on the images do not
+            show which one is right.
     """
 
     def make_spec(fields: Mapping[str, Any]) -> PreprocessSpec:
@@ -148,7 +161,8 @@ def choose_preprocess(
             return spec, f"{named_by}{rest}"
         has, more = count(spec), count(usual)
         both = f"with it the model finds {has}, and with that of the family {head.family} {more}"
-        # A crowded image may have many real objects, so it does not contradict the user.
+        # A crowded image may have many real objects, so it is no evidence against the user's
+        # choice.
         if more.contradicts(has) and not has.crowded:
             raise UnsupportedModel(
                 f"--preprocess is wrong: {both}. Leave it out, or give --images that show what the "
@@ -159,7 +173,8 @@ def choose_preprocess(
         return usual, head.preprocess_from
     ways: dict[str, PreprocessSpec] = {}
     for name in ("family", *head.variants):
-        # An integer input takes pixels as they are, so only the geometry may differ.
+        # If the input takes integers, pixel values are not changed, and a preset may only change
+        # the geometry.
         fields = {**read_preprocess(name), **own}.items()
         spec = make_spec({key: v for key, v in fields if not (usual.whole and key in VALUES)})
         if spec not in ways.values():
@@ -176,10 +191,13 @@ def choose_preprocess(
 def _choose_preset(
     head: Recognition, seen: Mapping[str, _Counts], usual: PreprocessSpec
 ) -> tuple[str, str]:
-    """Return the name of the only preprocessing with which the model finds objects, and figures.
+    """Return the name of the preprocessing with which the model finds objects, and its counts.
+
+    The second value is a text with the counts.
 
     Raises:
-        InvalidOption: there are several, and the user must choose.
+        InvalidOption: the model finds objects with several kinds of preprocessing, or with none,
+            so the user must choose.
     """
     best = max(seen.values(), key=lambda one: one.scores)
     left = {name: one for name, one in seen.items() if not best.contradicts(one)}
@@ -200,7 +218,10 @@ def _choose_preset(
 def find_misplacement(
     head: Recognition, inputs: Sequence[TensorSpec], observe: Observer, spec: PreprocessSpec
 ) -> str | None:
-    """Return the reason why boxes or keypoints must be read differently, or None."""
+    """Return the reason why the head reads the numbers of boxes or keypoints wrongly.
+
+    If the positions on the sample images are plausible, return None.
+    """
     found = _detect_each(head, inputs, observe.seen(spec))
     if not found:
         return None
@@ -243,7 +264,7 @@ _SWAPS: Mapping[str, Callable[[Boxes], Boxes]] = {
 def _find_swap(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> str | None:
     """Return a reason if numbers of the boxes must be swapped, otherwise None.
 
-    Square and stretched images have no padding, so they give no evidence.
+    Square and stretched images have no padding, so the check finds nothing on them.
 
     Args:
         boxes: for each image, corners [n, 4] in pixels of the input.
@@ -263,7 +284,10 @@ def _find_swap(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> str | 
 
 
 def _list_orders(boxes: Boxes) -> Iterator[tuple[str, Boxes]]:
-    """Yield other readings of boxes that a head read as corners or as centres, with their names."""
+    """Yield the name and the boxes of every other interpretation of the boxes' four numbers.
+
+    The head may have read the numbers as corners, or as centre and size.
+    """
     centred = np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]], 1)
     for numbers in (boxes, centred):
         for names, read in _FORMS.items():
@@ -286,9 +310,9 @@ _FORMS: Mapping[str, Callable[[Boxes], Boxes]] = {
 def _find_order(
     found: Sequence[Detections], moved: Sequence[Detections], images: Sequence[LetterboxMap]
 ) -> str | None:
-    """Return a reason if the numbers of boxes have another order, otherwise None.
+    """Return a reason if the head reads the four numbers of boxes in a wrong order, otherwise None.
 
-    Only in the right order do the boxes of moved images equal the moved boxes.
+    If an image is mirrored and moved, its boxes move in the same way only in the right order.
     """
     if len(moved) < len(found):
         return None  # the model does not run on the moved images
@@ -312,7 +336,7 @@ def _find_order(
 def _find_elsewhere(
     found: Sequence[Detections], moved: Sequence[Detections], images: Sequence[LetterboxMap]
 ) -> str | None:
-    """Return a reason if boxes do not move with the images, otherwise None."""
+    """Return a reason if boxes on moved images are not at the moved positions, otherwise None."""
     if len(moved) < len(found):
         return None  # the model does not run on the moved images
     follow, still = _agreement(found, moved, images), _median_overlap(found, moved)
@@ -333,7 +357,10 @@ def _find_elsewhere(
 def _agreement(
     found: Sequence[Detections], moved: Sequence[Detections], images: Sequence[LetterboxMap]
 ) -> float:
-    """Return the median overlap of boxes with the boxes of moved images, moved back, 0 to 1."""
+    """Return the median overlap of the boxes on original and on moved images, 0 to 1.
+
+    The boxes on moved images are first moved back to the positions on the original images.
+    """
     back = []
     for other, image in zip(moved, images, strict=True):
         edge = np.array([image.offset_x, image.offset_y + image.scaled_height] * 2, np.float32)
@@ -344,9 +371,10 @@ def _agreement(
 
 
 def _median_overlap(found: Sequence[Detections], others: Sequence[Detections]) -> float:
-    """Return the median overlap of boxes with the best other box of their class, 0 to 1.
+    """Return the median, over all boxes in `found`, of the largest overlap with a box in `others`.
 
-    Boxes without another box of their class do not count. If there are no others, the result is 1.
+    Only boxes of the same class are compared. A box without such a partner is left out. If no box
+    has a partner, the result is 1.
     """
     shares: list[float] = []
     for one, other in zip(found, others, strict=True):
@@ -370,7 +398,10 @@ def _find_crossing(found: Sequence[Detections]) -> str | None:
 
 
 def _lie_in_boxes(found: Detections, order: list[int]) -> NDArray[np.bool_]:
-    """Return whether each visible keypoint is in its box, or at most a tenth of a side outside."""
+    """Return for each visible keypoint whether it lies in the box of its object.
+
+    A keypoint may lie outside the box by a tenth of the box's side.
+    """
     if found.keypoints is None:
         return np.zeros(0, np.bool_)
     low, high = found.boxes[:, None, :2], found.boxes[:, None, 2:]
@@ -380,7 +411,7 @@ def _lie_in_boxes(found: Detections, order: list[int]) -> NDArray[np.bool_]:
 
 
 def _share_in_padding(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> float:
-    """Return the share of the area of boxes that lies outside the images, 0 to 1."""
+    """Return the fraction of the boxes' area that lies in the padding around images, 0 to 1."""
     total = inside = 0.0
     for each, image in zip(boxes, images, strict=True):
         low = np.array([image.offset_x, image.offset_y], np.float64)

@@ -1,4 +1,4 @@
-"""Runs source models unchanged, as the reference for engines."""
+"""Runs unchanged source models. Engines are compared with their outputs."""
 
 from __future__ import annotations
 
@@ -43,10 +43,12 @@ class Sample:
 
     Attributes:
         name: name of the image.
-        row: input of the model, [1, ...].
-        want: outputs of the source model.
-        ranked: names of outputs whose rows may have another order on another runtime.
-        replaced: True if ONNX Runtime's outputs were not finite, so these are OpenVINO's.
+        row: preprocessed image, [1, ...].
+        want: outputs of the source model by name.
+        ranked: names of the outputs that are sorted by score. The order of their rows may depend on
+            the runtime.
+        replaced: True if `want` is computed by OpenVINO, because the outputs of ONNX Runtime were
+            not finite.
     """
 
     name: str
@@ -57,11 +59,14 @@ class Sample:
 
 
 Unsound = Callable[[Outputs], str | None]
-"""Returns what is NaN or infinite in the outputs for one image, or None if all are usable."""
+"""Function that returns the name of the first array with NaN or infinity for one image.
+
+If all arrays are usable, the function returns None.
+"""
 
 
 def unsound_with(head: Head | None) -> Unsound:
-    """Return a check of the arrays that a head decodes; without a head, of all outputs."""
+    """Return a check of the arrays that a head decodes. Without a head, it checks all outputs."""
     if head is not None:
         return lambda outputs: head.unsound(outputs, 0)
     return lambda outputs: next(
@@ -72,11 +77,12 @@ def unsound_with(head: Head | None) -> Unsound:
 class ReferenceSession:
     """Runs a model for one image, unchanged.
 
-    It does not use a backend: the reference must not share code with the engines it checks. The
-    given tensors can be requested in addition to the outputs.
+    The class does not use a backend, because the reference must not share code with the engines
+    that it checks. In addition to the outputs, `run` can return the tensors that are passed to the
+    constructor.
 
     Raises:
-        UnsupportedModel: ONNX Runtime cannot load the model; raised on construction.
+        UnsupportedModel: ONNX Runtime cannot load the model. The constructor raises this error.
     """
 
     def __init__(self, model: Path | onnx.ModelProto, tensors: Iterable[str] = ()) -> None:
@@ -110,7 +116,10 @@ class ReferenceSession:
 
 
 def _runnable(path: Path) -> Path | bytes:
-    """Return the file; or its content with TensorRT's plugin for NMS replaced, if it has that."""
+    """Return the file. If the model uses TensorRT's plugin for NMS, return the changed model.
+
+    In the changed model, standard operators replace the plugin.
+    """
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
         if content.find(PLUGIN.encode()) < 0:
             return path
@@ -119,10 +128,11 @@ def _runnable(path: Path) -> Path | bytes:
 
 
 class Reference:
-    """The outputs of an unchanged model, which engines are compared with.
+    """Computes the outputs of an unchanged model. Engines are compared with them.
 
-    They are ONNX Runtime's outputs. If these are not finite for an image and OpenVINO's are, they
-    are OpenVINO's: either runtime may have an error, and outputs that are not finite are wrong.
+    ONNX Runtime computes the outputs. If they are not finite for an image, OpenVINO computes them
+    too, and its outputs are used if they are finite. Outputs that are not finite are the result of
+    an error in the runtime.
     """
 
     def __init__(
@@ -134,9 +144,10 @@ class Reference:
         self._session = ReferenceSession(model)
 
     def run(self, row: Array) -> tuple[Outputs, bool]:
-        """Return the outputs for one preprocessed image, [1, ...], and whether they are OpenVINO's.
+        """Return the outputs for one preprocessed image, [1, ...].
 
-        If the outputs of both runtimes are not finite, they are ONNX Runtime's.
+        The second value is True if OpenVINO computed the outputs. If the outputs of both runtimes
+        are not finite, the outputs of ONNX Runtime are returned.
         """
         found = self._name_outputs(self._session.run(self._outputs, row))
         if self._unsound(found) is not None:
@@ -169,8 +180,8 @@ def read_samples(
     """Run the source model on the images of `sample_images`, one at a time.
 
     Raises:
-        UnsupportedModel: on an image, an array that the `head` decodes (without a head, an output)
-            is not finite on any runtime.
+        UnsupportedModel: for an image, both runtimes compute an array that is not finite. Only the
+            arrays that `head` decodes are checked; without a head, all outputs.
     """
     unsound = unsound_with(head)
     reference = Reference(source, outputs, unsound)

@@ -1,4 +1,4 @@
-"""Reads the images that a built engine is checked with."""
+"""Reads the sample images for checking a built engine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Pixels = NDArray[np.uint8]
 
 MAX_SAMPLES = 16
 MAX_IMAGES = 1000
-"""Largest number of images of a directory that are used, for any purpose."""
+"""Largest number of images that any check uses from a directory."""
 MOVED = 0.75
-"""Scale of an image that is moved."""
+"""Scale of the image in a sample that `_mirror` mirrors, shrinks and moves."""
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"))
 _GREY = 114
@@ -34,7 +34,7 @@ def image_files(folder: Path, most: int) -> list[Path]:
     """List at most `most` images of a directory, spread evenly over the sorted names.
 
     Raises:
-        InvalidOption: the path is not a directory, or has no image.
+        InvalidOption: the path is not a directory, or the directory contains no image.
     """
     if not folder.is_dir():
         raise InvalidOption(f"{folder} is not a folder of images")
@@ -46,7 +46,7 @@ def image_files(folder: Path, most: int) -> list[Path]:
 def images_below(folder: Path) -> list[Path]:
     """List all images of a directory and its subdirectories.
 
-    Hidden directories are skipped, because they hold copies and thumbnails.
+    Hidden directories are skipped, because they usually contain copies and thumbnails.
 
     Raises:
         InvalidOption: the path is not a directory, or there is no image.
@@ -70,7 +70,7 @@ def _require_images(folder: Path, paths: Iterable[Path]) -> list[Path]:
 
 
 def images_sha256(files: Iterable[Path]) -> str:
-    """Return the sha256 over the bytes of images in their order, as hex."""
+    """Return the SHA-256 of the bytes of all images, in their order, as hex digits."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(hashlib.sha256(file.read_bytes()).digest())
@@ -85,16 +85,17 @@ def has_images(folder: Path) -> bool:
 def is_image(path: Path) -> bool:
     """Return whether a path is a file with the suffix of an image.
 
-    Hidden files do not count: macOS leaves a `._a.jpg` without pixels beside each `a.jpg`.
+    Hidden files are not images: macOS writes a file `._a.jpg` without pixels beside `a.jpg`.
     """
     hidden = path.name.startswith(".")
     return path.suffix.lower() in IMAGE_SUFFIXES and not hidden and path.is_file()
 
 
 def sample_images(folder: Path | None, most: int = MAX_SAMPLES) -> Iterator[tuple[str, Pixels]]:
-    """Yield name and pixels, uint8 RGB [height, width, 3], of the images of `image_files`.
+    """Yield the name and the pixels, uint8 RGB [height, width, 3], of each sample image.
 
-    Without a directory, these are the photographs that ship with Fovea.
+    `image_files` chooses the images of the directory. Without a directory, the samples are the
+    photographs that are part of Fovea.
     """
     for file in image_files(folder or _PHOTOGRAPHS, most):
         yield file.name, read_image(file)
@@ -103,22 +104,26 @@ def sample_images(folder: Path | None, most: int = MAX_SAMPLES) -> Iterator[tupl
 def read_rows(
     spec: PreprocessSpec, folder: Path | None, most: int, *, moved: bool = False
 ) -> Iterator[tuple[str, Array]]:
-    """Yield name and input row, [1, ...], of the images of `sample_images`.
+    """Yield the name and the input row, [1, ...], of each image of `sample_images`.
 
-    With `moved`, images are mirrored, smaller, and at the bottom left.
+    If `moved` is True, `_mirror` changes each image: it is mirrored, and appears smaller at the
+    bottom left.
     """
     for name, pixels in sample_images(folder, most):
         yield name, input_row(spec, _mirror(pixels) if moved else pixels)
 
 
 def input_row(spec: PreprocessSpec, pixels: Pixels) -> Array:
-    """Return an image as a batch of one, [1, ...], in the best size if `spec` has several."""
+    """Return a preprocessed image as a batch, [1, ...].
+
+    If `spec` allows several sizes, the best size for the image is used.
+    """
     height, width = pixels.shape[:2]
     return Preprocessor(fit_spec(spec, width, height)).row(pixels)[0]
 
 
 def _mirror(pixels: Pixels) -> Pixels:
-    """Return an image of the same size, with the image mirrored and smaller at the bottom left."""
+    """Return an image that shows the original image mirrored and smaller, at the bottom left."""
     height, width, _ = pixels.shape
     sides = max(round(width * MOVED), 1), max(round(height * MOVED), 1)
     small = cv2.resize(pixels[:, ::-1], sides, interpolation=cv2.INTER_AREA)
@@ -128,7 +133,7 @@ def _mirror(pixels: Pixels) -> Pixels:
 
 
 def sample_image(folder: Path | None, name: str) -> Pixels:
-    """Return the pixels of a named image, one of the images of `sample_images`."""
+    """Return the pixels of the image of `sample_images` with this name."""
     return read_image((folder or _PHOTOGRAPHS) / name)
 
 

@@ -1,4 +1,4 @@
-"""Times engines on this machine, in turn and in both thread layouts."""
+"""Measures the speed of engines on this machine, alternately and in two thread layouts."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from fovea_engines.evaluation.samples import Pixels
 from fovea_engines.progress import Progress
 from fovea_preprocess.errors import NotFinite
 
-# Length of an engine's turn in a round: the time of 16 calls, but at least and at most these
-# seconds. The first call after other engines is slower, which would decide if there were few calls.
+# Time that each engine runs in a round: the time of 16 calls, but at least .02 and at most .25
+# seconds. An engine's first call after the calls of another engine is slower. With only a few
+# calls, this first call would determine the result.
 _CALLS, _SHORTEST_S, _LONGEST_S = 16, 0.02, 0.25
-# Rounds in each layout: at least three, for a median, and at most nine within these seconds per
-# engine.
+# Number of rounds in each thread layout: at least three, because a median needs them, and at most
+# nine. After 1.25 seconds per engine, no further round begins.
 _FEWEST, _MAX, _SECONDS = 3, 9, 1.25
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Images per second of one engine in each round. Rounds of several engines belong together.
+    """Images per second of one engine in each round.
+
+    Rates of several engines with the same index are from the same round.
 
     Attributes:
-        alone: rates with one caller, which uses all cores.
-        parallel: rates with `Session.concurrency` callers, each with one core.
+        alone: rates with one calling thread. Each call uses all cores.
+        parallel: rates with `Session.concurrency` calling threads. Each call uses one core.
     """
 
     alone: tuple[float, ...]
@@ -41,9 +44,9 @@ def call_rate(call: Callable[[int], object], *, callers: int, seconds: float) ->
     Each thread calls at least once. The last calls are finished and counted.
 
     Args:
-        call: gets the number of earlier calls of its thread.
+        call: function to call. Its argument is the number of earlier calls in the same thread.
         callers: number of threads.
-        seconds: duration.
+        seconds: duration in seconds.
     """
     start = time.perf_counter()
 
@@ -66,12 +69,14 @@ def time_engines(
     *,
     together: bool = True,
 ) -> list[Rates]:
-    """Time engines in turn, round by round, so that other load slows all of them equally.
+    """Measure the speed of engines in rounds. In each round, every engine runs for a short time.
 
-    A call includes all steps after the decoding of an image, as in a server, because runtimes
-    differ in how well they share the cores with these steps. If engines cannot be open `together`,
-    they are timed one after the other, because opening one in every round takes longer than timing
-    it. Timing takes up to three seconds per engine, or more if a call takes over 250 ms.
+    With this order, other programs on the machine slow down all engines equally. A call includes
+    all steps after the decoding of an image, as in a server, because these steps use the same cores
+    as the engine and slow some runtimes down more than others. If `together` is False, only one
+    engine can be open at a time. Then all rounds of an engine are measured before the next engine
+    is opened, because opening an engine takes longer than measuring it. The measurement takes up to
+    three seconds per engine, or more if a call takes over 250 ms.
     """
     alone: list[tuple[float, ...]] = []
     parallel: list[tuple[float, ...]] = []
@@ -97,7 +102,8 @@ def _rounds(
         run = engine.outputs_of if engine.head is None else engine.predict
 
         def call(number: int) -> None:
-            # Time a call whose output is not finite, too. `rejection` rejects the engine later.
+            # Also measure calls whose output is not finite. `rejection` later rejects such an
+            # engine.
             with suppress(NotFinite):
                 run(images[number % len(images)], alone=alone)
 
@@ -118,20 +124,24 @@ def _rounds(
 
 
 def fastest(rates: Sequence[Sequence[float]], ties: Sequence[Sequence[float]]) -> int:
-    """Return the index of the rates that no others beat; `ties` decides between several.
+    """Return the index of the fastest engine.
 
-    If these are equal, too, the first index wins.
+    An engine is the fastest if no other engine is faster by `rates`. If several engines are equally
+    fast, `ties` decides between them in the same way, and then the lowest index.
     """
     return _find_unbeaten(ties, _find_unbeaten(rates, range(len(rates))))[0]
 
 
 def _find_unbeaten(rates: Sequence[Sequence[float]], among: Sequence[int]) -> Sequence[int]:
-    """Return the indices whose rates no others beat; all indices if each is beaten by another."""
+    """Return the indices in `among` of the engines than which no other engine is faster.
+
+    If for each engine another engine is faster, return all indices.
+    """
     beaten = {one for one in among for other in among if is_faster(rates[other], rates[one])}
     return [one for one in among if one not in beaten] or among
 
 
 def is_faster(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Return whether rates are higher than other rates in three of four rounds."""
+    """Return whether the rates `one` are higher than the rates `other` in 75 % of the rounds."""
     ratios = [own / its for own, its in zip(one, other, strict=True)]
     return statistics.quantiles(ratios, n=4)[0] > 1

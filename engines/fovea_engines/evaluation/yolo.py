@@ -22,16 +22,17 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 
 DATA_YAML = "data.yaml"
 SPLITS = ("val", "valid", "validation", "test", "train")
-"""Names of splits; the first one in a data.yaml is measured."""
+"""Names of splits. The first of these names that a data.yaml contains is measured."""
 
 _NOTHING = ("", "~", "null", "Null", "NULL")
 
-# LabelImg, Label Studio and darknet leave this file among or above the label files.
+# Name of the file of class names. LabelImg, Label Studio and darknet write it into the directory of
+# the label files, or into the directory above.
 CLASSES_FILE = "classes.txt"
-# Tolerance for coordinates of 0 to 1: rounding moves some slightly outside.
+# Tolerance for coordinates below 0 or above 1, because of rounding.
 _ROUNDING = 1e-3
 _MAX_CLASSES = 1_000_000
-# Number of words on a line without a polygon: class cx cy w h.
+# Number of words on a line for a box: class cx cy w h.
 _BOX = 5
 
 Outline = NDArray[np.float64]
@@ -46,7 +47,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DataYaml:
-    """A data.yaml. Its scalars are texts, because YAML would read a class called "no" as False."""
+    """A data.yaml. All its scalars are read as texts: YAML would read a class "no" as False."""
 
     file: Path
     document: dict[str, Any]
@@ -59,7 +60,8 @@ class DataYaml:
             InvalidOption: the file cannot be read, or is not a mapping.
         """
         try:
-            # A loader without types: it returns texts, lists and dicts.
+            # `BaseLoader` returns only texts, lists and dicts. It does not convert texts to
+            # numbers.
             document = yaml.load(text_of(file.read_bytes()), Loader=yaml.BaseLoader)
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise InvalidOption(f"{file} cannot be read as YAML: {error}") from None
@@ -69,7 +71,7 @@ class DataYaml:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The class names by id; None if there are none. A missing name is the class id."""
+        """The class names by id; None without names. The name of an unnamed class is its id."""
         names = self.document.get("names", "")
         if names in _NOTHING:
             return None
@@ -92,7 +94,7 @@ class DataYaml:
         """List the images of the split with their label files.
 
         Args:
-            folder: directory of the images, if it is not the one in the file.
+            folder: directory of the images. None means the directory that the file contains.
 
         Raises:
             InvalidOption: the file does not describe a list of images.
@@ -109,11 +111,11 @@ class DataYaml:
         if folder is not None:
             return self._pair_moved(split, entries, folder)
         pairs = [pair for entry in entries for pair in self._pair_entry(split, entry)]
-        # An image that is listed twice is measured once.
+        # Measure an image once, even if the file lists it twice.
         return list({pair.image: pair for pair in pairs}.values())
 
     def _pair_moved(self, split: str, entries: list[str], folder: Path) -> list[Pair]:
-        """Pair the images of another directory with the labels of the directory in the file."""
+        """Pair the images in `folder` with the labels of the directories that the file contains."""
         if len(entries) > 1 or entries[0].endswith(".txt"):
             raise InvalidOption(
                 f"{self.file} lists more than one folder as `{split}`: leave --images out, or "
@@ -159,32 +161,35 @@ class DataYaml:
         return next(filter(Path.exists, self._places(entry)), None)
 
     def _places(self, entry: str) -> list[Path]:
-        """List the paths where an entry may be, the most probable one first."""
-        # Windows writes "valid\\images". Roboflow writes "../valid/images" for a directory beside
-        # the file.
+        """List the paths that an entry of the file may mean, the most probable path first."""
+        # A file from Windows may contain "valid\\images". A file from Roboflow contains
+        # "../valid/images", although the directory is beside the file.
         plain = entry.replace("\\", "/")
         below = plain
         while below.startswith(("./", "../")):
             below = below.partition("/")[2]
         parent = self.file.parent
-        # `path` may be a path on another machine.
+        # The entry `path` may be a path on another machine.
         root = parent / str(self.document.get("path", "")).replace("\\", "/")
         roots = [root, parent] if root.is_dir() else [parent]
         return [place / each for each in (plain, below) for place in roots]
 
 
 def labels_of(images: Path) -> Path:
-    """Return the directory of the labels of images: YOLO replaces `images` by `labels`."""
+    """Return the directory of the labels for a directory of images.
+
+    As in YOLO, the part `images` of the path is replaced by `labels`.
+    """
     return replace_part(images, "images", "labels")
 
 
 def label_file(image: Path, images: Path, labels: Path) -> Path:
-    """Return the label file of an image, which has the same relative path in another directory."""
+    """Return the label file of an image. It has the same relative path in the labels' directory."""
     return labels / image.relative_to(images).with_suffix(".txt")
 
 
 def replace_part(folder: Path, name: str, other: str) -> Path:
-    """Replace the last part of a path that has this name, as YOLO does to find labels of images."""
+    """Replace the last part of a path that has this name. YOLO finds label files in this way."""
     parts = list(folder.absolute().parts)
     if name not in parts:
         return folder
@@ -193,14 +198,17 @@ def replace_part(folder: Path, name: str, other: str) -> Path:
 
 
 def _find_label_file(image: Path) -> Path:
-    """Return the label file of an image: in `labels` instead of `images`, or beside the image."""
+    """Return the label file of an image.
+
+    It is in the directory `labels` in place of `images`, or beside the image.
+    """
     beside = image.with_suffix(".txt")
     usual = labels_of(image.parent) / beside.name
     return beside if beside.is_file() and not usual.is_file() else usual
 
 
 class YoloLabels(NamedTuple):
-    """Labelled images, their class names if there are any, and their split."""
+    """Labelled images, their class names (None without names), and the name of their split."""
 
     images: list[LabelledImage]
     names: tuple[str, ...] | None
@@ -208,7 +216,7 @@ class YoloLabels(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """An object; coordinates are in pixels, and `drawn` is True for a polygon."""
+    """A labelled object in pixels. `drawn` is True if the label is a polygon."""
 
     class_id: int
     outline: Outline
@@ -219,20 +227,21 @@ class _Row(NamedTuple):
 def read_yolo(data: Path, folder: Path | None) -> YoloLabels:
     """Read a directory of YOLO label files, a directory that contains `labels`, or a data.yaml.
 
-    A line has one of three forms. Coordinates are 0 to 1 of the upright image.
+    A line has one of three forms. Coordinates are fractions of the upright image's width and
+    height, 0 to 1.
 
     - ``class cx cy w h`` is a box.
-    - ``class x y x y x y ...`` is a polygon. It is reduced to its box, and for models of rotated
-      boxes to the smallest rectangle around it.
-    - ``class cx cy w h x y v x y v ...`` is a box with keypoints, on every line as many. v is
-      COCO's visibility.
+    - ``class x y x y x y ...`` is a polygon. It is reduced to its upright box, or for models of
+      rotated boxes to the smallest rectangle around it.
+    - ``class cx cy w h x y v x y v ...`` is a box with keypoints. All lines have the same number of
+      keypoints. v is COCO's visibility.
 
-    An image without a label file, or with an empty one, has no objects. By default, images are in
-    `images` instead of `labels` in the path, as for YOLO itself, or beside the labels.
-    Subdirectories are read, too.
+    An image without a label file, or with an empty label file, has no objects. By default, images
+    are beside the label files, or in the directory `images` in place of `labels`, as in YOLO.
+    Subdirectories are also read.
 
     Raises:
-        InvalidOption: the labels are malformed; the message names file and line.
+        InvalidOption: the labels are malformed. The message names the file and the line.
         NotFound: labels or an image are missing.
     """
     split: str | None
@@ -259,12 +268,12 @@ def is_yaml(data: Path) -> bool:
 
 
 def is_dataset(data: Path) -> bool:
-    """Return whether a directory is described by a data.yaml in it, as in Roboflow's exports."""
+    """Return whether a directory contains a data.yaml with splits, as in Roboflow's exports."""
     return (data / DATA_YAML).is_file() and not (data / "labels").is_dir()
 
 
 def yolo_class_names(data: Path) -> tuple[str, ...] | None:
-    """Return the class names of YOLO labels; None if there are none."""
+    """Return the class names of YOLO labels. Without names, return None."""
     if is_yaml(data):
         if (names := DataYaml.read(data).names) is None:
             raise InvalidOption(f"{data}: `names` is no list of class names")
@@ -277,7 +286,7 @@ def yolo_class_names(data: Path) -> tuple[str, ...] | None:
 
 
 def _pair_folders(data: Path, folder: Path | None) -> tuple[list[Pair], str | None]:
-    """Pair the images of a directory with the label files of another; return their split, too."""
+    """Pair images with their label files. Also return the name of the split, or None."""
     labels, split = data / "labels" if (data / "labels").is_dir() else data, None
     if not any(labels.glob("[!.]*.txt")) and (found := _find_split(labels)) is not None:
         labels, split = found, found.name
@@ -302,15 +311,19 @@ def _pair_folders(data: Path, folder: Path | None) -> tuple[list[Pair], str | No
 
 
 def _find_split(labels: Path) -> Path | None:
-    """Return the directory of the measured split, such as val or val2017; None without splits."""
+    """Return the directory of the measured split, such as val or val2017.
+
+    If there are no splits, return None.
+    """
     named = {path.name.rstrip("0123456789"): path for path in labels.glob("*") if path.is_dir()}
     return next((named[name] for name in SPLITS if name in named), None)
 
 
 def _count_keypoints(files: Iterable[Path]) -> int:
-    """Return the number of keypoints on every line of files; 0 for boxes and polygons.
+    """Return the number of keypoints per line. For boxes and polygons, return 0.
 
-    All lines are needed, because a single polygon may look like a box with keypoints by chance.
+    The function reads all lines, because a single polygon may by chance look like a box with
+    keypoints.
     """
     lines = (line.split() for file in files for line in _lines(file))
     counts = {_count_on_line(words) for words in lines if words}
@@ -330,7 +343,7 @@ def _count_on_line(words: list[str]) -> int:
 def _read_labelled(
     image: Path, file: Path | None, names: Sequence[str] | None, points: int
 ) -> LabelledImage:
-    # Only decoding shows the size of the upright image.
+    # Decode the image, because its header does not give the size of the upright image.
     height, width, _ = read_image(image).shape
     rows = [] if file is None else _read_rows(file, width, height, names, points)
     shapes = [row.outline for row in rows]
@@ -392,7 +405,7 @@ def _class_id(where: str, word: str, names: Sequence[str] | None) -> int:
 
 
 def _outline(where: str, words: list[str]) -> Outline:
-    """Return the corners, 0 to 1, of a box or a polygon, float64 [n, 2]."""
+    """Return the corners of a box or a polygon, float64 [n, 2], as fractions of 0 to 1."""
     try:
         values = [float(word) for word in words]
     except ValueError:

@@ -1,1 +1,1 @@
-"""Measures how an engine agrees with its source model; needs no labels."""
+"""Measures the agreement of an engine's results with its source model's. It needs no labels."""

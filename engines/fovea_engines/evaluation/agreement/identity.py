@@ -1,4 +1,4 @@
-"""Checks that an engine of full precision computes the same results as its source model."""
+"""Checks that an engine in full precision computes the same results as its source model."""
 
 from __future__ import annotations
 
@@ -22,38 +22,41 @@ from fovea_preprocess.errors import Disagreement
 
 MAX_BOX_PX = 1.0
 MAX_SCORE = 0.01
-# Largest error of a raw output, over its largest value. Used only without detections to compare.
+# Largest error of a raw output as a fraction of the output's largest value. It is checked only if
+# there are no detections to compare.
 MAX_OUTPUT_ERROR = 0.01
-# Largest error of one column of a head, such as the scores of one class in all cells, over its
-# largest value. Correct engines stay under .02. If two classes of a trained model are swapped, the
-# error is .2 or more, even if no image shows them (docs/how-to/precision.md).
+# Largest error of one column of an output, as a fraction of the column's largest value. A column is
+# for example the scores of one class in all cells. The error of correct engines is under .02. If an
+# engine swaps two classes of a trained model, the error is .2 or more, even if no image shows
+# objects of these classes (docs/how-to/precision.md).
 MAX_COLUMN_ERROR = 0.1
-# Smallest IoU of the masks of one object. Rounding moves single pixels at the edge.
+# Smallest IoU of the masks of one object. Rounding changes single pixels at the edge of a mask.
 MIN_MASK_IOU = 0.8
-# Tolerance for probabilities: values next to 1 are rounded by this much, and some runtimes also
-# subtract it from small ones.
+# Tolerance for probabilities. Values near 1 are rounded by this amount, and some runtimes also
+# subtract this amount from small values.
 _ROUNDING = float(np.finfo(np.float32).eps)
 
-# Lowest score of compared detections. On an image with few detections, it falls so that at least
-# the best 20 are compared.
+# Smallest score of the detections that are compared. If an image has only a few such detections, a
+# lower score is used, so that the best 20 detections are compared.
 _CONF = 0.05
 _AT_MIN = 20
-# Score from which a box has full weight: the default threshold of a request.
+# Smallest score of a box with full weight. It is the default threshold of a request.
 _FULL_WEIGHT = 0.25
 
 
 @dataclass(slots=True)
 class IdentityCheck:
-    """Compares detections before suppression, for all images that pass through it.
+    """Compares an engine's detections, before suppression, with the source model's detections.
 
-    The difference of a box is multiplied by a weight. The weight is 1 from a score of .25 on, the
-    default threshold of a request. Below, it is proportional to the score. If all scores on an
-    image are lower, the best one has weight 1.
+    The difference of a box is multiplied by a weight. The weight of a box with a score of at least
+    .25, the default threshold of a request, is 1. The weight of any other box is proportional to
+    its score. If all scores on an image are lower than .25, the box with the highest score has the
+    weight 1.
 
     Attributes:
-        head: head of the model; None compares raw outputs.
-        detections: number of detections of the source model that were compared.
-        box_px: largest weighted difference of a box corner or a keypoint, pixels of the model's
+        head: head of the model; None if raw outputs are compared.
+        detections: number of the source model's detections that were compared.
+        box_px: largest weighted difference of a box corner or a keypoint, in pixels of the model's
             input.
         score: largest difference of a score.
     """
@@ -64,14 +67,14 @@ class IdentityCheck:
     score: float = 0.0
 
     def each(self, pairs: Iterable[tuple[Sample, Outputs]]) -> Iterator[tuple[Sample, Outputs]]:
-        """Yield samples with the engine's outputs, after comparing them with the source's.
+        """Compare each sample's outputs of the engine and of the source model, and yield them.
 
         Raises:
-            Disagreement: a box or a keypoint differs by more than 1 px of the model's input
-                (weighted), a score by more than 0.01, or a column of the head or a mask prototype
-                by more than 10 %; a detection is missing or extra; a mask overlaps by less than
-                0.8. If the source model has no detection of any score, a raw output differs by more
-                than 1 % of its largest value.
+            Disagreement: a box or a keypoint differs by more than 1 pixel of the model's input
+                (weighted), or a score by more than 0.01. Also if a column of an output or a mask
+                prototype differs by more than 10 %, if a detection is missing or extra, or if the
+                IoU of two masks is less than 0.8. If the source model has no detection of any
+                score, raw outputs may differ by at most 1 % of their largest value.
         """
         for sample, have in pairs:
             self._check(sample, have)
@@ -82,7 +85,8 @@ class IdentityCheck:
         if self.head is not None:
             best = _candidates(self.head, sample.want, 0.0, _AT_MIN).scores
             conf = min(_CONF, float(best.min(initial=_CONF)))
-            # Search below the threshold: the partner of a detection just above it may score lower.
+            # Also decode detections with slightly lower scores. They may be the partners of
+            # detections with a score just above `conf`.
             lowest = conf - min(MAX_SCORE, conf / 5)
             want = _candidates(self.head, sample.want, lowest)
             if len(want):
@@ -101,17 +105,20 @@ class IdentityCheck:
 
 
 def _check_columns(name: str, head: Detector, want: Outputs, have: Outputs) -> None:
-    """Compare columns, because detections do not show e.g. classes that are not on the image."""
+    """Compare the columns of the outputs.
+
+    Detections are not enough: they do not show errors of classes that no object on the image has.
+    """
     found = head.tables(have)
     for what, expected in head.tables(want).items():
-        # `_output_error` has checked that both are finite at the same positions.
+        # `_output_error` has checked that both arrays are finite at the same positions.
         off, size = (
             np.abs(values).max(axis=1, where=np.isfinite(expected), initial=0)
             for values in (found[what].astype(np.float32) - expected, expected)
         )
         errors = np.maximum(off - _ROUNDING, 0) / np.maximum(size, _ROUNDING)
         worst = int(errors.argmax())
-        # The negated comparison also catches NaN.
+        # Write `not ... <= ...`, because this condition is also true for NaN.
         if not errors[worst] <= MAX_COLUMN_ERROR:
             raise Disagreement(
                 f"on {name} the best detections agree, but column {worst} of the {what} (of "
@@ -121,7 +128,7 @@ def _check_columns(name: str, head: Detector, want: Outputs, have: Outputs) -> N
 
 
 def _check_masks(name: str, head: Detector, want: Outputs, have: Outputs) -> None:
-    """Compare the masks of the best objects. The order of objects may differ."""
+    """Compare the masks of the best objects of both models. Their order may differ."""
     best, other = (
         head.decode(outputs, 0, PredictOptions(conf=_CONF, iou=1.0, max_det=most))
         for outputs, most in ((want, _AT_MIN), (have, 2 * _AT_MIN))
@@ -142,13 +149,14 @@ def compare_detections(
 ) -> tuple[float, float]:
     """Return the largest weighted difference of a box corner in pixels, and of a score.
 
-    A detection with a score from `conf` on must have a partner, which may score slightly lower.
+    Each detection with a score of at least `conf` must have a partner. The score of the partner may
+    be slightly lower.
 
     Args:
         name: name of the image, for the error message.
         want: detections of the source model.
         have: detections of the engine.
-        conf: lowest score of compared detections.
+        conf: smallest score of the detections that are compared.
 
     Raises:
         Disagreement: a detection has no partner that is close enough.
@@ -182,8 +190,9 @@ def compare_detections(
 def _candidates(
     head: Detector, outputs: Mapping[str, Array], conf: float, most: int = MAX_DETECTIONS
 ) -> Detections:
-    # Suppress nothing: a difference of 1e-6 would decide which of two equal boxes remains. Masks
-    # are left out, because their columns and prototypes are compared directly.
+    # Do not suppress any box: a difference of 1e-6 in the scores could decide which of two equal
+    # boxes remains. Do not decode masks, because their weights and prototypes are compared
+    # directly.
     options = PredictOptions(conf=conf, iou=1.0, max_det=most, mask="none")
     return head.decode(outputs, 0, options)
 
@@ -191,13 +200,14 @@ def _candidates(
 def _nearest(
     one: Detections, other: Detections, weights: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return weighted distance and score difference to the closest detection of the same class.
+    """Return the weighted distance and the score difference to the closest other detection.
 
-    Both are float32 [n], and infinity if there is none.
+    Only detections of the same class are considered. Both results are float32 [n]. If there is no
+    other detection of the class, they are infinite.
     """
     off = np.full((2, len(one)), np.inf, np.float32)
     edges, others = _edges(one), _edges(other)
-    # Process class by class: an untrained model finds thousands of boxes.
+    # Process each class separately to save memory: an untrained model finds thousands of boxes.
     for each in np.unique(one.class_ids):
         mine, its = (np.flatnonzero(found.class_ids == each) for found in (one, other))
         if not len(its):
@@ -216,10 +226,11 @@ def _nearest(
 def _edges(found: Detections) -> NDArray[np.float32]:
     """Return the coordinates that are compared, in pixels, float32 [n, columns].
 
-    They are the corners of the boxes, [n, 4], and x y of keypoints if there are any. For rotated
-    boxes, the corners of the upright boxes around the rectangles turned by 45 degrees follow,
-    because an angle and its negative have the same upright box. All coordinates are continuous at
-    the points where w and h swap, or where the angle wraps.
+    The coordinates are the corners of the boxes, [n, 4], and x y of keypoints if there are any. For
+    rotated boxes, each rectangle is also turned by 45 degrees, and the corners of the upright box
+    around the turned rectangle are added. The upright box of the rectangle itself is not enough: it
+    is the same for an angle and its negative. Unlike w, h and the angle, these coordinates do not
+    jump if w and h are swapped or if the angle passes the end of its range.
     """
     parts = [found.boxes]
     if found.rotated is not None:

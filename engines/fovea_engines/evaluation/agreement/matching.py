@@ -21,11 +21,11 @@ class Matching:
     """Pairs of detections of two models on one image.
 
     Attributes:
-        want: int [n], indices of the source's detections.
-        have: int [n], indices of their partners among the engine's.
+        want: int [n], index of the source model's detection in each pair.
+        have: int [n], index of the engine's detection in each pair.
         overlap: float [n], overlap of each pair, 0 to 1.
-        overlap_of: name of the overlap.
-        missed: number of the source's detections without a partner.
+        overlap_of: name of the kind of overlap, such as "IoU".
+        missed: number of the source model's detections without a partner.
         extra: number of the engine's detections without a partner.
     """
 
@@ -38,12 +38,12 @@ class Matching:
 
     @property
     def total(self) -> float:
-        """Return the number of detections. A detection of only one model counts as half."""
+        """Return the number of pairs plus half the number of detections without a partner."""
         return len(self.overlap) + (self.missed + self.extra) / 2
 
     @property
     def lost(self) -> float:
-        """Return the part of `total` in which the models differ: 0 if they agree fully."""
+        """Return the part of `total` in which the models disagree: 0 if they agree fully."""
         return self.total - float(self.overlap.sum())
 
     @property
@@ -55,8 +55,10 @@ class Matching:
 def match(want: Detections, have: Detections, conf: float, margin: float) -> Matching:
     """Pair detections of the same class that overlap by half or more, best score first.
 
-    Both lists must reach down to a score of `conf - margin`. Detections with a score from `conf` on
-    count. A partner may score lower by `margin`, so .249 beside .251 is not a loss.
+    Both lists must contain all detections with a score of at least `conf - margin`. Only detections
+    with a score of at least `conf` are counted, but the score of their partner may be lower by up
+    to `margin`. For example, with a `conf` of .25, scores of .251 and .249 are a pair and not a
+    missed detection.
     """
     shared = overlap(want, have)
     left = shared.copy()

@@ -20,7 +20,7 @@ from fovea_engines.results.options import MAX_TOP_K, PredictOptions
 from fovea_engines.session import Array
 
 NO_NUMBER = 1e30
-"""Stands for a difference that is NaN or infinite, which JSON cannot represent."""
+"""Value in place of a difference that is NaN or infinite. JSON cannot represent these values."""
 
 Floats = NDArray[np.float64]
 
@@ -30,27 +30,32 @@ _FIRST = 5
 
 
 def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agreement:
-    """Compare an engine's outputs with those of its source model.
+    """Compare an engine's outputs with the outputs of its source model.
 
-    Detections are compared after suppression, from a score of .25 on. For a classifier, the
-    source's best five classes are compared. Other results are compared by `TaskResult.shared`. Raw
-    outputs decide if there is no head, or there are no detections.
+    For detectors, the detections after suppression are compared, if their score is at least .25.
+    For classifiers, the best five classes of the source model are compared. Other results are
+    compared by `TaskResult.shared`. If there is no head, or if there are no detections, the raw
+    outputs are compared.
     """
     return _agreement([_compare(head, one, have) for one, have in pairs])
 
 
 def measure_detections(pairs: Iterable[tuple[str, Detections, Detections]]) -> Agreement:
-    """Compare two detectors whose raw outputs have different forms.
+    """Compare the detections of two detectors. The form of their raw outputs may differ.
 
     Args:
-        pairs: for each image its name, the source's detections, and the other model's detections,
-            from a score of `CONF - MARGIN` on.
+        pairs: for each image its name, the source model's detections, and the other model's
+            detections. Both must contain all detections with a score of at least `CONF - MARGIN`.
     """
     return _agreement([_compare_objects(*pair) for pair in pairs])
 
 
 def measure_outputs(pairs: Iterable[tuple[str, Outputs, Outputs]]) -> Agreement:
-    """Compare the raw outputs of two models. Each triple begins with the name of an image."""
+    """Compare the raw outputs of two models.
+
+    Args:
+        pairs: for each image its name, the source model's outputs, and the other model's outputs.
+    """
     return _agreement([_compare_outputs(_Figures(name), *outputs) for name, *outputs in pairs])
 
 
@@ -68,7 +73,7 @@ def _agreement(figures: list[_Figures]) -> Agreement:
         overlap=matched[0].overlap_of if matched else "IoU",
         mean_iou=_mean([matching.overlap for matching in matched]),
         score_drift=_mean([one.drift for one in figures]),
-        # Images without detections count only if no image has any.
+        # Images without detections are used only if there are no detections on any image.
         quality=1 - sum(one.lost for one in figures) / (total or len(shared))
         if total or shared
         else _closeness(figures),
@@ -166,14 +171,17 @@ def _compare_order(name: str, want: Classes, have: Classes) -> _Figures:
 
 
 def _closeness(figures: Sequence[_Figures]) -> float:
-    """Return 1 less the largest relative error of an output over all images."""
+    """Return 1 minus the largest relative error of an output over all images."""
     outputs = figures[0].energies
     errors = (_relative_error([one.energies[name] for one in figures]) for name in outputs)
     return 1 - max(errors, default=0.0)
 
 
 def _relative_error(energies: Sequence[tuple[float, float]]) -> float:
-    """Return the norm of the error over the norm of the right values; 1 if it is larger or NaN."""
+    """Return the norm of the error divided by the norm of the source model's values.
+
+    If the result is larger than 1 or NaN, return 1.
+    """
     error, energy = (sum(one) for one in zip(*energies, strict=True))
     if error == 0:
         return 0.0
@@ -182,7 +190,11 @@ def _relative_error(energies: Sequence[tuple[float, float]]) -> float:
 
 
 def difference(want: Array, have: Array) -> Floats:
-    """Return the difference; 0 where both are equal or NaN; infinity if shapes differ."""
+    """Return the difference of two arrays.
+
+    The difference is 0 where both values are equal or both are NaN. If the shapes differ, it is
+    infinite.
+    """
     if want.shape != have.shape:
         return np.full(want.shape or 1, np.inf)
     same = (want == have) | ((want != want) & (have != have))
@@ -190,14 +202,15 @@ def difference(want: Array, have: Array) -> Floats:
 
 
 def output_error(want: Outputs, have: Outputs, rounding: float = 0.0) -> float:
-    """Return the largest error of an output over its largest value, at most `NO_NUMBER`.
+    """Return the largest error of an output as a fraction of its largest value.
 
-    For integers, such as class maps, it is at most the share of values that differ.
+    The result is at most `NO_NUMBER`. For integers, such as class maps, it is at most the fraction
+    of values that differ.
 
     Args:
-        want: the right outputs, by name.
-        have: the outputs to compare.
-        rounding: error that is ignored.
+        want: outputs of the source model, by name.
+        have: outputs to compare.
+        rounding: size of an error that is ignored.
     """
     return max(_largest_error(w, difference(w, have[name]), rounding) for name, w in want.items())
 

@@ -1,4 +1,4 @@
-"""Measures how much the objects of two models overlap, by the measure of their task."""
+"""Measures the overlap of two models' objects. The task determines the kind of overlap."""
 
 from __future__ import annotations
 
@@ -18,17 +18,22 @@ _PERSON_SIGMAS = np.array(
     [26, 25, 25, 35, 35, 79, 79, 72, 72, 62, 62, 107, 107, 87, 87, 89, 89]
 ) / 1000  # fmt: skip
 _OTHER_SIGMA = 0.05
-# Added to the sides of boxes, pixels: a box that the image's border cuts to a line has no area.
+# Number of pixels that is added to the sides of boxes. Without it, a box that the image's border
+# cuts to a line would have no area.
 _LINE = 1e-6
 
 
 def sigmas(count: int) -> Floats:
-    """Return the spread of human labels for each keypoint, over the square root of the area."""
+    """Return COCO's sigma of each keypoint.
+
+    The sigma is the standard deviation of positions that people label, divided by the square root
+    of the object's area.
+    """
     return _PERSON_SIGMAS if count == len(_PERSON_SIGMAS) else np.full(count, _OTHER_SIGMA)
 
 
 def overlap_of(want: Detections, have: Detections) -> Overlap:
-    """Return the name of the overlap that `overlap` computes for such objects."""
+    """Return the name of the kind of overlap that `overlap` computes for these objects."""
     if want.masks is not None and have.masks is not None:
         return "mask IoU"
     if want.keypoints is not None and have.keypoints is not None:
@@ -39,8 +44,9 @@ def overlap_of(want: Detections, have: Detections) -> Overlap:
 def overlap(want: Detections, have: Detections) -> Floats:
     """Return the overlap [n, m], 0 to 1, of two models' objects.
 
-    If both have masks, it is the IoU of masks; then OKS of keypoints, the IoU of rotated boxes, and
-    finally the IoU of boxes.
+    The kind of overlap depends on the objects of both models: the IoU of masks, the OKS of
+    keypoints, the IoU of rotated boxes, or the IoU of boxes. The first kind that is possible is
+    used.
     """
     boxes = iou(want.boxes, have.boxes)
     if want.masks is not None and have.masks is not None:
@@ -72,7 +78,10 @@ def iou(one: NDArray[np.float32], other: NDArray[np.float32]) -> Floats:
 
 
 def _mask_iou(want: Masks, have: Masks, boxes: Floats) -> Floats:
-    """Return the IoU of masks if their boxes overlap; for two empty masks, the IoU of the boxes."""
+    """Return the IoU of masks, or 0 if their boxes do not overlap.
+
+    For two empty masks, the IoU of their boxes is used.
+    """
     ours, theirs = list(want.bitmaps()), list(have.bitmaps())
     areas = [[np.count_nonzero(one.pixels) for one in each] for each in (ours, theirs)]
     found = boxes.copy()
@@ -85,7 +94,7 @@ def _mask_iou(want: Masks, have: Masks, boxes: Floats) -> Floats:
 
 
 def _count_shared(one: Bitmap, other: Bitmap) -> int:
-    """Return the number of pixels that two masks share."""
+    """Return the number of pixels that belong to both masks."""
     left, top = max(one.left, other.left), max(one.top, other.top)
     parts = [each.pixels[top - each.top :, left - each.left :] for each in (one, other)]
     height, width = np.min([part.shape for part in parts], axis=0)
@@ -95,8 +104,8 @@ def _count_shared(one: Bitmap, other: Bitmap) -> int:
 def _similarity(want: Detections, have: Detections, boxes: Floats) -> Floats:
     """Return COCO's object keypoint similarity [n, m].
 
-    A point is weighted by the larger of its two scores. If neither model has any point of an
-    object, the overlap of the boxes is returned.
+    A keypoint is weighted by the larger of its two scores. If both models found no keypoint of an
+    object, the overlap of its boxes is used.
     """
     assert want.keypoints is not None, "the caller has checked it"
     assert have.keypoints is not None, "the caller has checked it"

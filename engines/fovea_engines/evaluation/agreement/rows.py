@@ -1,4 +1,4 @@
-"""Reorders the rows of an engine's ranked outputs like the rows of its source model."""
+"""Sorts the rows of an engine's outputs into the order of the source model's rows."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from numpy.typing import NDArray
 from fovea_engines.evaluation.reference import Outputs
 from fovea_engines.session import Array
 
-# Largest difference of rows that keep their position, over the largest value.
+# Largest difference at which two rows in the same position are a pair, as a fraction of the largest
+# value.
 _NEAR = 1e-3
 
 
 def align(want: Outputs, have: Outputs, ranked: Set[str]) -> Outputs:
-    """Return the engine's outputs, with rows in the positions of the closest rows of the source.
+    """Return the engine's outputs with each row in the position of the source's closest row.
 
-    A top-k may order rows of almost equal scores differently on another runtime, and a threshold
-    may let one more row pass. Outputs with the same number of rows, [1, k, ...] or [k, ...], are
-    reordered together. Rows that the engine lacks become zeros, and its extra rows are dropped.
+    If two rows have almost equal scores, a top-k operator may sort them differently on another
+    runtime. A threshold may also keep one row more. Outputs with the same number of rows, [1, k,
+    ...] or [k, ...], are sorted together. A row that the engine does not have is replaced by zeros.
+    A row that the source model does not have is dropped.
 
     Args:
         want: outputs of the source model.
         have: outputs of the engine.
-        ranked: names of the outputs that a top-k or a suppression has ordered.
+        ranked: names of the outputs that a top-k operator or a suppression has sorted.
     """
     found = dict(have)
     for axis, names in _groups(want, have, ranked):
@@ -41,7 +43,7 @@ def align(want: Outputs, have: Outputs, ranked: Set[str]) -> Outputs:
 
 
 def _groups(want: Outputs, have: Outputs, ranked: Set[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the axis of the rows, and the names of outputs that share them."""
+    """Yield the axis of the rows, and the names of the outputs that have the same rows."""
     groups = defaultdict(list)
     for name in (name for name in want if name in ranked):
         pair = want[name], have[name]
@@ -50,13 +52,16 @@ def _groups(want: Outputs, have: Outputs, ranked: Set[str]) -> Iterator[tuple[in
         if len(set(shapes)) == 1:
             groups[(axis, *(array.shape[axis] for array in pair))].append(name)
     for (axis, *_), names in groups.items():
-        # A single column has no rows to reorder: the scores of a classifier have a fixed order.
+        # Skip an output with one number per row, such as a classifier's scores: its order is fixed.
         if len(names) > 1 or want[names[0]].ndim - axis > 1:
             yield axis, names
 
 
 def _table(arrays: dict[str, Array], largest: dict[str, Array]) -> NDArray[np.float64]:
-    """Return a table [rows, columns] of all arrays, each divided by its largest value."""
+    """Return a table [rows, columns] of all arrays. Each array is divided by its largest value.
+
+    `largest` contains the arrays that determine the largest values.
+    """
     columns = []
     for name, array in arrays.items():
         finite = np.nan_to_num(array.astype(np.float64), posinf=0, neginf=0)
@@ -67,7 +72,7 @@ def _table(arrays: dict[str, Array], largest: dict[str, Array]) -> NDArray[np.fl
 
 
 def _partners(want: NDArray[np.float64], have: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Return the index of the closest unused row for each row; -1 if none is left."""
+    """Return the index of the closest unused row for each row. If no row is left, it is -1."""
     partners = np.full(len(want), -1)
     free = np.ones(len(have), bool)
     both = min(len(want), len(have))
@@ -79,8 +84,8 @@ def _partners(want: NDArray[np.float64], have: NDArray[np.float64]) -> NDArray[n
         off: NDArray[np.float64] = np.abs(have - want[i]).max(axis=1, initial=0)
         return np.where(free, off, np.inf)
 
-    # Rows with a close partner choose first, so that a row that the engine lacks takes no partner
-    # from others.
+    # The rows with the closest partners choose first. Otherwise a row that the engine does not have
+    # could take the partner of another row.
     left = np.flatnonzero(partners < 0).tolist()
     for i in sorted(left, key=lambda i: distances(i).min(initial=np.inf)):
         if free.any():
