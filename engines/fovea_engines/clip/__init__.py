@@ -1,1 +1,1 @@
-"""Models that read texts as well as images, such as CLIP."""
+"""Runs the text encoders of models that compare texts with images, such as CLIP."""

@@ -36,7 +36,7 @@ def open_words(
         streams: number of parallel calls of the detector; None for one per core.
 
     Returns:
-        None if the model of the card reads no texts.
+        The text encoder. If the model of the card does not read texts, return None.
 
     Raises:
         BackendUnavailable: the package `tokenizers` is not installed.
@@ -63,15 +63,15 @@ def own_words(folder: Path, card: EngineCard, session: Session) -> Words | None:
     """Return the text encoder for a model that takes only texts, if its tokenizer is present.
 
     Returns:
-        None if there is no tokenizer, the package `tokenizers` is not installed, or the model takes
-        other inputs.
+        The text encoder. If there is no tokenizer, if the package `tokenizers` is not
+            installed, or if the model takes other inputs than texts, return None.
     """
     if not (folder / TOKENIZER_FILE).is_file():
         return None
     try:
         found = words_of_texts(folder / TOKENIZER_FILE, session, card.metadata)
     except ModuleNotFoundError as error:
-        # The raw tensors of the model are still served.
+        # Without the tokenizer, the server still serves the raw tensors of the model.
         log.warning("%s reads no texts: %s is not installed", card.name, error.name)
         return None
     return found and Words(found[0], session, found[1])

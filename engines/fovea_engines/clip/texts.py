@@ -1,4 +1,7 @@
-"""Computes embeddings of texts in the space of a model's images, and classifies images by them."""
+"""Computes embeddings of texts, and classifies images by them.
+
+The embeddings of texts and images have the same dimensions, so that they can be compared.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,14 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 WORDS: Final = "fovea.words"
-"""Metadata key of a model that reads texts."""
+"""Metadata key that holds the `WordsSpec` of a model that reads texts, as JSON."""
 TEXT_FILE: Final = "text.onnx"
 TOKENIZER_FILE: Final = "tokenizer.json"
 PROMPTS_FILE: Final = "prompts.onnx"
 PROMPTS: Final = "txt_feats"
-"""Input of open-vocabulary detectors: text embeddings, [1, n, d], of length 1."""
+"""Name of the input of open-vocabulary detectors for text embeddings, [1, n, d], of length 1."""
 
-_KEPT = 4096  # largest number of cached embeddings: 12 MB with 768 dimensions
+_KEPT = 4096  # largest number of embeddings in the cache: 12 MB if they have 768 dimensions
 _KEPT_LISTS = 64
 LONGEST = 512
 """Largest number of tokens of a text."""
@@ -47,17 +50,18 @@ class WordsSpec:
     """Describes the text encoder of a model.
 
     Attributes:
-        length: number of tokens of every text, which is cut or padded to it. 0 pads to the longest
-            text of a call.
+        length: number of tokens of every text. Texts are cut or padded to this number. If it is 0,
+            texts are padded to the longest text of a call.
         pad: id of the padding token.
-        output: name of the output: embeddings [n, d], or one embedding for each token, [n, length,
-            d].
-        scale: a logit is the cosine times this, plus the bias.
-        bias: the bias if the model was trained with sigmoids; None if it was trained with a softmax
-            over texts.
-        tower: sha256 of the text encoder's file.
-        tokenizer: sha256 of the tokenizer's file.
-        pooling: how embeddings of tokens are combined: "mean", or the first one ("cls").
+        output: name of the output. It is embeddings of texts [n, d], or embeddings of tokens
+            [n, length, d].
+        scale: factor of the cosine in a logit. A logit is the cosine times `scale`, plus `bias`.
+        bias: bias of a model that was trained with sigmoids; None if the model was trained with a
+            softmax over texts.
+        tower: SHA-256 of the text encoder's file.
+        tokenizer: SHA-256 of the tokenizer's file.
+        pooling: method that combines the embeddings of tokens: "mean" is their mean, and "cls" is
+            the embedding of the first token.
     """
 
     length: int
@@ -71,12 +75,12 @@ class WordsSpec:
 
     @property
     def text(self) -> str:
-        """Return the spec as JSON, as the metadata has it."""
+        """Return the spec as JSON, in the form of the metadata."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def of(cls, metadata: Mapping[str, str]) -> Self | None:
-        """Read the spec from a model's metadata; return None if the model reads no texts.
+        """Read the spec from a model's metadata. If the model does not read texts, return None.
 
         Raises:
             InvalidModel: the metadata is damaged.
@@ -94,15 +98,17 @@ class WordsSpec:
 def words_of_texts(
     tokenizer: Path, session: Session, metadata: Mapping[str, str]
 ) -> tuple[Tokens, WordsSpec] | None:
-    """Return tokenizer and spec for a model that takes only texts, such as BERT; else None.
+    """Return the tokenizer and the spec of a model that takes only texts, such as BERT.
 
-    The metadata may contain `pooling`. Errors are as in `Tokens`.
+    If the model has other inputs or outputs, return None. The metadata may contain `pooling`.
+    `Tokens` describes the errors.
     """
     if not all(map(takes_tokens, session.inputs)):
         return None
     floats = [each for each in session.outputs if each.dtype.startswith("float")]
-    # Prefer outputs with "embed" in the name: BERT's pooled output is trained for another purpose,
-    # next sentence prediction.
+    # Use an output with one row per text if its name contains "embed". Otherwise, prefer the
+    # embeddings of tokens: BERT's pooled output also has one row per text, but it is trained for
+    # the prediction of the next sentence.
     named = [each for each in floats if len(each.shape) == 2 and "embed" in each.name]
     output = next(iter(named or sorted(floats, key=lambda each: -len(each.shape))), None)
     if output is None or len(output.shape) not in (2, 3):
@@ -117,12 +123,13 @@ class Tokens:
     """Converts texts to model inputs, with a tokenizer in the format of Hugging Face.
 
     Attributes:
-        pad: id of the padding token. By default it is the tokenizer's, or the one in
+        pad: id of the padding token. By default it is read from the tokenizer's file, or from
             tokenizer_config.json beside it.
 
     Raises:
-        InvalidModel: the file is not a tokenizer; raised on construction.
-        ModuleNotFoundError: the package `tokenizers` is not installed; raised on construction.
+        InvalidModel: the file is not a tokenizer. The constructor raises this error.
+        ModuleNotFoundError: the package `tokenizers` is not installed. The constructor raises
+            this error.
     """
 
     def __init__(self, file: Path, length: int, pad: int | None = None) -> None:
@@ -130,11 +137,11 @@ class Tokens:
 
         try:
             self._tokenizer: Tokenizer = Tokenizer.from_file(str(file))
-        except Exception as error:  # tokenizers raises no narrower one
+        except Exception as error:  # `tokenizers` raises only this class
             raise InvalidModel(f"{file} is no tokenizer.json: {error}") from error
         self.pad = self._own_pad(file) if pad is None else pad
         declared = read_tokenizer_config(file).get("model_max_length")
-        # For a tokenizer without a limit, transformers writes a number of thirty digits.
+        # If a tokenizer has no limit, transformers writes a number of thirty digits as its limit.
         most = declared if isinstance(declared, int) and 1 <= declared <= LONGEST else LONGEST
         self._tokenizer.enable_truncation(length or most)
         self._tokenizer.enable_padding(length=length or None, pad_id=self.pad, direction="right")
@@ -148,7 +155,7 @@ class Tokens:
         return int(padding.get("pad_id", found or 0))
 
     def feeds(self, texts: Sequence[str], inputs: Sequence[TensorSpec]) -> dict[str, Array]:
-        """Return token ids, masks and types of texts, [n, length], by the name of the input."""
+        """Return the inputs of the model for texts: token ids, masks and types, [n, length]."""
         encoded = self._tokenizer.encode_batch(list(texts))
         rows = {
             "mask": [each.attention_mask for each in encoded],
@@ -159,7 +166,7 @@ class Tokens:
 
 
 def token_kind(spec: TensorSpec) -> Literal["ids", "mask", "type"]:
-    """Return what an input of a text encoder takes, by its name."""
+    """Return the kind of values that an input of a text encoder takes. Its name determines this."""
     for kind in ("mask", "type"):
         if kind in spec.name:
             return kind
@@ -172,7 +179,10 @@ def takes_tokens(spec: TensorSpec) -> bool:
 
 
 def read_tokenizer_config(tokenizer: Path) -> dict[str, Any]:
-    """Return the fields of tokenizer_config.json beside a tokenizer, or {} if it is missing."""
+    """Return the fields of tokenizer_config.json beside a tokenizer.
+
+    If the file is missing, return an empty dict.
+    """
     try:
         config = json.loads(tokenizer.with_name("tokenizer_config.json").read_bytes())
     except (OSError, ValueError):
@@ -181,7 +191,7 @@ def read_tokenizer_config(tokenizer: Path) -> dict[str, Any]:
 
 
 class Words(Closing):
-    """Computes embeddings of texts and caches the latest ones. All methods are thread-safe.
+    """Computes embeddings of texts and caches the latest embeddings. All methods are thread-safe.
 
     Attributes:
         spec: description of the text encoder.
@@ -208,7 +218,7 @@ class Words(Closing):
         """Return the embedding of each text, from the cache if possible.
 
         Raises:
-            InvalidOption: there are no texts or too many, or a text is blank or too long.
+            InvalidOption: there are no texts or too many texts, or a text is blank or too long.
             QueueFull: too many other requests wait for the text encoder.
             NotFinite: an embedding contains NaN or infinity.
             ModelNotReady: the model was unloaded.
@@ -226,7 +236,7 @@ class Words(Closing):
 
     @property
     def finds(self) -> bool:
-        """True for an open-vocabulary detector; False if the model compares whole images."""
+        """True if the model is an open-vocabulary detector; False if it compares whole images."""
         return self.detector is not None
 
     def infer(
@@ -260,7 +270,7 @@ class Words(Closing):
                 self.detector.close()
 
     def matrix(self, texts: tuple[str, ...]) -> Vectors:
-        """Return the embeddings of texts, float32 [n, d], of length 1; errors as in `read`."""
+        """Return the embeddings of texts, float32 [n, d], of length 1. `read` lists the errors."""
         with self._lock:
             if (known := self._lists.get(texts)) is not None:
                 self._lists.move_to_end(texts)
@@ -282,7 +292,8 @@ class Words(Closing):
                 )
             self._waiting += 1
         try:
-            # Only one call at a time: a second one would take cores from image requests.
+            # Run only one call at a time. A second call would take CPU cores from requests with
+            # images.
             with self._computing:
                 if self._closed:
                     raise ModelNotReady("the model was unloaded meanwhile: send the texts again")

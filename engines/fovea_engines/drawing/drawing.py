@@ -31,13 +31,13 @@ Pixels = NDArray[np.uint8]
 def draw(found: TaskResult, pixels: Pixels, vocabulary: Vocabulary) -> Pixels:
     """Return a copy of an image with the results of a model drawn on it.
 
-    If the result has no drawing of its own, its lines of text are listed in a corner. An output
-    image of a model is returned itself. Class ids beyond the labels are shown as numbers. A class
-    has the same colour in all images. Line widths and letters scale with the image.
+    If a task has no special drawing, the result is listed as lines of text in a corner. If the
+    result is an output image, this image is returned. A class without a label is drawn with its
+    number. A class has the same colour in all images. Line widths and letters scale with the image.
 
     Args:
-        found: the result, in pixels of this image.
-        pixels: the image, uint8 RGB [h, w, 3].
+        found: result in pixels of this image.
+        pixels: image, uint8 RGB [h, w, 3].
         vocabulary: names of classes and keypoints.
     """
     return _draw_lines(found.lines(vocabulary.labels), pixels)
@@ -51,21 +51,22 @@ def _draw_picture(found: NewImage, pixels: Pixels, vocabulary: Vocabulary) -> Pi
 def annotate(
     found: TaskResult, pixels: Pixels, vocabulary: Vocabulary, media_type: MediaType
 ) -> bytes:
-    """Draw as `draw` does, and encode the image.
+    """Draw a result with `draw`, and encode the image.
 
-    A `SoftMask` as PNG or WebP is the image with a transparent background.
+    If the result is a `SoftMask` and the format is PNG or WebP, the background of the image becomes
+    transparent instead.
     """
     if isinstance(found, SoftMask) and media_type != "image/jpeg":
         return encode(cut_out(found, pixels), media_type)
     return encode(draw(found, pixels, vocabulary), media_type)
 
 
-# Opacity of a mask's colour: the object stays recognisable under it.
+# Opacity of a mask's colour. The object must stay recognisable under the colour.
 _MASK_OPACITY = 0.45
 _JOINT = (255, 255, 255)
-# Length of an arrowhead, in line widths; at most the height of the rectangle.
+# Length of an arrowhead, as a multiple of the line width. It is at most the rectangle's height.
 _ARROW = 11
-# Half the width of an arrowhead over its length.
+# Half the width of an arrowhead divided by its length.
 _SPREAD = 0.38
 
 
@@ -80,7 +81,8 @@ def _draw_objects(found: Detections, pixels: Pixels, vocabulary: Vocabulary) -> 
         colours = list(map(colour, class_ids, shades(class_ids, found.boxes.tolist())))
         _draw_masks(canvas, found.masks, colours, line)
     corners = np.clip(found.boxes.round(), 0, [width - 1, height - 1] * 2).astype(np.int64)
-    # Draw the best box last, so that nothing covers it. Tags are drawn after all boxes.
+    # Draw the best box last, so that no other box covers it. Tags (names) are drawn after all
+    # boxes.
     if found.rotated is not None:
         _draw_rotated(canvas, found.rotated, colours, line)
     else:
@@ -116,7 +118,7 @@ def _draw_objects(found: Detections, pixels: Pixels, vocabulary: Vocabulary) -> 
 def _draw_rotated(
     canvas: Pixels, rotated: NDArray[np.float32], colours: Sequence[Colour], line: int
 ) -> None:
-    """Draw rectangles [n, 5], the first one last, with an arrowhead that shows the angle."""
+    """Draw rectangles [n, 5] with an arrowhead that shows the angle. The first is drawn last."""
     outlines = rotated_corners(rotated)
     for outline, row, fill in list(zip(outlines, rotated, colours, strict=True))[::-1]:
         length = min(float(row[3]), _ARROW * line)
@@ -133,7 +135,7 @@ def _rounded(points: NDArray[np.floating]) -> NDArray[np.int32]:
 
 
 def _draw_masks(canvas: Pixels, masks: Masks, colours: Sequence[Colour], line: int) -> None:
-    """Tint and outline each object, the best one last."""
+    """Draw the mask and the outline of each object. The best object is drawn last."""
     for bitmap, fill in reversed(list(zip(masks.bitmaps(), colours, strict=True))):
         if bitmap.pixels.any():
             _tint(canvas, bitmap, fill)
@@ -157,13 +159,13 @@ def _tint(canvas: Pixels, bitmap: Bitmap, fill: Colour) -> None:
 def _draw_keypoints(
     canvas: Pixels, points: NDArray[np.float32], skeleton: Skeleton | None, fill: Colour, line: int
 ) -> None:
-    """Draw bones between visible keypoints, and white joints."""
+    """Draw the visible keypoints as white dots, and the bones between them."""
     seen = (points[:, 2] >= SEEN) & (np.abs(points[:, :2]) < 1e6).all(axis=1)
     places = np.where(seen[:, None], points[:, :2], 0).round().astype(int).tolist()
     for one, other in () if skeleton is None else skeleton.bones:
         if seen[one] and seen[other]:
             cv2.line(canvas, places[one], places[other], fill, 2 * line, cv2.LINE_AA)
-    # Smaller joints on small objects, such as faces, so that they do not overlap.
+    # The dots are smaller on small objects, such as faces, so that they do not overlap.
     span = int(np.ptp(points[seen, :2], axis=0).max()) if seen.any() else 0
     radius = max(2, min(2 * line + 1, span // 16))
     for at, visible in zip(places, seen, strict=True):
@@ -172,25 +174,26 @@ def _draw_keypoints(
             cv2.circle(canvas, at, radius // 2, _JOINT, -1, cv2.LINE_AA)
 
 
-# Opacity of a class's colour.
+# Opacity of a class's colour in a class map.
 _MAP_OPACITY = 0.55
-# Names of classes that are not coloured, because they stand for everything else. Without names this
-# is usually the first class.
+# Names of the background class, which is not coloured. In models without class names, the
+# background is usually the first class.
 _BACKGROUND = ("background", "class 0")
-# Smallest share that is listed: smaller ones would be printed as 0.0%.
+# Smallest fraction of the image that a listed class covers. A smaller fraction would be printed as
+# 0.0%.
 _MIN_SHARE = 0.0005
-# Brightness of the background, if the foreground is 1.
+# Factor for the brightness of the background. The foreground keeps its brightness.
 _DIMMED = 0.25
-# Percentiles of depths at the ends of the colour scale. With the full range, a few extreme depths
-# would leave a single colour to all others.
+# Percentiles of the depths at the ends of the colour scale. If the scale covered the full range, a
+# few extreme depths would give all other depths almost the same colour.
 _RANGE = (1, 99)
-# A perceptually uniform palette: equal steps of depth look equal.
+# Palette for depths. It is perceptually uniform: equal differences in depth look equal.
 _PALETTE = cv2.COLORMAP_INFERNO
 
 
 @draw.register
 def _draw_class_map(found: ClassMap, pixels: Pixels, vocabulary: Vocabulary) -> Pixels:
-    """Draw classes in their colours, with names and shares in the corner."""
+    """Draw classes in their colours. List their names and fractions of the image in a corner."""
     ids = found.pixels()
     counts = np.bincount(ids.ravel(), minlength=NOTHING + 1)[:NOTHING]
     present = [
@@ -216,13 +219,13 @@ def _draw_class_map(found: ClassMap, pixels: Pixels, vocabulary: Vocabulary) -> 
 
 @draw.register
 def _draw_foreground(found: SoftMask, pixels: Pixels, vocabulary: Vocabulary) -> Pixels:
-    """Draw a foreground: the rest of the image is darkened."""
+    """Darken the background of an image."""
     light = _DIMMED + (1 - _DIMMED) * found.pixels()
     return (pixels * light[..., None]).round().astype(np.uint8)
 
 
 def cut_out(found: SoftMask, pixels: Pixels) -> Pixels:
-    """Return the image as uint8 RGBA [h, w, 4]; the background is transparent."""
+    """Return the image as uint8 RGBA [h, w, 4] with a transparent background."""
     alpha = (found.pixels() * 255).round().astype(np.uint8)
     return np.dstack([pixels, alpha])
 
@@ -251,7 +254,7 @@ def _colour_levels(levels: Pixels) -> Pixels:
 
 
 def _draw_class_shares(canvas: Pixels, rows: Sequence[tuple[str, Colour]]) -> None:
-    """Write lines of text on their colours from the top left down, as many as fit."""
+    """Write lines of text at the top left, each on its colour. Leave out lines that do not fit."""
     height, width = canvas.shape[:2]
     scale = _map_letter_scale(height, width)
     margin = top = round(12 * scale)
@@ -264,7 +267,10 @@ def _draw_class_shares(canvas: Pixels, rows: Sequence[tuple[str, Colour]]) -> No
 
 
 def _draw_scale(canvas: Pixels, colours: Pixels, low: str, high: str) -> None:
-    """Draw a colour bar [1, n, 3] at the bottom left, between the values of its ends."""
+    """Draw a colour bar at the bottom left, with the depths of its ends beside it.
+
+    `colours` are the colours of the bar, [1, n, 3].
+    """
     height, width = canvas.shape[:2]
     scale = _map_letter_scale(height, width)
     margin, length = round(12 * scale), width // 4
@@ -285,18 +291,19 @@ def _map_letter_scale(height: int, width: int) -> float:
     return max(0.4, (height + width) * 0.00036)
 
 
-# Scale of OpenCV's font for lists: per pixel of the image's shorter side, and the minimum.
+# Scale of OpenCV's font for lists: the scale per pixel of the image's shorter side, and the
+# minimum.
 _SCALE, _SMALLEST = 0.0011, 0.35
-# Largest number of lines of text: more would hide the image.
+# Largest number of lines of text on an image. More lines would hide the image.
 _MAX_LINES = 10
 
 
 def _draw_lines(lines: Iterable[tuple[str, int]], pixels: Pixels) -> Pixels:
-    """Return a copy of an image with the first ten lines of text, or as many as fit.
+    """Return a copy of an image with up to ten lines of text. Lines that do not fit are left out.
 
     Args:
-        lines: each text with the index of its colour.
-        pixels: the image, uint8 RGB [h, w, 3].
+        lines: texts, each with the class id that determines its colour.
+        pixels: image, uint8 RGB [h, w, 3].
     """
     canvas = np.ascontiguousarray(pixels).copy()
     height, width = canvas.shape[:2]
@@ -312,7 +319,7 @@ def _draw_lines(lines: Iterable[tuple[str, int]], pixels: Pixels) -> Pixels:
     return canvas
 
 
-# Layout of captions: height and gap in pixels, and the scale of OpenCV's font.
+# Layout of captions: height and margin in pixels, and the scale of OpenCV's font.
 _STRIP, _GAP, _CAPTION_LETTERS = 40, 16, 0.7
 
 
@@ -333,7 +340,7 @@ _FORMS: Mapping[MediaType, tuple[str, Sequence[int], int]] = {
     "image/png": (".png", [], 2**31 - 1),
     "image/webp": (".webp", [cv2.IMWRITE_WEBP_QUALITY, _QUALITY], 16_383),
 }
-"""Suffix, settings of OpenCV and largest side in pixels, for each format."""
+"""Format -> file suffix, OpenCV's settings for the format, and largest side in pixels."""
 
 
 def encode(pixels: Pixels, media_type: MediaType) -> bytes:

@@ -1,4 +1,8 @@
-"""Places the names of objects so that no name covers another one, or the head of an object."""
+"""Places the names of objects on an image.
+
+A tag is the name of an object on a coloured background. A tag covers no other tag, and not the top
+of an object.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +19,20 @@ from numpy.typing import NDArray
 from fovea_engines.results.colours import Colour, ink
 
 Box = tuple[int, int, int, int]
-"""Corners x1 y1 x2 y2 in pixels; x2 and y2 are exclusive."""
+"""Corners x1 y1 x2 y2 in pixels. x2 and y2 are the first column and row after the box."""
 
 FONT = cv2.FONT_HERSHEY_SIMPLEX
 # Smallest legible scale of OpenCV's font.
 _SMALLEST_SCALE = 0.3
-# A head that is at least this many times as large as a tag may carry tags: a bus may carry the tag
-# of a person.
+# A tag may cover the top of an object if the top is at least this many times as large as the tag.
+# For example, the tag of a person may lie on the top of a bus.
 _LARGE_HEAD = 32
 
 
 class Lettering(NamedTuple):
-    """One line of text at one scale of OpenCV's font, and the size of its tag in pixels.
+    """The layout of a tag: its text, the scale of OpenCV's font, and its size in pixels.
 
-    `origin` is the left end of the base line, relative to the tag's top left corner.
+    `origin` is the left end of the text's base line, relative to the tag's top left corner.
     """
 
     text: str
@@ -39,10 +43,11 @@ class Lettering(NamedTuple):
     origin: tuple[int, int]
 
 
-# Measuring a text takes about as long as drawing it, and the same few texts are drawn often.
+# Cache the layouts: measuring a text takes about as long as drawing it, and the same texts occur in
+# many images.
 @lru_cache(maxsize=4096)
 def letter(text: str, scale: float) -> Lettering:
-    """Return the layout of a text."""
+    """Return the layout of a tag with this text."""
     weight = max(1, round(scale * 1.8))
     (width, height), baseline = cv2.getTextSize(text, FONT, scale, weight)
     margin = max(2, height // 4)
@@ -58,7 +63,7 @@ def letter(text: str, scale: float) -> Lettering:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A text, and the top left corner of its tag in the image, pixels."""
+    """The layout of a tag, and the position of its top left corner in pixels of the image."""
 
     lettering: Lettering
     left: int
@@ -68,17 +73,18 @@ class Tag:
 def place(
     boxes: Sequence[Box], names: Sequence[str], scores: Sequence[float], size: tuple[int, int]
 ) -> list[Tag | None]:
-    """Choose a tag for each box, or None if no tag fits.
+    """Choose a tag for each box. If no tag fits, the entry of the box is None.
 
-    The first box, which is the best, chooses first. A tag lies inside the image, covers no other
-    tag, and does not cover the upper third of a box, its head. If name and score do not fit, they
-    shrink. If this is not enough, the score is dropped, and finally the tag.
+    The tag of the best box is placed first. A tag lies inside the image. It does not cover another
+    tag, or the top (the upper third) of a box. If the name and the score do not fit, a smaller font
+    is used. If they still do not fit, the tag has only the name. If the name does not fit either,
+    there is no tag.
 
     Args:
-        boxes: corners inside the image, best box first.
+        boxes: corners of each box inside the image, best box first.
         names: name of each object.
         scores: score of each object, 0 to 1.
-        size: (width, height) of the image, pixels.
+        size: (width, height) of the image in pixels.
     """
     width, height = size
     scale = max(0.4, (width + height) * 0.00036)
@@ -98,7 +104,10 @@ def place(
 
 
 def _claim(taken: NDArray[np.uint8], box: Box, choices: Sequence[tuple[str, float]]) -> Tag | None:
-    """Reserve the best free position for a box's tag, with the first text and scale that fits."""
+    """Reserve the best free position for a box's tag. The first choice that fits is used.
+
+    `choices` are pairs of a text and a font scale. If no choice fits, return None.
+    """
     for text, scale in choices:
         lettering = letter(text, scale)
         for left, top in _spots(box, lettering, taken.shape[1]):
@@ -110,7 +119,10 @@ def _claim(taken: NDArray[np.uint8], box: Box, choices: Sequence[tuple[str, floa
 
 
 def _spots(box: Box, tag: Lettering, image_width: int) -> Iterator[tuple[int, int]]:
-    """Yield top left corners for a tag at a box's edges, best first. Some tags leave the image."""
+    """Yield possible top left corners for a tag at a box's edges, best first.
+
+    At some of these positions the tag would extend beyond the image.
+    """
     x1, y1, x2, y2 = box
     for top in (y1 - tag.height, y1, y2, y2 - tag.height):
         for left in (x1, x2 - tag.width):
