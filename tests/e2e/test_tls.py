@@ -11,6 +11,7 @@ import httpx
 import pytest
 from tests import certificates
 from tests.certificates import make_pair as pair
+from tests.keyed import key as new_key
 from tests.keyed import until
 
 from fovea_preprocess.errors import InvalidOption
@@ -50,6 +51,17 @@ def test_the_certificate_is_shown(make_pair, demo_repository, serve):
     assert healthy(server.grpc_port, trusting)
     other = grpc.ssl_channel_credentials(make_pair("other")[1].read_bytes())
     assert not healthy(server.grpc_port, other)
+
+
+def test_keys_over_plain_grpc_are_warned_of(make_pair, demo_repository, serve, tmp_path):
+    key, certificate = make_pair("server")
+    new_key("add", "owner", "--keys", tmp_path / "keys.json")
+    https = (f"--http-server-key={key}", f"--http-server-cert={certificate}")
+    grpcs = ("--grpc-use-ssl", f"--grpc-server-key={key}", f"--grpc-server-cert={certificate}")
+    flags = (*https, f"--keys={tmp_path / 'keys.json'}", "--grpc-address=0.0.0.0")
+    for more, warned in (((), True), (grpcs, False)):
+        server = serve(demo_repository, *flags, *more)
+        assert ("gRPC at 0.0.0.0 has no TLS" in server.log.read_text()) == warned
 
 
 def test_clients_must_show_theirs(make_pair, demo_repository, serve):

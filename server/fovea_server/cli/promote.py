@@ -130,8 +130,8 @@ def promote(
     elif change.canary is not None:
         typer.echo(
             f"Version {version} of {model} is a canary: it answers {100 * change.canary:g} % of "
-            f"the requests that name no version. `fovea versions {model} --history` shows its "
-            "progress."
+            f"the requests that name no version. `fovea versions {model} --history --url "
+            f"{url or 'URL'}` shows its progress."
         )
     else:
         typer.echo(f"Version {version} of {model} is current.")

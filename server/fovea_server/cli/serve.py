@@ -212,7 +212,14 @@ def _check_models(service: Service) -> None:
 def _warn_of_open_doors(settings: Settings) -> None:
     """Log which operations clients may do without a key."""
     if settings.keys_file is not None or settings.jwt_issuer is not None:
-        log.info("every request needs a key, except for health and the page itself")
+        log.info("every request needs a key, except for health and the web page")
+        plain = "grpc" in settings.listening and not settings.grpc_use_ssl
+        if settings.http_server_cert and plain and not is_loopback(settings.grpc_address):
+            log.warning(
+                "gRPC at %s has no TLS, so keys and images cross the network unencrypted: set "
+                "--grpc-use-ssl, --grpc-server-cert and --grpc-server-key, or --allow-grpc=false",
+                settings.grpc_address,
+            )
         return
     doors = [
         f"{_NAMES[name]} at {address}"

@@ -71,7 +71,14 @@ def page_server(streams: Sequence[CameraStream], port: int) -> uvicorn.Server:
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])],
     )
     return uvicorn.Server(
-        uvicorn.Config(app, port=port, log_config=None, ws="none", timeout_graceful_shutdown=1)
+        uvicorn.Config(
+            app,
+            port=port,
+            log_config=None,
+            ws="none",
+            lifespan="off",
+            timeout_graceful_shutdown=1,
+        )
     )
 
 

@@ -129,7 +129,9 @@ def metrics_text(
         for family in families:
             family.samples = [each for each in family.samples if _is_for(principal, each[1])]
     former = [
-        replace(family, name=FORMER[family.name]) for family in families if family.name in FORMER
+        replace(family, name=FORMER[family.name], help=f"Former name of {family.name}, until 0.3")
+        for family in families
+        if family.name in FORMER
     ]
     return render([*families, *former])
 

@@ -119,6 +119,13 @@ def test_a_port_that_is_in_use_is_named(fovea, demo_repository, clip):
     assert f"--show {port} is not available (Address already in use)" in " ".join(errors.split())
 
 
+def test_the_page_ends_with_the_video(demo_repository, clip):
+    (port,) = free_ports(1)
+    command = [*PROGRAM, clip, "--repository", demo_repository, "--show", str(port), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+
+
 def test_the_table_has_counts_reasons_and_why_no_object_has_an_id(fovea, demo_repository, clip):
     command = "watch", "digits", clip, "--repository", demo_repository
     code, out, errors = fovea(*command, "--line", "middle=0.5,0,0.5,1", "--track-new", "1")
