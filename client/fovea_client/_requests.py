@@ -51,8 +51,8 @@ class PredictOptions(TypedDict, total=False):
         track_new: smallest score of a box that begins a track, for `track`; by default a little
             above `conf`.
         min_frames: number of frames with the object before it gets an id, for `track`.
-        timeout_ms: time in milliseconds after which the server gives up the request, more than 0.
-            It includes waits and retries.
+        timeout_ms: timeout of the request in milliseconds, more than 0. The server aborts the
+            request after this time. The time includes the client's waits and retries.
         channels: order of the channels of arrays: "RGB" (the default), or "BGR" as in OpenCV.
     """
 

@@ -41,7 +41,7 @@ class Detection:
     """One detected object.
 
     Attributes:
-        box: box around the object, pixels of the upright image.
+        box: box around the object, in pixels of the upright image.
         score: confidence, 0 to 1.
         class_id: number of the class, from 0 up.
         class_name: name of the class. If the model has no class names, the number as text.
@@ -55,8 +55,8 @@ class Detection:
             and as long as the tracker has not confirmed the object.
         attributes: results of attribute models that a pipeline runs on the crop of the object.
         classes: result of a pipeline's classifier for the object, best class first.
-        text: text that a pipeline's recognition model read on the object; None without such a
-            model.
+        text: text on the object that a pipeline's recognition model recognised; None without such
+            a model.
         embedding: embedding of the object from a pipeline's model; None without such a model.
         error: error of the pipeline's stage that failed for this object; None if no stage failed.
     """

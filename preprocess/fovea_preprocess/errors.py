@@ -157,7 +157,7 @@ class QueueFull(Unavailable):
 
 
 class RateLimited(QueueFull):
-    """The key has used up its rate limit or quota, which allows a request in `retry_after_s`."""
+    """The key has used up its rate limit or quota. It may send requests after `retry_after_s`."""
 
 
 class DeadlineExceeded(Unavailable):

@@ -108,8 +108,8 @@ _UNKNOWN_MODE = "unknown pixel mode"
 # image in another format.
 _BAND = 1 << 18
 
-# `brightness` uses every eighth pixel of every eighth row. The weights are the shares of red, green
-# and blue in the brightness.
+# Factor by which `brightness` reduces the sides of an image, to be fast; and the weights of red,
+# green and blue in the brightness.
 _APART = 8
 _LUMA = np.array((0.299, 0.587, 0.114))
 

@@ -53,9 +53,9 @@ _NEAR, _LARGE = 4, 64
 # swap. For trained models it is 1.00, and .00 to .79 if x and y are swapped by mistake. For
 # untrained models it is .85, and .31 to .55.
 _FEW, _NEARLY_ALL = 0.9, 0.97
-# Limits for deciding that the four numbers of boxes are in another order. A sample image is
-# mirrored and moved, and the boxes on it are moved back. The median overlap of these boxes with the
-# boxes on the original image is computed for each order of the numbers. The first limit is the
+# Limits for deciding that the head reads the four numbers of boxes in a wrong order. A sample image
+# is mirrored and moved, and the boxes on it are moved back. The median overlap of these boxes with
+# the boxes on the original image is computed for each order of the numbers. The first limit is the
 # smallest median in another order, and the second limit is its smallest gain. For trained detectors
 # the median is .55 to .99, and at most .01 higher in another order. If the order is wrong, the
 # median is .00 to .74, and over .9 in the right order. For untrained detectors it may have any

@@ -133,9 +133,9 @@ def fastest(rates: Sequence[Sequence[float]], ties: Sequence[Sequence[float]]) -
 
 
 def _find_unbeaten(rates: Sequence[Sequence[float]], among: Sequence[int]) -> Sequence[int]:
-    """Return the indices in `among` of the engines than which no other engine is faster.
+    """Return the indices of the fastest engines in `among`: no other engine is faster than these.
 
-    If for each engine another engine is faster, return all indices.
+    If there is a faster engine for each engine, return all indices.
     """
     beaten = {one for one in among for other in among if is_faster(rates[other], rates[one])}
     return [one for one in among if one not in beaten] or among

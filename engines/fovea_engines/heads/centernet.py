@@ -1,7 +1,7 @@
 """Decodes CenterNet: a heat map of centres for each class, and maps of sizes and offsets.
 
     centernet          probabilities [n, classes, h, w], sizes and offsets in cells [n, 2, h, w]
-    centernet-logits   the same with the heat map before its sigmoid, as in the original
+    centernet-logits   logits instead of probabilities, as in the original model
 
 The stride of the maps is 4 pixels. A cell is the centre of a box if its probability is the largest
 in its 3 x 3 neighbourhood. Therefore there are no duplicates to suppress ("Objects as Points",

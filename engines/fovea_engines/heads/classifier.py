@@ -1,10 +1,10 @@
 """Decodes classes of the whole image, from one or several classifiers.
 
     classifier           torchvision, timm, Hugging Face, PP-LCNet: probabilities [n, classes]
-    classifier-logits    the same before the softmax
-    yolo-classifier      YOLOv5, v8, 11, 26: the same with the preprocessing of Ultralytics
+    classifier-logits    the same models without the softmax: logits [n, classes]
+    yolo-classifier      YOLOv5, v8, 11, 26: probabilities, with the preprocessing of Ultralytics
     attributes           several classifiers: for each probabilities [n, classes]
-    attributes-logits    the same before the softmax
+    attributes-logits    several classifiers without the softmax: logits [n, classes] for each
     attributes-sigmoid   classes that do not exclude each other: probabilities [n, classes]
 
 Outputs may also be [n, classes, 1, 1].

@@ -4,7 +4,8 @@
     rtdetr-raw               RT-DETR, D-FINE, DEIM without post-processing (torch, Hugging Face,
                              LibreYOLO): a sigmoid for each class
                              logits [n, queries, classes], boxes cx cy w h, 0 to 1, [n, queries, 4]
-    rtdetr-raw-seg           the same with masks [n, queries, h, w]: D-FINE of LibreYOLO
+    rtdetr-raw-seg           D-FINE of LibreYOLO: the outputs of rtdetr-raw, and masks
+                             [n, queries, h, w]
     rtdetr                   RT-DETR v1 to v4, D-FINE, DEIM, DEIMv2 with post-processing
                              labels [n, k], boxes x1 y1 x2 y2 in pixels [n, k, 4], scores [n, k]
     ultralytics-rtdetr       RT-DETR by Ultralytics from 8.4 on

@@ -102,7 +102,7 @@ class YuNet(ScoredBoxes):
         return [(face * objectness, box, points) for face, objectness, box, points in parts]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners [n, 4] in pixels, see `ScoredBoxes.boxes`."""
+        """Return corners [n, 4] in pixels. `ScoredBoxes.boxes` describes the arguments."""
         places, strides = self.cells(found)
         centre, size = (places + values[:, :2]) * strides, np.exp(values[:, 2:]) * strides
         return corners(np.concatenate([centre, size], axis=1))
@@ -235,7 +235,7 @@ class CenterFace(ScoredBoxes):
         return [(heat, np.concatenate([sizes, offsets], axis=1), points)]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners [n, 4] in pixels, see `ScoredBoxes.boxes`."""
+        """Return corners [n, 4] in pixels. `ScoredBoxes.boxes` describes the arguments."""
         places, strides = self.cells(found)
         centre = (places + 0.5 + values[:, 3:1:-1]) * strides
         size = np.exp(values[:, 1::-1]) * strides
@@ -290,7 +290,7 @@ class YoloV5Face(ScoredBoxes):
         return [(rows[:, 4:5] * rows[:, 15:], rows[:, :4], rows[:, 5:15])]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners [n, 4] in pixels, see `ScoredBoxes.boxes`."""
+        """Return corners [n, 4] in pixels. `ScoredBoxes.boxes` describes the arguments."""
         return corners(values)
 
     def landmarks(
@@ -352,7 +352,7 @@ class UltraFace(ScoredBoxes):
         return [(scores[:, 1:], boxes)]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners [n, 4] in pixels, see `ScoredBoxes.boxes`."""
+        """Return corners [n, 4] in pixels. `ScoredBoxes.boxes` describes the arguments."""
         assert self.size is not None, "it is sized"
         height, width = self.size
         return values * np.array([width, height, width, height], np.float32)
@@ -415,7 +415,7 @@ class BlazeFace(ScoredBoxes):
         return [(scores, values[:, :4], values[:, 4:])]
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners [n, 4] in pixels, see `ScoredBoxes.boxes`."""
+        """Return corners [n, 4] in pixels. `ScoredBoxes.boxes` describes the arguments."""
         centres = self._middles(found) + values[:, :2]
         return corners(np.concatenate([centres, values[:, 2:]], axis=1))
 

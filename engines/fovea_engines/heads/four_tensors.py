@@ -6,7 +6,7 @@
     tf-detection       TensorFlow's object detection API (its exporter and `standard_fields`)
                        y1 x1 y2 x2 as fractions, classes from 1, and their number [n], in float32
     tflite-detection   the operator TFLite_Detection_PostProcess
-                       the same with classes from 0
+                       the outputs of tf-detection, but with classes from 0
 
 n is the batch size.
 """

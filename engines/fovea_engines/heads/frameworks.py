@@ -3,9 +3,9 @@
 The outputs are rows of detections, and for some models masks.
 
     mmdeploy          MMDetection by MMDeploy: [n, k, 5] x1 y1 x2 y2 score, and integers [n, k]
-    mmdeploy-seg      the same with masks [n, k, h, w]
+    mmdeploy-seg      the outputs of mmdeploy, and masks [n, k, h, w]
     torchvision       Faster R-CNN, RetinaNet, SSD, FCOS: boxes [k, 4], scores [k], int64 labels [k]
-    torchvision-seg   Mask R-CNN: the same with masks [k, 1, h, w]
+    torchvision-seg   Mask R-CNN: the outputs of torchvision, and masks [k, 1, h, w]
     paddle            PaddleDetection by paddle2onnx: [k, 6] class score x1 y1 x2 y2 of all images,
                       and int32 [n], the number of rows of each image
 

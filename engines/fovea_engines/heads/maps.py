@@ -1,12 +1,14 @@
 """Decodes maps over the whole image: a class, a degree of foreground or a depth for each pixel.
 
-    semantic     SegFormer and others of Hugging Face, torchvision: scores [n, classes, h, w]
-    deeplab      DeepLab of TensorFlow: the same as [n, h, w, classes]
+    semantic     SegFormer and similar models (Hugging Face, torchvision): class scores
+                 [n, classes, h, w]
+    deeplab      DeepLab of TensorFlow: class scores [n, h, w, classes]
     class-map    YOLO26, PaddleSeg, MMSegmentation: class ids [n, h, w] or [n, 1, h, w]
-    u2net        U^2-Net: probabilities [n, 1, h, w], the first of one or of seven maps
-    isnet        IS-Net (DIS), RMBG and others of their preprocessing: the first of any number
-    depth        Depth Anything, MiDaS, DPT: [n, h, w] or [n, 1, h, w] without a unit
-    yolo-depth   YOLO26: the same in metres
+    u2net        U^2-Net: one or seven outputs; the first is probabilities [n, 1, h, w]
+    isnet        IS-Net (DIS), RMBG and models with their preprocessing: any number of outputs;
+                 the first is probabilities [n, 1, h, w]
+    depth        Depth Anything, MiDaS, DPT: depths [n, h, w] or [n, 1, h, w] without a unit
+    yolo-depth   YOLO26: depths in metres, [n, h, w] or [n, 1, h, w]
 
 n is the batch size.
 """

@@ -4,9 +4,9 @@ These models predict a distribution for each distance between a cell and a side 
 
     nanodet          the first NanoDet-m: scores [n, cells, classes] of each of three levels, then
                      their logits [n, cells, 32]
-    picodet-raw      PicoDet: the same of four levels
-    nanodet-joined   later versions of NanoDet-m: [n, cells, classes + 32] of three levels
-    nanodet-plus     NanoDet-Plus: the same of four levels
+    picodet-raw      PicoDet: scores and logits of each of four levels
+    nanodet-joined   later versions of NanoDet-m: [n, cells, classes + 32] for three levels
+    nanodet-plus     NanoDet-Plus: [n, cells, classes + 32] for four levels
 
 The source is Generalized Focal Loss (arXiv 2006.04388). The distance of a side from the cell's
 centre is the expectation of a softmax over 0 to 7, times the stride.

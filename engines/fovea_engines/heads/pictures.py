@@ -1,10 +1,10 @@
 """Decodes the output images of models that enlarge, sharpen, denoise or colour images.
 
-    image                   levels of 0 to 1 of an image of 0 to 1
-    super-resolution        Open Model Zoo: levels of 0 to 1 of BGR from 0 to 255
-    super-resolution-grey   the same of a luma
-    image-255               neural style: levels of 0 to 255 of an image of 0 to 255
-    image-signed            GANs, with a tanh at the end: levels of -1 to 1 of an image of -1 to 1
+    image                   input 0 to 1, output 0 to 1
+    super-resolution        Open Model Zoo: input BGR 0 to 255, output 0 to 1
+    super-resolution-grey   Open Model Zoo: input luma 0 to 255, output luma 0 to 1
+    image-255               neural style transfer: input 0 to 255, output 0 to 255
+    image-signed            GANs that end with a tanh: input -1 to 1, output -1 to 1
 
 All outputs are [n, 3, h, w] or [n, 1, h, w].
 """

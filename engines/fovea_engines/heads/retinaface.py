@@ -68,7 +68,7 @@ class PriorBoxes(ScoredBoxes):
         """Return the centres [n, 2] and sides [n, 1] in pixels of the prior boxes `found`."""
 
     def boxes(self, values: NDArray[np.float32], found: NDArray[np.intp]) -> NDArray[np.float32]:
-        """Return corners [n, 4] in pixels, see `ScoredBoxes.boxes`."""
+        """Return corners [n, 4] in pixels. `ScoredBoxes.boxes` describes the arguments."""
         middles, sides = self.priors_of(found)
         centre = middles + _CENTRE_VARIANCE * values[:, :2] * sides
         size = np.exp(_SIZE_VARIANCE * values[:, 2:]) * sides
@@ -177,7 +177,7 @@ class RetinaFace(PriorBoxes):
         return [(scores[:, 1:], offsets, points)]
 
     def priors_of(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return centre and side of each prior, see `PriorBoxes.priors_of`."""
+        """Return the centres and sides of prior boxes, as `PriorBoxes.priors_of` describes."""
         assert self.size is not None, "it is sized"
         places, strides = self.cells(found)
         return (places + 0.5) * strides, _sides(self.size, self.strides, self.priors)[found]
@@ -310,7 +310,7 @@ class YuNet2021(PriorBoxes):
         return [(face, offsets[:, :4], offsets[:, 4:])]
 
     def priors_of(self, found: NDArray[np.intp]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return centre and side of each prior, see `PriorBoxes.priors_of`."""
+        """Return the centres and sides of prior boxes, as `PriorBoxes.priors_of` describes."""
         assert self.size is not None, "it is sized"
         middles, sides = _priors_2021(self.size)
         return middles[found], sides[found]

@@ -1,9 +1,10 @@
 """Decodes text detectors (the positions of lines), and text recognition (the characters of a line).
 
     ppocr-det    PP-OCR and other DB networks: probability that a pixel is text, [n, 1, h, w]
-    ctc          PP-OCR: probabilities [n, steps, characters], the first of no character
-    ctc-logits   the same before the softmax
-    lprnet       LPRNet, for plates: logits [n, characters, steps], the last of no character
+    ctc          PP-OCR: probabilities [n, steps, characters]; column 0 means "no character"
+    ctc-logits   PP-OCR without the softmax: logits [n, steps, characters]
+    lprnet       LPRNet, for licence plates: logits [n, characters, steps]; the last character
+                 means "no character"
 
 Text detection follows DB (Liao et al., arXiv 1911.08947). The rectangle around every connected
 region of text is enlarged, because lines were shrunk in the training. Text recognition follows CTC

@@ -210,7 +210,7 @@ class Attributes(TaskResult):
             else float(np.abs(one.probabilities - two.probabilities).mean())
             for one, two in zip(self.found, other.found, strict=True)
         ]
-        # NaN becomes 0: `max(0.0, nan)` returns its first argument.
+        # If the agreement is NaN, return 0: `max(0.0, nan)` returns its first argument.
         return max(0.0, 1 - sum(moved) / len(moved))
 
     def to_source(self, back: LetterboxMap) -> Self:

@@ -123,7 +123,7 @@ class Embedding(TaskResult):
         if not isinstance(other, Embedding):
             return None
         cosine = float(self.unit.astype(np.float64) @ other.unit.astype(np.float64))
-        # NaN becomes 0: `max(0.0, nan)` returns its first argument.
+        # If the agreement is NaN, return 0: `max(0.0, nan)` returns its first argument.
         return max(0.0, 1 - float(np.arccos(np.clip(cosine, -1, 1))) / (np.pi / 2))
 
     def to_source(self, back: LetterboxMap) -> Self:

@@ -277,7 +277,7 @@ class SoftMask(TaskResult):
         """Return 1 minus the mean absolute difference of both foregrounds, 0 to 1."""
         if not isinstance(other, SoftMask):
             return None
-        # NaN becomes 0: `max(0.0, nan)` returns its first argument.
+        # If the agreement is NaN, return 0: `max(0.0, nan)` returns its first argument.
         return max(0.0, 1 - float(np.abs(self.values - other.values).mean()))
 
     def pixels(self) -> NDArray[np.float32]:

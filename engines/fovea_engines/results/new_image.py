@@ -179,5 +179,5 @@ class NewImage(TaskResult):
         if not isinstance(other, NewImage):
             return None
         off = np.square(self.numbers.clip(0, 1) - other.numbers.clip(0, 1), dtype=np.float64)
-        # NaN becomes 0: `max(0.0, nan)` returns its first argument.
+        # If the agreement is NaN, return 0: `max(0.0, nan)` returns its first argument.
         return max(0.0, 1 - float(np.sqrt(off.mean())))
