@@ -151,7 +151,7 @@ class Server(uvicorn.Server):
             self._drained_at = time.monotonic() + seconds
             self._service.models.drain()
             if seconds:
-                log.info("not ready any more, and stopping in %g s", seconds)
+                log.info("draining: not ready any more, stopping in %g s", seconds)
         return self.force_exit or time.monotonic() >= self._drained_at
 
     def ask_to_reload(self) -> None:

@@ -99,7 +99,7 @@ def test_json_for_programs_and_no_server_at_all(demo_server):
     assert "Connection refused" in document["reason"]
     done = health("--live", http_port=port)
     assert done.returncode == 1
-    assert f"http://127.0.0.1:{port} is not live: it does not answer" in done.stderr
+    assert f"http://127.0.0.1:{port} is not live: it does not respond" in done.stderr
     with socket.create_server(("127.0.0.1", 0)) as listener:
         done = health("--timeout=0.2", http_port=listener.getsockname()[1])
     assert (done.returncode, "timed out" in done.stderr) == (1, True)
@@ -118,8 +118,8 @@ def test_json_for_programs_and_no_server_at_all(demo_server):
         (("--timeout=1e400",), "error: "),
         (("--timeout=nan",), "error: "),
         (("--no-such-flag",), "error: "),
-        (("--http-address=.x", "--grpc-port=1"), "it does not answer"),
-        (("--http-address=.x", "--grpc-port=1", "--allow-http=false"), "it does not answer"),
+        (("--http-address=.x", "--grpc-port=1"), "it does not respond"),
+        (("--http-address=.x", "--grpc-port=1", "--allow-http=false"), "it does not respond"),
     ],
 )
 def test_what_cannot_be_asked_exits_as_docker_wants(flags, told):
@@ -168,7 +168,7 @@ def test_https_its_certificate_and_the_secret(serve_with, demo_repository, tmp_p
     assert "This API is restricted, expecting header 'probe-key'" in refused.stderr
     unencrypted = health(tls[0], secret)
     assert unencrypted.returncode == 1
-    assert "it does not answer" in unencrypted.stderr
+    assert "it does not respond" in unencrypted.stderr
     assert "if the server uses TLS" in unencrypted.stderr
     done = health(f"--url=https://localhost:{port}", secret)
     assert (done.returncode, "CERTIFICATE_VERIFY_FAILED" in done.stderr) == (1, True)
@@ -189,7 +189,7 @@ def test_without_http_it_asks_grpc(serve_with, demo_repository, tmp_path):
     serve_with(tmp_path, *empty)
     done = health(*empty)
     assert done.returncode == 1
-    assert "is not ready: its log says why" in done.stderr
+    assert "is not ready: see the server's log" in done.stderr
 
 
 def test_grpc_over_tls_whatever_host_the_certificate_names(
@@ -211,7 +211,7 @@ def test_grpc_over_tls_whatever_host_the_certificate_names(
     serve_with(demo_repository, *mutual)
     assert _once_ready(*mutual[:-1])
     plain = f"--grpc-port={demo_server.grpc_port}"
-    assert "it does not answer" in health(tls[0], plain, *tls[2:]).stderr
+    assert "it does not respond" in health(tls[0], plain, *tls[2:]).stderr
 
 
 def test_three_connections_have_one_deadline(tmp_path):

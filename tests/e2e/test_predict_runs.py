@@ -177,7 +177,7 @@ def test_frames_of_uneven_times_are_a_whole_video(fovea, demo_repository, tmp_pa
     (tmp_path / "screen.mkv").write_bytes(whole[: len(whole) // 2])
     code, out, err = fovea(*args)
     assert code == 1
-    assert "the video breaks off after" in err
+    assert "the video ends after" in err
 
 
 def test_a_frame_that_cannot_be_decoded_fails_only_itself(fovea, demo_repository, tmp_path):

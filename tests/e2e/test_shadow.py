@@ -237,7 +237,7 @@ def test_a_candidate_that_hangs_has_failed(repository, monkeypatch):
     one._process.send_signal(signal.SIGSTOP)
     until(lambda: one.is_over)
     assert one.document().state == "failed"
-    assert "was given 1 s for an image, or to begin: it hangs" in one.document().reason
+    assert "was given 1 s for an image or the start: it hangs" in one.document().reason
     one.stop("the test is over")
     assert one._process.returncode == -signal.SIGKILL
 

@@ -154,7 +154,9 @@ def _build(
     # Do not build if an earlier version had the same inputs. But the option --tensorrt must write
     # its file each time, so it always needs a build.
     if known is not None and plan.tensorrt is None:
-        progress.note(f"version {known} of {plan.name} was built from the same: nothing to build")
+        progress.note(
+            f"version {known} of {plan.name} has the same model and options: nothing to build"
+        )
         return _load_accepted(repository, plan, known)
 
     before = repository.served_or_none(plan.name)

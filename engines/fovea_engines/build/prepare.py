@@ -367,7 +367,7 @@ def _remarks(plan: BuildPlan, head: Recognition, origin: str, taken: str | None)
 
 def _describe_doubt(plan: BuildPlan, head: Recognition) -> str:
     images = "your images" if plan.check_images else "Fovea's photographs: --images are others"
-    return f"--head {head.family} is doubted: {head.doubt} (numbers are judged on {images})"
+    return f"--head {head.family} is uncertain: {head.doubt} (numbers are judged on {images})"
 
 
 def _describe_double_resize(size: str) -> str:
@@ -381,8 +381,8 @@ def _describe_nameless(classes: int, fault: str | None) -> str:
     usual = set_of(classes)
     own = f"--labels {usual} if it was trained on that set, otherwise " if usual else ""
     return (
-        f"{fault or 'the file names no classes'}, so they are called by number: {own}--labels FILE "
-        f"has a line for each of {classes}"
+        f"{fault or 'the file names no classes'}, so results show class numbers: {own}--labels "
+        f"FILE needs a line for each of {classes}"
     )
 
 

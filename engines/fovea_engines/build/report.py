@@ -174,7 +174,7 @@ def _verdict(card: EngineCard) -> str:
         verdict = card.agreement.text(card.precision)
     elif card.unproven:
         operators = escape(", ".join(card.unproven))
-        verdict = f"unproven. Only a plugin of TensorRT computes {operators}: nothing checked it"
+        verdict = f"unproven. Only a plugin of TensorRT computes {operators}: so it was not checked"
     return f"**Published**: {verdict}."
 
 
@@ -202,9 +202,8 @@ def _candidates(card: EngineCard) -> str:
     if card.goal is None:
         return ""
     return (
-        f"## What was chosen, for {card.goal}\n\n"
-        "Milliseconds of a single call with all cores, and images/s of parallel calls with a core "
-        f"each, on {escape(card.device)}.\n\n"
+        f"## Chosen engine, by {card.goal}\n\nMilliseconds of a single call with all cores, and "
+        f"images/s of parallel calls with a core each, on {escape(card.device)}.\n\n"
         + table(*candidate_table(card.candidates, card.goal))
         + "".join(f"\n\n{escape(line)}" for line in left_out_text(card.candidates).splitlines())
     )

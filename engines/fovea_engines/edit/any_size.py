@@ -277,7 +277,7 @@ def refuse_scaled(model: onnx.ModelProto, sides: Size) -> None:
             if baked:
                 raise UnsupportedModel(
                     f"node {node.name or node.output[0]!r} ({node.op_type}) computes with "
-                    f"{baked[0]:g}, which is of the size there was, {sides[0]}x{sides[1]}: "
+                    f"{baked[0]:g}, which comes from the original size, {sides[0]}x{sides[1]}: "
                     f"{EXPORT}, or cut before that node with --output"
                 )
 

@@ -55,7 +55,8 @@ def check(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, fl
         found = run(before, [*inputs.values(), *origins.values()], feed, alone=True)
     except UnsupportedModel as error:
         raise UnsupportedModel(
-            f"{edited.what}: ONNX Runtime fails at {error} already before: {edited.advice}"
+            f"{edited.what}: ONNX Runtime fails at {error} in the original model, too: "
+            f"{edited.advice}"
         ) from error
     taken = {name: _join(found[source]) for name, source in inputs.items()} | raw
     have = _run(edited, outputs, taken)
@@ -130,10 +131,10 @@ def _first_other(before: onnx.ModelProto, edited: Edited, feed: Feed, taken: Fee
     for name, node in nodes.items():
         if not _follows(want[name], have[name]):
             return (
-                f"node {node.name or name!r} ({node.op_type}) then computes something else: "
-                f"{edited.advice}"
+                f"node {node.name or name!r} ({node.op_type}) computes other values after the "
+                f"edit: {edited.advice}"
             )
-    return f"an output has not one row for each image: {edited.advice}"
+    return f"an output does not have one row per image: {edited.advice}"
 
 
 def _follows(want: Sequence[Array], have: Sequence[Array]) -> bool:

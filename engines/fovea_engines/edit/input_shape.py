@@ -242,8 +242,10 @@ def set_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> Edited:
         result,
         f"size: {name} takes {size[0]}x{size[1]}",
         judge=_dynamic(found),
-        advice="a constant is of the size there was, or the model's stride does not divide the new "
-        f"one; {EXPORT}",
+        advice=(
+            "a constant contains the original size, or the model's stride does not divide the new "
+            f"one; {EXPORT}"
+        ),
     )
 
 

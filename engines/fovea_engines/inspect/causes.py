@@ -164,7 +164,10 @@ def _unseen(first: Comparison) -> str:
 def _rounding(first: Comparison) -> str:
     same = "operator, attributes and constants are the same"
     if first.inputs_snr_db == inf:
-        return f"{same}: it is computed in another precision, or its opset means another thing"
+        return (
+            f"{same}: it is computed in another precision, or its opset defines the operator "
+            "differently"
+        )
     return f"{same}, so it amplifies the error of its inputs"
 
 

@@ -39,8 +39,8 @@ def _agreement(diff: Diff) -> str:
             [f"{', '.join(unjudged)}, an output of A, was not compared{values}"] if unjudged else []
         )
         return (
-            f"No tensor that was matched diverges, but {' and '.join(why)}: it is unknown whether "
-            "the models agree."
+            f"No matched tensor diverges, but {' and '.join(why)}: it is unknown whether the "
+            "models agree."
         )
     worst = min(diff.layers, key=lambda one: one.snr_db if one.state == "agrees" else inf)
     if not isfinite(worst.snr_db):

@@ -98,7 +98,7 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
 
     if path.is_file() and path.suffix in (".plan", ".engine", ".xml", ".bin", ".json"):
         raise InvalidModel(
-            f"{path} is no ONNX file: an engine is shown by its folder, {path.parent}"
+            f"{path} is no ONNX file: to inspect an engine, give its folder, {path.parent}"
         )
     model = load(path).proto
     inputs, outputs, metadata = graph_inputs(model), graph_outputs(model), metadata_of(model)

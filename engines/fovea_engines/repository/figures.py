@@ -186,7 +186,7 @@ class Agreement:
         if precision == "fp32" and self.detections:
             return rows | {
                 "boxes compared, before suppression": str(self.detections),
-                "farthest corner of a box, weighted by score": f"{self.box_px:.2g} px",
+                "largest box difference, weighted by score": f"{self.box_px:.2g} px",
                 "largest difference of a score": f"{self.score:.2g}",
             }
         if self._has_detections:
@@ -196,7 +196,7 @@ class Agreement:
                 "extra, found by the engine only": str(self.extra),
                 f"mean {self.overlap} of those that both find": _figure(self.mean_iou),
                 "mean change of their scores": _change(self.score_drift),
-                "quality, 0 to 1 (overlap and stage results in one)": f"{self.quality:.3f}",
+                "quality, 0 to 1 (overlaps and matches combined)": f"{self.quality:.3f}",
             }
         if self.same_top is not None:
             rows["first class the same"] = f"{self.same_top:.1%}"
@@ -207,7 +207,7 @@ class Agreement:
             rows[f"agreement of {self.shares}"] = f"{self.shared:.2%}"
         return rows | {
             "largest difference of an output, over its largest value": f"{self.output_error:.2g}",
-            "quality, 0 to 1 (1 less the relative error)": f"{self.quality:.3f}",
+            "quality, 0 to 1 (1 minus the relative error)": f"{self.quality:.3f}",
         }
 
     @property

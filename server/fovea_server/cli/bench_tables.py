@@ -188,7 +188,7 @@ def draw(title: str, levels: Sequence[Level]) -> str | None:
     nines = [_nines(percent) for percent in percents]
     return chart(
         title,
-        Axis("percent of the answers", nines, [f"{percent:g} %" for percent in percents]),
+        Axis("percent of responses", nines, [f"{percent:g} %" for percent in percents]),
         Axis("latency, ms", round_ticks(most_ms)),
         series,
     )

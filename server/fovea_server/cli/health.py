@@ -187,7 +187,7 @@ def _check_health(
     try:
         reason = ask(check, timeout_s)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        reason = f"it does not answer: {_failure(error)}"
+        reason = f"it does not respond: {_failure(error)}"
     return Health(check, url, reason is None, reason)
 
 
@@ -275,8 +275,8 @@ def _over_grpc(
         with channel:
             answer = channel.unary_unary(_METHODS[check])(b"", _remaining_s(deadline), metadata)
     except grpc.RpcError as error:
-        return f"it does not answer: {error.details()}"
-    return None if answer == _HEALTHY else "its log says why"
+        return f"it does not respond: {error.details()}"
+    return None if answer == _HEALTHY else "see the server's log"
 
 
 def _make_credentials(

@@ -97,7 +97,7 @@ def read_folder(path: Path) -> list[InspectedModel]:
 
 def _describe_unreadable(folder: Path) -> InspectedModel:
     """Describe a model whose directory this user may not read, so that its versions are unknown."""
-    error = InvalidModel(f"{folder} may not be read: mend its permissions")
+    error = InvalidModel(f"{folder} may not be read: correct its permissions")
     return InspectedModel(folder.name, 1, error, "not served", ())
 
 
@@ -171,6 +171,6 @@ def _read(folder: Path) -> EngineCard | Ensemble | FoveaError:
     except FoveaError as error:
         return error
     except PermissionError as error:
-        return InvalidModel(f"{error.filename} may not be read: mend its permissions")
+        return InvalidModel(f"{error.filename} may not be read: correct its permissions")
     session.close()
     return card

@@ -173,7 +173,7 @@ class Program(TyperGroup):
             _end("this user has no home directory: set HOME to one that can be written", 1)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            advice = "free some space" if full else "give another path, or mend its permissions"
+            advice = "free some space" if full else "give another path, or correct its permissions"
             what = error.filename or "the output"
             _end(f"{what} cannot be read or written ({error.strerror or error}): {advice}", 1)
 

@@ -71,8 +71,8 @@ def _local(context: typer.Context, folder: Path) -> Path:
     if found := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])", str(folder)):
         address = f"{found[1]}://{str(folder)[found.end() :].rpartition('@')[2]}"
         raise InvalidOption(
-            f"--repository is {address}, and this command takes a folder of this machine; only "
-            f"`fovea serve` reads stores. Copy the models first, for example with `aws s3 sync "
+            f"--repository is {address}, and this command needs a local folder; only `fovea "
+            "serve` reads remote stores. Copy the models first, for example with `aws s3 sync "
             f"{address} repository`, and after a build back again"
         )
     return folder

@@ -90,8 +90,8 @@ class ShutdownWatchdog:
         self._signalled.wait()
         Event().wait(self._grace_s + _SPARE_S)
         log.error(
-            "the server ends now: something did not stop within %g s, such as a model that is "
-            "being loaded",
+            "the process ends now, because a part of the server (such as a model that loads) did "
+            "not stop within %g s",
             self._grace_s,
         )
         SERVER_LOG.close()

@@ -189,7 +189,7 @@ def _begin_search(
     if limit_ms is None:
         limit_ms = max(_MIN_LIMIT_MS, math.ceil(2 * alone.p99_ms)) if alone.rate else math.inf
         progress.note(
-            f"a lone image takes {alone.p99_ms:.0f} ms: 99 of 100 answers must come within "
+            f"a single image takes {alone.p99_ms:.0f} ms: 99 of 100 answers must come within "
             f"{limit_ms:.0f} ms (--p99 sets another limit)"
         )
     search = Search(settings, loads, limit_ms, measure, [alone], lasts)

@@ -85,7 +85,7 @@ def draw(name: str, titles: Mapping[int, str], search: Search, best: Run) -> str
     good = [run for run in runs if run.failure is None and math.isfinite(run.p99_ms)]
     edge = list(frontier(good))
     series = [
-        Series("no other beats these", [(run.p99_ms, run.rate) for run in edge]),
+        Series("best settings", [(run.p99_ms, run.rate) for run in edge]),
         *(
             Series(
                 f"{title} ({version})",

@@ -123,8 +123,8 @@ def _encoded_texts(model: ServedModel, request: InferRequest) -> list[str] | Non
 def _elements(sent: InputTensor, what: str) -> list[bytes]:
     if len(sent.shape) not in (1, 2) or sent.shape[1:] not in ((), (1,)) or sent.shape[0] < 1:
         raise InvalidRequest(
-            f"input '{sent.name}' has shape {list(sent.shape)}; {what} are BYTES of shape [n] or "
-            "[n, 1], one an element"
+            f"input '{sent.name}' has shape {list(sent.shape)}; send {what} as BYTES of shape [n] "
+            "or [n, 1], one per element"
         )
     data = sent.data
     if isinstance(data, memoryview):

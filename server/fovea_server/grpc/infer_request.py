@@ -138,7 +138,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
             raise IndexError("it is not a field of the message")
         begin_of_value, at = at, at + size
         if at > len(data):
-            raise IndexError("it has no end")
+            raise IndexError("the message is truncated")
         yield tag, begin, begin_of_value, at
     if at < len(data):
         raise _too_many_error()
@@ -159,7 +159,7 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             return number, at + index + 1
-    raise IndexError("it has no end")
+    raise IndexError("the message is truncated")
 
 
 def read_request(

@@ -219,7 +219,7 @@ class Exchange:
             head, self._head = self._head, b""
             self._left -= len(body)
             if self._left < 0 or (self._left and not more):
-                raise RuntimeError("the answer is not as long as its Content-Length")
+                raise RuntimeError("the size of the response differs from its Content-Length")
             if not head:
                 transport.write(body)
             elif len(body) < _LARGE:

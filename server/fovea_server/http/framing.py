@@ -134,7 +134,7 @@ class Head:
         if hosts != 1 and (hosts or not self.is_old):
             raise InvalidRequest(f"a request has one Host header, and this one has {hosts}")
         if codings > 1:
-            raise InvalidRequest("a body has one Transfer-Encoding, and that is chunked")
+            raise InvalidRequest("the only supported Transfer-Encoding is chunked")
         if len(self.headers) > MAX_HEADERS:
             raise InvalidRequest(f"a request has at most {MAX_HEADERS} headers")
 

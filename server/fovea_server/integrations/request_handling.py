@@ -68,7 +68,7 @@ def default_model(
         return service.models.get(names[0])
     if not names:
         raise InvalidRequest(
-            f"no model that is ready answers with {', '.join(tasks)}; GET /v1/models lists the "
+            f"no ready model has one of the tasks {', '.join(tasks)}; GET /v1/models lists the "
             "models and why one is not ready"
         )
     shown = ", ".join(filter(service.authenticator.sees, names))

@@ -166,7 +166,7 @@ def _check_batch(engine: Engine, configured: int) -> None:
     if (rows > MAX_BATCH and engine.preprocessor is not None) or (built and rows < 1):
         raise InvalidModel(
             f"its max_batch is {rows}, and must be from 1 to {MAX_BATCH}: build the engine again, "
-            "or correct max_batch_size in config.pbtxt where it has no card.json"
+            "or correct max_batch_size in config.pbtxt if the version has no card.json"
         )
     if built and configured > rows:
         raise InvalidModel(

@@ -106,16 +106,18 @@ class Capture(Feature):
 
     def families(self) -> Iterable[Family]:
         """Return the metrics of captures."""
-        written = Family("fovea_captures_total", "counter", "Images that were kept")
+        written = Family("fovea_captures_total", "counter", "Captured images")
         for (model, rule), number in self._written.items():
             written.add({"model": model, "rule": rule}, number)
         dropped = Family(
-            "fovea_captures_dropped_total", "counter", "Images that a rule took and nothing kept"
+            "fovea_captures_dropped_total",
+            "counter",
+            "Images that a rule chose and that could not be stored",
         )
         for model in sorted({each.name for each in self._rules}):
             for reason in _REASONS:
                 dropped.add({"model": model, "reason": reason}, self._dropped[model, reason])
-        held = Family("fovea_capture_bytes", "gauge", "Bytes of the images that are kept")
+        held = Family("fovea_capture_bytes", "gauge", "Bytes of the captured images")
         held.add({}, self._store.bytes)
         return written, dropped, held
 

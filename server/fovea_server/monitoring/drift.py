@@ -119,7 +119,7 @@ class DriftReport(BaseModel):
     window: int = Field(description="largest number of live images that are compared, the newest")
     left_out: int = Field(description="images whose request options change the results")
     images: int = Field(description="number of the images of the build")
-    images_from: str = Field(description="name of their folder")
+    images_from: str = Field(description="name of the folder of the build's images")
     quantities: list[DriftQuantity]
 
 

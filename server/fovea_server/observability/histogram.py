@@ -139,7 +139,7 @@ class Durations:
         family = Family(
             "fovea_request_duration_seconds",
             "histogram",
-            "Time from a request for inference to its answer, over HTTP and gRPC",
+            "Duration of inference requests, over HTTP and gRPC",
         )
         at_zero = {key: Histogram(_BOUNDS_S) for key in product(served, _SUCCESS)}
         for (model, status), histogram in (at_zero | self._histograms).items():

@@ -76,7 +76,9 @@ def choose(
     """
     if isinstance(labelled, TextLabels | AttributeLabels | PicturePairs):
         if classes is not None:
-            raise InvalidOption("--classes is for objects or images, not for tables or pictures")
+            raise InvalidOption(
+                "--classes is for objects or images, not for tables or generated images"
+            )
         return LabelSelection(labelled, {})
     if isinstance(labelled, ClassMaps):
         if classes is not None:

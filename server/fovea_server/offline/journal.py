@@ -83,8 +83,8 @@ class Journal(Closing):
             # A new run is rejected if the directory has results. Otherwise, old output files for
             # images that the new run does not have would remain among the new files.
             ended = before is None or before.get("complete")
-            what = "results" if ended else "a run that was interrupted (--resume goes on)"
-            raise InvalidOption(f"{folder} has {what}: name another --out, or remove what is there")
+            what = "results" if ended else "an interrupted run (--resume continues it)"
+            raise InvalidOption(f"{folder} has {what}: give another --out, or remove these files")
         self._write_run(complete=False)
         self._file = self._path.open("ab")
 
@@ -96,7 +96,7 @@ class Journal(Closing):
         except ValueError:
             before = None
         if not isinstance(before, dict):
-            raise InvalidRequest(f"{self._run} is damaged: remove it to begin anew")
+            raise InvalidRequest(f"{self._run} is damaged: remove it to start again")
         return before
 
     def _check(self, before: dict[str, Any]) -> None:

@@ -390,7 +390,7 @@ def _task(card: EngineCard) -> str:
 
 def _check_crop(about: str, table: StageTable, detector: EngineCard) -> None:
     if table.crop == "rotated" and _task(detector) not in ("obb", "text"):
-        raise InvalidModel(f"{about}'{detector.name}' has no rotated boxes: crop = 'box'")
+        raise InvalidModel(f"{about}'{detector.name}' has no rotated boxes: use crop = 'box'")
     if table.crop == "keypoints":
         skeleton = detector.skeleton
         count = 0 if skeleton is None else len(skeleton.names)

@@ -141,7 +141,7 @@ class Promoter(Feature):
                 return
             config = self._models.get(name).config
             if canary and config.sequence_batching is not None:
-                fault = "it keeps state between requests, which versions do not share"
+                fault = "its sequences keep state, which versions do not share"
             elif version in self._models.versions(name):
                 return
         except FoveaError as error:
@@ -260,7 +260,7 @@ class Promoter(Feature):
             if now < canary.until + (_PATIENCE if lacks else timedelta()):
                 return
             if lacks:
-                fault = f"too few requests came in its time: it still waits for {lacks}"
+                fault = f"too few requests arrived in time: the canary still needs {lacks}"
         outcome = "passed" if fault is None else "failed"
         why = fault or f"{canary.own.answered} requests answered within its limits"
         log.warning("canary %d of model %s: %s: %s", canary.version, name, outcome, why)

@@ -169,8 +169,9 @@ class Shadow:
                 except BlockingIOError:
                     self._end(
                         "failed",
-                        f"version {self.request.version} was given {_DEADLINE_S} s for an image, "
-                        "or to begin: it hangs, or nothing is idle on this machine",
+                        f"version {self.request.version} was given {_DEADLINE_S} s for an image "
+                        "or the start: it hangs, or the machine has no idle CPU time on this "
+                        "machine",
                     )
                 except (EOFError, OSError):
                     self._end("failed", self._explain_death(process))

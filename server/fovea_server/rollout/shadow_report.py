@@ -221,14 +221,14 @@ class ShadowReport(BaseModel):
     interval: list[float] | None = Field(description="limits of the 95 % confidence interval")
     overlap_of: str = Field(description='"IoU", "mask IoU", "OKS", ...; empty: no objects')
     shared: float | None = Field(
-        None, description="mean likeness, of tasks without objects and classes"
+        None, description="mean similarity, for tasks without objects and classes"
     )
     all: ShadowFigures
     classes: dict[str, ShadowFigures]
     sizes: dict[str, ShadowFigures]
     changes: list[ClassChange] = Field(description="the most frequent first")
-    failed: int = Field(description="images that the candidate could not answer")
-    error: str = Field(description="its last error; empty where there is none")
+    failed: int = Field(description="images on which the candidate failed")
+    error: str = Field(description="last error of the candidate; empty without one")
     worst: list[ShadowWorst]
 
 
@@ -238,12 +238,14 @@ class ShadowDocument(ShadowRequest):
     model_config = ConfigDict(json_schema_extra={"examples": [_SHADOW]})
 
     model: str
-    against: int = Field(description="the version that answers")
+    against: int = Field(description="the live version")
     state: State
-    reason: str = Field(description="of the state; empty while it runs")
+    reason: str = Field(description="reason for the state; empty while the test runs")
     began: datetime
     skipped: dict[str, int] = Field(
-        description='images of the share that it left out: "waiting" (requests waited), "busy"'
+        description=(
+            'selected images that were not compared, by reason: "waiting" (requests waited), "busy"'
+        )
     )
     report: ShadowReport | None
 

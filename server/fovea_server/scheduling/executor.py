@@ -236,7 +236,7 @@ class Executor:
 
     def _die(self, jobs: Sequence[Job]) -> None:
         """Fail all queued jobs, and the given jobs, which have left the queue already."""
-        self.failure = "one of its threads has died; the server's log says why; restart it"
+        self.failure = "one of its threads has died; see the server's log, and restart the server"
         log.critical("model %s: %s", self._name, self.failure)
         self._fail([*self._queue.clear(), *jobs], ModelNotReady(self.failure))
 

@@ -370,8 +370,8 @@ class VectorIndex:
         pictures = self.thumbnails if thumbnails else None
         if vector.shape != self.vectors.shape[1:]:
             raise ValueError(
-                f"it has vectors of {self.vectors.shape[1]} numbers, and the model's have "
-                f"{len(vector)}"
+                f"it has vectors of {self.vectors.shape[1]} values, and the model's embeddings "
+                f"have {len(vector)}"
             )
         cosines = self.vectors @ vector
         most = min(most, len(cosines))

@@ -170,8 +170,8 @@ class _Listing:
                 content += piece
                 if len(content) > _MAX_OF_A_PAGE:
                     raise Unavailable(
-                        f"the index page has over {size_text(_MAX_OF_A_PAGE)}, more than one that "
-                        "lists a folder"
+                        f"the index page has over {size_text(_MAX_OF_A_PAGE)}, too many for a "
+                        "page that lists a folder"
                     )
         parser = _Links()
         try:

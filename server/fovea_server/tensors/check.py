@@ -162,7 +162,7 @@ class RequestCheck:
             # is too large.
             raise InvalidRequest(
                 f"the shape {shape_text(tensor.shape)} of input '{name}' for model '{model}' is "
-                "larger than any memory; send one that fits its elements"
+                "too large; send the shape of the data"
             ) from None
 
     def _strings(self, tensor: InputTensor, count: int) -> Array:

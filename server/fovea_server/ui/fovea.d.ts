@@ -179,7 +179,7 @@ export interface PredictJson {
 export interface PredictAnswer {
   model: string;
   version: string;
-  /** says which field each image has: detections, classes, semantic, ... */
+  /** task of the model, which determines the field of each image: detections, classes, semantic, ... */
   task: "detect" | "segment" | "pose" | "obb" | "text" | "classify" | "semantic" | "saliency" | "depth" | "embed" | "read" | "image" | "attributes" | "tensors";
   images: ImageAnswer[];
   timing_ms: TimingMs;
@@ -675,15 +675,15 @@ export interface Detection {
   score: number;
   class_id: number;
   class_name: string;
-  /** of a segmenter */
+  /** mask, of segmentation models */
   mask?: Mask;
-  /** of a pose model */
+  /** keypoints, of pose models */
   keypoints?: Keypoint[];
-  /** of a model of rotated boxes or of text */
+  /** rotated box, of oriented-box and text models */
   rotated?: Rotated;
-  /** of `rotated`, clockwise; between the second and the third the angle points */
+  /** corners of the rotated box, clockwise; the angle points to the side between the second and the third corner */
   corners?: [Corner, Corner, Corner, Corner];
-  /** with track: null until the tracker is sure */
+  /** with track: id of the track; null until the tracker confirms the object */
   track_id?: number | null;
   /** pipelines only, like the next three fields: attributes of the crop from other models */
   attributes?: Attribute[];
@@ -711,7 +711,7 @@ export interface Semantic {
 
 /** The foreground of an image. */
 export interface Saliency {
-  /** of the image that is foreground */
+  /** fraction of the image that is foreground */
   share: number;
   /** a grey PNG file of 8 bits in base64 */
   png?: string;
@@ -727,9 +727,9 @@ export interface Depth {
   unit: "m" | null;
   /** a grey PNG file of 16 bits in base64 */
   png?: string;
-  /** a depth is a level of the file times this */
+  /** depth = gray value * scale + offset */
   scale?: number;
-  /** plus this */
+  /** depth = gray value * scale + offset */
   offset?: number;
 }
 
@@ -737,18 +737,18 @@ export interface Depth {
 export interface Embedding {
   /** norm of the embedding before normalization */
   norm: number;
-  /** the vector was divided by its length, as the option normalize says */
+  /** true if the embedding is normalized (option normalize) */
   normalised: boolean;
   /** float32 numbers, little-endian, in JSON as base64; absent with vector=list */
   data?: string;
-  /** the same as a list, with vector=list alone */
+  /** the embedding as a list; only with vector=list */
   numbers?: number[];
 }
 
 /** The text of an image that shows one line of text. */
 export interface Reading {
   text: string;
-  /** the mean of its characters, 0 to 1; 0 without one */
+  /** mean score of the characters, 0 to 1; 0 without characters */
   score: number;
   /** from left to right */
   characters: Character[];
@@ -766,11 +766,11 @@ export interface NewPicture {
 
 /** The classes that one of several classifiers assigns to an image. */
 export interface Attribute {
-  /** of the classifier */
+  /** name of the classifier */
   name: string;
   /** true: exactly one class applies, and the scores add up to 1; false: any number of classes may apply */
   exclusive: boolean;
-  /** best first; ids count through all classifiers of the model */
+  /** best first; class ids are unique across all classifiers of the model */
   classes: ScoredClass[];
 }
 
@@ -1023,7 +1023,7 @@ export interface ClassArea {
   class_name: string;
   /** number of its pixels */
   pixels: number;
-  /** of all pixels */
+  /** fraction of all pixels */
   share: number;
   /** run lengths or polygons */
   mask?: Mask;

@@ -189,7 +189,7 @@ def read(fovea, triton):
             },
             [],
             {},
-            ["not kept of config.pbtxt: instance_group"],
+            ["not copied from config.pbtxt: instance_group"],
             f"{BUILD} --labels models/digits.txt",
             id="with labels and a cache",
         ),

@@ -142,7 +142,7 @@ def test_a_broker_that_was_away_gets_each_event_once(tmp_path, port):
                 await until(lambda: len(events_in(messages)) >= len(numbers(feed.log)))
                 assert events_in(messages) == numbers(feed.log)
                 await until(lambda: last(messages, "home/gate/status") == b"online")
-            # That the broker is lost is noticed without an event.
+            # That the connection to the broker is lost is noticed without an event.
             await until(lambda: feed.document["sending"]["mqtt"]["reason"])
         assert len(events_in(messages)) > 40
         await feed.stop()

@@ -163,7 +163,7 @@ def parse_network(runtime: Runtime, builder: Any, model: bytes) -> Any:
     # The parser accepts some bytes that are not ONNX, and returns an empty network for them.
     broken = any(error.code().name == "MODEL_DESERIALIZE_FAILED" for error in errors)
     if broken or (taken and network.num_outputs == 0):
-        raise InvalidModel("TensorRT finds no model in it: is it a whole ONNX file?")
+        raise InvalidModel("TensorRT found no model: is the ONNX file complete?")
     if not taken:
         raise UnsupportedModel(_refusal(errors))
     return network

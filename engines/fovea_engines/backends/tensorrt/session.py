@@ -159,7 +159,7 @@ class TensorRTSession(Closing):
             self._device.memory()
         except InferenceFailed:
             raise DeviceLost(
-                f"{self._device.name} does not answer any more ({cause}): restart the server"
+                f"{self._device.name} no longer responds ({cause}): restart the server"
             ) from cause
 
     def _infer(self, slot: Slot, feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -94,7 +94,7 @@ def _kind(card: EngineCard) -> tuple[str, str, str, int]:
 
 def _objection(card: EngineCard, served: EngineCard) -> str | None:
     if card.agreement is None or card.refused is not None:
-        return "its card does not say that it agrees with the model it was built from"
+        return "its card has no agreement with its source model"
     if card.onnx_sha256 != served.onnx_sha256:
         return "it was built from another file than the version that is served"
     same = {

@@ -234,7 +234,7 @@ def _foreign(model: TritonModel) -> str:
         return f"{model.version} has no model.onnx (Triton's examples fetch theirs): {target}"
     if model.kind == "unknown":
         return f"{model.version} has no file that is known, such as model.onnx: {target}"
-    return f"{model.name} is of the backend {model.kind}: export it to ONNX, {target}"
+    return f"{model.name} uses the backend {model.kind}: export it to ONNX, {target}"
 
 
 def _use_onnx(network: Network, model: TritonModel, file: Path, root: Path) -> None:
@@ -328,11 +328,11 @@ def _keep_config(network: Network, config: ModelConfig) -> None:
         network.files[path] = edit_text("", kept).encode()
     if tuned := sorted(given & _TUNED):
         network.left.append(
-            f"not kept of config.pbtxt: {', '.join(tuned)}; `fovea tune` finds its own"
+            f"not copied from config.pbtxt: {', '.join(tuned)}; `fovea tune` finds new values"
         )
     if lost := sorted(given - _WRITTEN - _TUNED):
         network.left.append(
-            f"not kept of config.pbtxt: {', '.join(lost)}; after the build, write it into "
+            f"not copied from config.pbtxt: {', '.join(lost)}; after the build, write it into "
             f"repository/{network.name}/config.pbtxt if you need it"
         )
 

@@ -119,7 +119,7 @@ class ScoredClass(Part):
 class Attribute(Part):
     """The classes that one of several classifiers assigns to an image."""
 
-    name: str = Field(description="of the classifier")
+    name: str = Field(description="name of the classifier")
     exclusive: bool = Field(
         description=(
             "true: exactly one class applies, and the scores add up to 1; false: any number of "
@@ -127,7 +127,7 @@ class Attribute(Part):
         )
     )
     classes: list[ScoredClass] = Field(
-        description="best first; ids count through all classifiers of the model"
+        description="best first; class ids are unique across all classifiers of the model"
     )
 
 
@@ -142,7 +142,7 @@ class Reading(Part):
     """The text of an image that shows one line of text."""
 
     text: str
-    score: float = Field(description="the mean of its characters, 0 to 1; 0 without one")
+    score: float = Field(description="mean score of the characters, 0 to 1; 0 without characters")
     characters: list[Character] = Field(description="from left to right")
 
 
@@ -150,15 +150,13 @@ class Embedding(Part):
     """An embedding of an image, for the comparison of images."""
 
     norm: float = Field(description="norm of the embedding before normalization")
-    normalised: bool = Field(
-        description="the vector was divided by its length, as the option normalize says"
-    )
+    normalised: bool = Field(description="true if the embedding is normalized (option normalize)")
     data: str | Absent = Field(
         None,
         description="float32 numbers, little-endian, in JSON as base64; absent with vector=list",
     )
     numbers: list[float] | Absent = Field(
-        None, description="the same as a list, with vector=list alone"
+        None, description="the embedding as a list; only with vector=list"
     )
 
 
@@ -183,14 +181,22 @@ class Detection(Part):
     class_id: int
     class_name: str
     # The field is null if the option `mask` is `none`. Generated clients treat null as absent.
-    mask: Mask | SkipJsonSchema[None] = Field(None, description="of a segmenter")
-    keypoints: list[Keypoint] | Absent = Field(None, description="of a pose model")
-    rotated: Rotated | Absent = Field(None, description="of a model of rotated boxes or of text")
+    mask: Mask | SkipJsonSchema[None] = Field(None, description="mask, of segmentation models")
+    keypoints: list[Keypoint] | Absent = Field(None, description="keypoints, of pose models")
+    rotated: Rotated | Absent = Field(
+        None, description=("rotated box, of oriented-box and text models")
+    )
     corners: Annotated[list[Corner], Field(min_length=4, max_length=4)] | Absent = Field(
         None,
-        description="of `rotated`, clockwise; between the second and the third the angle points",
+        description=(
+            "corners of the rotated box, clockwise; the angle points to the side between the "
+            "second and the third corner"
+        ),
     )
-    track_id: int | None = Field(None, description="with track: null until the tracker is sure")
+    track_id: int | None = Field(
+        None,
+        description=("with track: id of the track; null until the tracker confirms the object"),
+    )
     attributes: list[Attribute] | Absent = Field(
         None,
         description=(
@@ -211,7 +217,7 @@ class ClassArea(Part):
     class_id: int
     class_name: str
     pixels: int = Field(description="number of its pixels")
-    share: float = Field(description="of all pixels", ge=0, le=1)
+    share: float = Field(description="fraction of all pixels", ge=0, le=1)
     mask: Mask | Absent = Field(None, description="run lengths or polygons")
 
 
@@ -231,7 +237,7 @@ class Semantic(Part):
 class Saliency(Part):
     """The foreground of an image."""
 
-    share: float = Field(description="of the image that is foreground", ge=0, le=1)
+    share: float = Field(description="fraction of the image that is foreground", ge=0, le=1)
     png: str | Absent = Field(None, description="a grey PNG file of 8 bits in base64")
 
 
@@ -242,8 +248,8 @@ class Depth(Part):
     max: float = Field(description="the greatest depth")
     unit: Literal["m"] | None = Field(description="null: the model's own scale")
     png: str | Absent = Field(None, description="a grey PNG file of 16 bits in base64")
-    scale: float | Absent = Field(None, description="a depth is a level of the file times this")
-    offset: float | Absent = Field(None, description="plus this")
+    scale: float | Absent = Field(None, description="depth = gray value * scale + offset")
+    offset: float | Absent = Field(None, description="depth = gray value * scale + offset")
 
 
 class NewPicture(Part):
@@ -302,7 +308,10 @@ class PredictAnswer(Part):
     model: str
     version: str
     task: Literal[(*RESULT_OF, "tensors")] = Field(  # type: ignore[valid-type]
-        description="says which field each image has: detections, classes, semantic, ..."
+        description=(
+            "task of the model, which determines the field of each image: detections, classes, "
+            "semantic, ..."
+        )
     )
     images: list[ImageAnswer]
     timing_ms: TimingMs

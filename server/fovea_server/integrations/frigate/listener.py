@@ -254,12 +254,14 @@ class FrigateListener(Feature):
         name = header.get("model_name")
         try:
             if not isinstance(name, str) or not name:
-                raise NotFound("no model is named: set model.path of Frigate to the name of one")
+                raise NotFound(
+                    "the request names no model: set model.path of Frigate to a model's name"
+                )
             if "model_data" in header:
                 raise InvalidRequest(
-                    f"'{name[:60]}' is not taken, as Fovea builds its models itself: fovea build "
-                    "FILE.onnx, and set model.path of Frigate to the model's name; or start the "
-                    f"server with --api {API}=MODEL"
+                    f"'{name[:60]}' is not accepted, because Fovea builds its models itself: "
+                    "fovea build FILE.onnx, and set model.path of Frigate to the model's name; or "
+                    f"start the server with --api {API}=MODEL"
                 )
             model = await self._ready(name)
         except FoveaError as error:

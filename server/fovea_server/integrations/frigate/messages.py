@@ -89,7 +89,8 @@ def image_of(header: dict[str, Any], parts: list[memoryview], most_pixels: int) 
     sent = parts[1].nbytes if len(parts) > 1 else 0
     if sent != expected:
         raise InvalidRequest(
-            f"a tensor of {dtype} {shape} has {expected} bytes, and {sent} came: send it whole"
+            f"a tensor of {dtype} {shape} has {expected} bytes, and {sent} arrived: send the "
+            "whole tensor"
         )
     values = np.frombuffer(parts[1], _DTYPES[dtype])
     pixels = _levels(values) if dtype == "float32" else values

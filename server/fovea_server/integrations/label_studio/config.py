@@ -117,8 +117,9 @@ def controls_for(xml: str, model: str, task: str) -> list[Control]:
         kinds = [f"{each.kind}{' (perRegion)' * each.per_region}" for each in controls]
         found = ", ".join(dict.fromkeys(kinds)) or "no such control"
         raise InvalidRequest(
-            f"the task of model '{model}' is {task}: it fills in {' or '.join(wanted) or 'nothing'}"
-            f" of an Image, and the labelling configuration has {found}"
+            f"the task of model '{model}' is {task}: it can fill in "
+            f"{' or '.join(wanted) or 'nothing'} of an Image, and the labelling configuration has "
+            f"{found}"
         )
     inside = [each for each in controls if each.per_region]
     return [each for each in suitable + inside if each.to_name == suitable[0].to_name]

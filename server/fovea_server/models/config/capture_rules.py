@@ -28,8 +28,8 @@ SETTINGS_FILE = "fovea.toml"
 _TABLES = ("capture",)
 
 FORMS = (
-    "'score 0.3..0.5' (an object has a score between), 'classes person,dog', 'empty' (nothing was "
-    "found), 'rate 1%' (by chance), 'unlike' or 'unlike 0.4' (far from what was kept)"
+    "'score 0.3..0.5' (the score of an object is in this range), 'classes person,dog', 'empty' "
+    "(nothing was found), 'rate 1%' (by chance), 'unlike' or 'unlike 0.4' (far from what was kept)"
 )
 
 Takes = Callable[[TaskResult, Vocabulary], bool]

@@ -255,9 +255,7 @@ class StreamTable:
 
     def _begin(self, config: StreamConfig) -> None:
         if len(self._running) >= MAX_STREAMS:
-            raise InvalidOption(
-                f"{MAX_STREAMS} streams are the most that a server runs: remove one"
-            )
+            raise InvalidOption(f"{MAX_STREAMS} streams are the limit of a server: remove one")
         # The operator's streams may open every address. Clients' streams may open only the
         # addresses that the settings allow.
         of_file = config.id in self._of_file and config.id not in self._of_clients

@@ -144,7 +144,7 @@ class Mqtt:
         try:
             await self._client.publish(topic, payload, qos=1, retain=retain, timeout=_TIMEOUT_S)
         except (MqttError, OSError) as error:
-            raise SinkFailed(f"the broker is lost: {error}") from None
+            raise SinkFailed(f"the connection to the broker is lost: {error}") from None
 
     def _sensors(self) -> list[tuple[str, dict[str, Any]]]:
         """Return (topic, message) pairs from which Home Assistant discovers the counts."""

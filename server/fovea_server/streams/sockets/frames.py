@@ -125,7 +125,9 @@ class Frames:
             call.header("x-request-timeout-ms") or values.pop("timeout_ms", None)
         )
         if "frame" in values:
-            raise InvalidOption("the frames of a connection are numbered by it: leave frame out")
+            raise InvalidOption(
+                "the server numbers the frames of a connection: leave frame out: leave frame out"
+            )
         self._options = query_options(urlencode(values))
         # This stream ID is random, so no other client can use it. Its track IDs are removed with
         # the connection.

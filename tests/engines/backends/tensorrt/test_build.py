@@ -67,7 +67,7 @@ def test_a_plan_a_card_and_layers(fovea, deep_detector, tmp_path, precision):
     assert "convolution" in out
     code, _, err = fovea("inspect", folder / ENGINE_FILE)
     assert code == 1
-    assert "an engine is shown by its folder" in err
+    assert "to inspect an engine, give its folder" in err
 
 
 def test_int8_is_signed_and_judged_as_it_is_built(fovea, deep_detector, images, tmp_path):
