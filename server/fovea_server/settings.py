@@ -107,13 +107,16 @@ class Listening(BaseSettings):
     )
     http_restricted_api: Texts = Field(
         (),
-        description="APIS:KEY=VALUE: these endpoints require a header; KEY@FILE reads the VALUE "
-        "from a file, hidden from other users; may be repeated",
+        description=(
+            "APIS:KEY=VALUE: requests to these APIs need the header KEY with this value; KEY@FILE "
+            "reads the value from a file, so that other users cannot see it; may be repeated"
+        ),
     )
     http_server_cert: Path | None = Field(None, description="certificate for HTTPS, PEM")
     http_server_key: Path | None = Field(None, description="private key of the certificate, PEM")
     cors_origin: Origins = Field(
-        (), description="web origin that may use HTTP; * allows all; may be repeated"
+        (),
+        description=("web origin whose pages may call the HTTP API; * allows all; may be repeated"),
     )
     allowed_host: HostNames = Field(
         (),
@@ -122,8 +125,10 @@ class Listening(BaseSettings):
     )
     root_path: RootPath = Field(
         "",
-        description="path prefix of the proxy, such as /vision, for /openapi.json; default "
-        "X-Forwarded-Prefix",
+        description=(
+            "path prefix that the proxy adds, such as /vision; /openapi.json uses it; default: "
+            "X-Forwarded-Prefix"
+        ),
     )
     page: bool = Field(True, description="serve the web page at /; --no-page turns it off")
     api: Texts = Field(
@@ -151,7 +156,7 @@ class Listening(BaseSettings):
         default_factory=lambda data: _port_above(data["http_port"], 1),
         ge=0,
         le=65535,
-        description="port of gRPC; default the HTTP port + 1: 8001",
+        description="port of gRPC; default: the HTTP port + 1",
     )
     grpc_restricted_protocol: Texts = Field(
         (),
@@ -306,10 +311,10 @@ class Settings(Listening):
         default_factory=lambda data: _port_above(data["http_port"], 2),
         ge=0,
         le=65535,
-        description="port of the metrics; default the HTTP port + 2: 8002",
+        description="port of the metrics; default: the HTTP port + 2",
     )
     metrics_interval_ms: int = Field(
-        2000, ge=1, description="milliseconds between readings of CPU and GPU"
+        2000, ge=1, description="milliseconds between measurements of CPU and GPU"
     )
 
     allow_client_shm: bool = Field(
@@ -360,7 +365,9 @@ class Settings(Listening):
     max_megapixels: float = Field(64.0, gt=0, description="largest image, megapixels")
     max_images: int = Field(64, ge=1, description="maximum number of images per request")
     body_timeout_s: float = Field(
-        20.0, gt=0, description="timeout of a request body, unless it keeps 8 KiB/s; seconds"
+        20.0,
+        gt=0,
+        description=("seconds in which a request body must arrive, unless it keeps 8 KiB/s"),
     )
 
     max_queue: int = Field(
@@ -389,8 +396,10 @@ class Settings(Listening):
     )
     url_allow_host: Hosts = Field(
         (),
-        description="also fetch from this host, address or network, such as 127.0.0.1 or "
-        "192.168.1.0/24; may be repeated",
+        description=(
+            "allow image URLs of this host, address or network, such as 127.0.0.1 or "
+            "192.168.1.0/24; may be repeated"
+        ),
     )
     url_timeout_s: float = Field(5.0, gt=0, description="seconds for one fetch, with redirects")
 

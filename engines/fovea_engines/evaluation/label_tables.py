@@ -219,8 +219,8 @@ def _is_right(path: Path, column: str, word: str, found: Mapping[str, Judged]) -
             return own.likely == {word}
         raise InvalidOption(
             f"{path} has {word!r} in the column {column}, and the model only has "
-            f"{_join_names(own.names)}: use the model's names, or rename its classes with "
-            "--labels of a build"
+            f"{_join_names(own.names)}: use the model's names, or rename the classes with `fovea "
+            "build --labels`"
         )
     if not any(column in each.names for each in found.values()):
         names = {name for each in found.values() for name in each.names}

@@ -124,7 +124,9 @@ def _class_of(module: ModuleType, shown: str) -> type[CustomHead]:
     for field in ("outputs", "labels"):
         value = getattr(written, field)
         if not isinstance(value, tuple | list) or not all(isinstance(one, str) for one in value):
-            raise InvalidModel(f'{shown}: {field} is {value!r}; it must be names: ("a", "b")')
+            raise InvalidModel(
+                f'{shown}: {field} is {value!r}; it must be a tuple of names, such as ("a", "b")'
+            )
     if not written.outputs:
         raise InvalidModel(f"{shown}: `outputs` must name the outputs of the model that it reads")
     if written.task == "pose" and written.skeleton is None:

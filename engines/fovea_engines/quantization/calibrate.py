@@ -242,10 +242,10 @@ def _check_clipping(ranges: Ranges, plan: BuildPlan, prepared: PreparedModel) ->
     seen = max(map(abs, ranges.tensors[prepared.inputs[0].name]))
     if reached > _CLIPPED * seen:
         raise Disagreement(
-            f"calibration saw values up to {seen:.3g} at the model's input, and images that are "
-            f"served hold {reached:.3g}. The calibration images were dark, or had another "
-            "preprocessing: calibrate on images from your camera; if those are dark too, give "
-            "them to --images as well"
+            f"calibration saw values up to {seen:.3g} at the model's input, and served images can "
+            f"reach {reached:.3g}. The calibration images were too dark, or were preprocessed in "
+            "another way: calibrate on images from your camera. If all images from your camera "
+            "are dark, also give them as --images"
         )
 
 

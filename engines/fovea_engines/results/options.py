@@ -93,7 +93,7 @@ class PredictOptions:
     )
     top_k: int = field(
         default=_TOP_K,
-        metadata=_make_range(1, MAX_TOP_K, "maximum number of classes of a classifier"),
+        metadata=_make_range(1, MAX_TOP_K, "maximum number of classes to return for a classifier"),
     )
     agnostic: bool = field(
         default=False,

@@ -76,8 +76,8 @@ def bench(
         _request_option(
             metavar="LABELS",
             help=(
-                "Labels of the --images, as for `fovea eval`. Each level then ends with all "
-                "images once more, to measure the accuracy under load."
+                "Labels of the --images, as for `fovea eval`. At the end of each load level, all "
+                "images are sent once more to measure the accuracy under load."
             ),
             exists=True,
         ),

@@ -294,7 +294,7 @@ def build(
         _refer(repository, pipeline, images, where, check=check, as_json=as_json)
         return
     if model is None:
-        raise InvalidOption("name the file to build, MODEL.onnx, or a --pipeline")
+        raise InvalidOption("give the file to build (MODEL.onnx), or --pipeline NAME")
     if is_typed(context, "goal") and AUTO not in (backend, precision):
         raise InvalidOption("--hint has no effect without --backend auto or --precision auto")
     candidates = choices(backend, precision, rect=rect)

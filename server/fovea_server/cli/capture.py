@@ -38,7 +38,8 @@ _Model = Annotated[str | None, typer.Option(metavar="NAME", help="Only captures 
 _Rule = Annotated[
     str | None,
     typer.Option(
-        metavar="WORD", help=("Only captures of rules that begin with this word: score, empty.")
+        metavar="WORD",
+        help=("Only captures whose rule begins with this word, such as score or empty."),
     ),
 ]
 _DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M"]

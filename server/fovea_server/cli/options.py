@@ -204,9 +204,9 @@ PreprocessOption = Annotated[
     model_option(
         metavar="NAME|FILE.json",
         help=(
-            f"Preprocessing of the images in training: {', '.join(PRESETS)}; a change to the "
-            f"default of the model's family: {', '.join(list(VARIANTS)[1:])}; or a JSON file with "
-            "fields of the card's preprocess."
+            f"How images were preprocessed in training: a preset ({', '.join(PRESETS)}); one "
+            f"change to the default of the model's family ({', '.join(list(VARIANTS)[1:])}); or a "
+            "JSON file with the fields of `preprocess` in the card."
         ),
         show_default="family",
         autocompletion=lambda: list(NAMES),

@@ -232,7 +232,9 @@ def _encoding(context: typer.Context, codec: CodecName, *, if_drawn: object) -> 
     """
     if not if_drawn:
         if is_typed(context, "codec"):
-            raise InvalidOption("--codec needs an annotated video: leave it out")
+            raise InvalidOption(
+                "--codec applies only if an annotated video is written: remove --codec"
+            )
         return None
     encoding = choose_codec(codec)
     if slow := slowness(encoding):

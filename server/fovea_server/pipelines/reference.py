@@ -156,7 +156,7 @@ class SeenImage(BaseModel):
     def _check_lengths(self) -> Self:
         rows = (self.scores, self.class_ids, self.said, self.rotated, self.keypoints)
         if any(each is not None and len(each) != len(self.boxes) for each in rows):
-            raise ValueError("its lists have not the same length")
+            raise ValueError("its lists have different lengths")
         if len(set(map(len, self.keypoints or ()))) > 1:
             raise ValueError("its objects have not the same number of keypoints")
         return self

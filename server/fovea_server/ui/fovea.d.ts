@@ -145,7 +145,7 @@ export interface PredictJson {
   classes?: (number | string)[] | null;
   /** maximum number of detections per image; default 300 */
   max_det?: number;
-  /** maximum number of classes of a classifier; default 5 */
+  /** maximum number of classes to return for a classifier; default 5 */
   top_k?: number;
   /** also suppress overlapping boxes of different classes; default false */
   agnostic?: boolean;
@@ -289,7 +289,7 @@ export interface StreamSettings {
   classes?: (number | string)[];
   /** maximum number of detections per image */
   max_det?: number;
-  /** maximum number of classes of a classifier */
+  /** maximum number of classes to return for a classifier */
   top_k?: number;
   /** also suppress overlapping boxes of different classes */
   agnostic?: boolean;
@@ -351,7 +351,7 @@ export interface StreamChange {
   classes?: (number | string)[];
   /** maximum number of detections per image */
   max_det?: number;
-  /** maximum number of classes of a classifier */
+  /** maximum number of classes to return for a classifier */
   top_k?: number;
   /** also suppress overlapping boxes of different classes */
   agnostic?: boolean;
@@ -411,7 +411,7 @@ export interface StreamStatus {
   classes?: (number | string)[];
   /** maximum number of detections per image */
   max_det?: number;
-  /** maximum number of classes of a classifier */
+  /** maximum number of classes to return for a classifier */
   top_k?: number;
   /** also suppress overlapping boxes of different classes */
   agnostic?: boolean;

@@ -91,7 +91,9 @@ def model_of_files(name: str, files: Mapping[str, bytes]) -> Iterator[Path]:
         try:
             folder.mkdir()
         except (OSError, ValueError) as error:
-            raise InvalidModel(f"{name!r} cannot name a model's folder: {error}") from error
+            raise InvalidModel(
+                f"{name!r} is not a valid name for a model's folder: {error}"
+            ) from error
         for path, content in files.items():
             _write(folder, path, content)
         yield folder
