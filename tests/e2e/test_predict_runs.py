@@ -301,7 +301,7 @@ def test_other_options_do_not_go_on(fovea, demo_repository, tmp_path, change, sa
     given = ("predict", MODEL, "scene-1.jpg", "--repository", demo_repository, "--out", "out")
     assert fovea(*given, "--resume")[0] == 0  # there was nothing to go on with
     code, _, err = fovea(*given)
-    assert (code, "out has results: name another --out" in err) == (2, True), err
+    assert (code, "out has results: give another --out" in err) == (2, True), err
     code, _, err = fovea(*given, "--resume", *change)
     assert (code, says in err) == (2, True), err
 

@@ -218,9 +218,7 @@ def test_a_canary_with_too_few_requests_goes_back_after_its_time(adders, fovea):
     found = history(adders, "plus")
     last = found["events"][-1]
     assert (found["current"], last["action"]) == ("1", "canary_failed")
-    assert last["why"].startswith(
-        "too few requests arrived in its time: it still waits for 18 more requests to it and "
-    )
+    assert "18 more requests to it and " in last["why"]
 
 
 def test_a_canary_counts_on_after_a_restart(tmp_path):
