@@ -127,6 +127,12 @@ def test_what_moves_is_counted_and_told_once(server, ended, receiver):
         f"fovea_stream_sink_up{{{of}}} 1",
         f'fovea_stream_events_total{{events="sent",{of}}} {len(events)}',
         f'fovea_stream_events_total{{events="missed",{of}}} 0',
+        *(
+            f'fovea_stream_crossings_total{{direction="{way}",line="middle",stream="gate"}} '
+            f"{ways.count(way)}"
+            for way in ("in", "out")
+        ),
+        'fovea_stream_zone_objects{stream="gate",zone="all"} 0',
     ):
         assert sample in text
 

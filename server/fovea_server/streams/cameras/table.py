@@ -394,6 +394,8 @@ class StreamTable:
             "fovea_stream_events_waiting", "gauge", "Events not yet delivered to a receiver"
         )
         up = Family("fovea_stream_sink_up", "gauge", "Receivers that take events")
+        crossings = Family("fovea_stream_crossings_total", "counter", "Objects that crossed a line")
+        inside = Family("fovea_stream_zone_objects", "gauge", "Objects in a zone")
         for name, (stream, _) in self._running.items():
             for what, count in stream.document["frames"].items():
                 frames.add({"stream": name, "frames": what}, count)
@@ -411,7 +413,20 @@ class StreamTable:
                 events.add({**labels, "events": "missed"}, stream.feed.log.lost)
                 waiting.add(labels, stream.feed.log.held)
                 up.add(labels, int(not stream.feed.fault))
-        return iter((states, frames, age, events, waiting, up))
+                _add_counts(name, stream.feed.counts, crossings, inside)
+        return iter((states, frames, age, events, waiting, up, crossings, inside))
+
+
+def _add_counts(
+    stream: str, counts: Mapping[str, Mapping[str, int]], crossings: Family, inside: Family
+) -> None:
+    """Add the counts of a stream's lines ("in" and "out") and zones ("objects")."""
+    for shape, numbers in counts.items():
+        for what, number in numbers.items():
+            if what == "objects":
+                inside.add({"stream": stream, "zone": shape}, number)
+            else:
+                crossings.add({"stream": stream, "line": shape, "direction": what}, number)
 
 
 def _sees(given: Mapping[str, Any]) -> bool:
