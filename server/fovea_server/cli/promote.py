@@ -133,6 +133,8 @@ def promote(
             f"the requests that name no version. `fovea versions {model} --history --url "
             f"{url or 'URL'}` shows its progress."
         )
+    elif why and (not done.events or done.events[-1].why != why):
+        typer.echo(f"Version {version} of {model} is current already: --why was not recorded.")
     else:
         typer.echo(f"Version {version} of {model} is current.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -170,3 +171,11 @@ def test_brackets_in_a_reason_are_told_as_they_are(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["versions", "m", "--history", "--repository", str(tmp_path)])
     assert told.exit_code == 0, told.output
     assert "[/x] [late]" in " ".join(told.output.split())
+
+
+def test_a_reason_that_is_not_recorded_is_named(fovea, demo_repository, tmp_path: Path) -> None:
+    place = "--repository", shutil.copytree(demo_repository, tmp_path / "repository")
+    assert fovea("promote", "digits", 1, *place, "--why", "first")[0] == 0
+    for why, recorded in (("first", True), ("second", False)):
+        code, out, _ = fovea("promote", "digits", 1, *place, "--why", why)
+        assert (code, "was not recorded" in out) == (0, not recorded)
