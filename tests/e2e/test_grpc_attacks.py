@@ -361,7 +361,7 @@ def test_half_of_a_message_does_not_keep_a_server_that_is_to_stop(start, method)
         began = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - began < 60
-    assert "the server ends now" not in server.log.read_text()
+    assert "the process ends now" not in server.log.read_text()
 
 
 def test_calls_that_wait_are_counted_and_the_budget_bounds_them(start):

@@ -429,5 +429,5 @@ def test_a_stop_interrupts_a_warm_up(serve, tmp_path):
     server = serve(tmp_path / "repository", "--log-verbose=1", wait=False)
     until(lambda: "warm-up sample s" in server.log.read_text())
     assert server.stop() == 0
-    assert "the server ends now" not in server.log.read_text()
+    assert "the process ends now" not in server.log.read_text()
     assert server.log.read_text().rstrip().endswith("stopped")

@@ -217,7 +217,7 @@ def test_memory_is_given_back_whether_a_load_fails_or_a_session_ends(device, eng
     before = free(device)
     for refused in (0, 1, 10):
         engine.refusals = iter([False] * refused + [True])
-        with pytest.raises(InferenceFailed, match="refused to run"):
+        with pytest.raises(InferenceFailed, match="could not run"):
             open_session(engine, graphs=False, slots=3)
         engine.refusals = iter(())
         with open_session(engine) as session:

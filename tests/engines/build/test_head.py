@@ -147,7 +147,7 @@ def test_a_named_head_wins_over_images_of_another_domain(shared, hands, tmp_path
     progress = Noting()
     card = build(plan(hands, tmp_path, family="yolox"), progress)
     assert card.family == "yolox"
-    assert "too unsure to stand beside an objectness" in card.head_doubt
+    assert "too low for a model with objectness" in card.head_doubt
     [said] = [note for note in progress.notes if "--head yolox is doubted" in note]
     assert "--images" in said
     pixels = read_image(shared / "data" / "bus.jpg")

@@ -275,7 +275,7 @@ def test_few_rows_are_built(rows, tmp_path):
 def test_few_rows_of_other_numbers_are_told_by_images_that_are_moved(rows, tmp_path, numbers):
     """Here all boxes are large, so that left and top are less than width and height."""
     plan = plan_of(TURNED_ROWS[numbers](rows()), tmp_path)
-    with pytest.raises(UnsupportedModel, match=f"if their numbers are {numbers}|swapped"):
+    with pytest.raises(UnsupportedModel, match=f"if the columns are {numbers}|swapped"):
         build(plan)
 
 

@@ -290,7 +290,7 @@ SPOILT_IMAGES = {
         lambda x: (x / 255 - IMAGENET["mean"]) / IMAGENET["std"],
         "8 of 8 calibration images",
     ),
-    "dark": (lambda x: x / 30, "measured on dark images"),
+    "dark": (lambda x: x / 30, "too dark"),
 }
 
 

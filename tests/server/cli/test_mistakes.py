@@ -241,4 +241,4 @@ def test_a_repository_in_a_store_is_for_serve_alone(fovea, tiny_model, monkeypat
         assert not (tmp_path / "s3:").exists()
     monkeypatch.setenv("FOVEA_MODEL_REPOSITORY", store)
     err = fovea("predict", "tiny", "image.png", "--url", "http://127.0.0.1:1")[2]
-    assert "takes a folder" not in err
+    assert "needs a local folder" not in err

@@ -178,7 +178,7 @@ def test_what_is_no_frame_is_refused_and_harms_nobody(server, asker, detector, f
         ([b"x" * 5000], "not a message of Frigate's"),
         ([b"{}", b"", b""], "not a message of Frigate's"),
         ([b"{}", *[b""] * 300], "not a message of Frigate's"),
-        ([header(model_request=True, model_name="yolov8n"), b"x"], "has no second part"),
+        ([header(model_request=True, model_name="yolov8n"), b"x"], "must have one part"),
         ([header(**good)], "and 0 came"),
         ([header(**good), pixels[:-1]], "1228800 bytes, and 1228799 came"),
         ([header(**good | {"dtype": "int8"}), pixels], "set input_dtype to int"),

@@ -361,7 +361,7 @@ def test_a_playlist_leads_nowhere(tmp_path):
         assert asyncio.run(first(camera(f"http://127.0.0.1:{port}/still"), 1))
     assert asked == ["/playlist", "/still"]
     assert state is SourceState.WAITING
-    assert reason == of_file[1] == "it is a playlist, or in a format that is not read"
+    assert reason == of_file[1] == "it is a playlist, or has an unsupported format"
 
 
 REDIRECT = "RTSP/1.0 302 Moved\r\nCSeq: {seq}\r\nLocation: rtsp://127.0.0.1:{port}/x\r\n\r\n"
