@@ -184,7 +184,7 @@ def test_no_head_is_recognised_from_nan(tmp_path, images, family):
     model = onnx.load(source)
     helper.set_model_props(model, {})
     onnx.save(model, source)
-    says = "every sample image" if family else "of the source model itself"
+    says = "every sample image" if family else "the source model returns NaN"
     with pytest.raises(UnsupportedModel, match=says):
         build(plan(source, tmp_path, images=images, family=family))
 

@@ -221,7 +221,7 @@ def test_a_refused_build_leaves_the_report_of_a_real_detector(shared, tmp_path):
     failed = tmp_path / "r" / "yolov8n" / FAILED_FOLDER
     found = EngineCard.read(failed / "card.json").agreement
     text = (failed / "card.md").read_text()
-    assert "**REFUSED**: INT8 agrees" in text
+    assert "**REFUSED**: INT8 has an agreement" in text
     assert dict(tables(text)[1])["missed by the engine"] == str(found.missed)
     _, *rows = tables(text)[-1]
     assert [row[0] for row in rows] == [one.name for one in found.worst]

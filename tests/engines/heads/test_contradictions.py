@@ -111,10 +111,10 @@ CASES = {
         "yolox-decoded", "the metadata or --labels name 80",
     ),
     "v8, cells for pixels": (
-        "yolov8n", lambda s: s.scale([*[1 / 8] * 4, *[1] * 80], 1), "yolov8", "far from the cells"
+        "yolov8n", lambda s: s.scale([*[1 / 8] * 4, *[1] * 80], 1), "yolov8", "away from their"
     ),
     "v8, pixels of another size": (
-        "yolov8n", lambda s: s.scale([*[1000 / 640] * 4, *[1] * 80], 1), "yolov8", "far from the"
+        "yolov8n", lambda s: s.scale([*[1000 / 640] * 4, *[1] * 80], 1), "yolov8", "away from their"
     ),
     "v5, objectness last": (
         "yolov5n", lambda s: s.take([0, 1, 2, 3, *range(5, 85), 4], 2), "yolov5", "no objectness"

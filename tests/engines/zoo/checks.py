@@ -111,7 +111,7 @@ class Checks:
         if "INT8 passes the check only if all" in refused:
             return
         if refused:
-            assert "INT8 agrees 0." in refused
+            assert "INT8 has an agreement of 0." in refused
         else:
             assert card.agreement.quality >= 0.8
             assert card.calibration.images == 1

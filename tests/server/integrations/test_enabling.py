@@ -155,7 +155,7 @@ def test_settings():
     given = parse_apis(("deepstack=yolov8n", "roboflow"))
     assert given == {"deepstack": "yolov8n", "roboflow": None}
     for wrong, says in (
-        (("deepstak",), "there are deepstack, frigate-zmq, label-studio, roboflow"),
+        (("deepstak",), "the APIs are deepstack, frigate-zmq, label-studio, roboflow"),
         (("deepstack", "deepstack=a"), "twice"),
         (("label-studio=",), "names no model"),
     ):

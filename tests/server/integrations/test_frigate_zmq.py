@@ -171,16 +171,16 @@ def test_what_is_no_frame_is_refused_and_harms_nobody(server, asker, detector, f
     good = {"shape": [1, SIZE, SIZE, 3], "dtype": "uint8"}
     floats = good | {"dtype": "float32", "shape": [1, 1, 1, 3]}
     for parts, says in (
-        ([b""], "no JSON"),
-        ([b"\xff\xfe"], "no JSON"),
+        ([b""], "not a JSON object"),
+        ([b"\xff\xfe"], "not a JSON object"),
         ([b"[1]"], "a JSON object"),
         ([b"{}"], "set input_dtype"),
         ([b"x" * 5000], "not a message of Frigate's"),
         ([b"{}", b"", b""], "not a message of Frigate's"),
         ([b"{}", *[b""] * 300], "not a message of Frigate's"),
         ([header(model_request=True, model_name="yolov8n"), b"x"], "must have one part"),
-        ([header(**good)], "and 0 came"),
-        ([header(**good), pixels[:-1]], "1228800 bytes, and 1228799 came"),
+        ([header(**good)], "and 0 arrived"),
+        ([header(**good), pixels[:-1]], "1228800 bytes, and 1228799 arrived"),
         ([header(**good | {"dtype": "int8"}), pixels], "set input_dtype to int"),
         ([header(**good | {"dtype": ["uint8"]}), pixels], "set input_dtype to int"),
         ([header(**good | {"shape": [1, 960, SIZE]}), pixels], "set input_tensor"),
@@ -309,7 +309,7 @@ def test_a_model_of_the_operator_answers_to_any_name(plugin, two_models, demo_mo
         (["--frigate-address=tcp://127.0.0.1:5555"], "no effect without --api frigate-zmq"),
         (
             ["--api=frigate-zmq", "--http-restricted-api=inference:key=secret"],
-            "without a key",
+            "without --keys",
         ),
         (["--api=frigate-zmq", "--frigate-address=5555"], "write it as tcp://127.0.0.1:5555"),
         (

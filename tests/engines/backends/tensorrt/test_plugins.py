@@ -100,7 +100,7 @@ def test_another_library_at_the_same_path_is_not_loaded(tmp_path):
 def test_a_library_that_has_gone_is_named(swirl, tmp_path):
     [said], _ = load(Plugin(tmp_path / "libgone.so", file_sha256(swirl)))
     assert said.startswith("not_found: ")
-    assert "libgone.so is not there" in said
+    assert "libgone.so does not exist" in said
 
 
 def test_a_missing_symbol_is_told_by_its_name(tmp_path):

@@ -180,7 +180,7 @@ def test_wrong_feeds_are_told_as_every_backend_tells_them(tmp_path, device, feed
     ("field", "value", "says"),
     [
         ("types", DataType.BF16, "is bfloat16"),
-        ("locations", TensorLocation.HOST, "reads on the host"),
+        ("locations", TensorLocation.HOST, "reads on the CPU"),
         ("formats", TensorFormat.CHW16, "is not in row-major order"),
     ],
 )
