@@ -148,7 +148,7 @@ def test_a_named_head_wins_over_images_of_another_domain(shared, hands, tmp_path
     card = build(plan(hands, tmp_path, family="yolox"), progress)
     assert card.family == "yolox"
     assert "too low for a model with objectness" in card.head_doubt
-    [said] = [note for note in progress.notes if "--head yolox is doubted" in note]
+    [said] = [note for note in progress.notes if "--head yolox is uncertain" in note]
     assert "--images" in said
     pixels = read_image(shared / "data" / "bus.jpg")
     session = onnxruntime.InferenceSession(hands)

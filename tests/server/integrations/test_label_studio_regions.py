@@ -175,7 +175,7 @@ def test_controls_of_regions_alone_do_not_suit(server):
     for model, xml, says in (
         ("street", choices("color", COLOURS, perRegion="true"), "has Choices (perRegion)"),
         ("vehicle", choices("color", COLOURS, perRegion="true"), "it can fill in Choices of an"),
-        ("person", choices("color", COLOURS), "it fills in nothing"),
+        ("person", choices("color", COLOURS), "it can fill in nothing"),
     ):
         answer = post(server, model, "validate", config=xml)
         assert answer.status_code == 400
