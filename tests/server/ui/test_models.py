@@ -225,7 +225,7 @@ def test_who_gives_no_key_is_asked_once(browser, keyed):
     page = browser.new_page()
     page.on("dialog", lambda dialog: (prompts.append(dialog), dialog.dismiss()))
     page.goto(keyed[0].url)
-    says(page, "#alert", "asks for a key")
+    says(page, "#alert", "requires a key")
     # It looks after the models every three seconds.
     with page.expect_response("**/v1/models"):
         pass
