@@ -51,7 +51,7 @@ def install_extra(extra: str) -> str:
 def _find_source(fovea: Distribution, extra: str) -> list[str] | None:
     """Return the arguments for pip with Fovea's source, or None if the source is unknown.
 
-    PEP 610 defines the file direct_url.json, in which an installer records the source.
+    An installer records the source in the file direct_url.json (PEP 610).
     """
     try:
         source = json.loads(fovea.read_text("direct_url.json") or "{}")

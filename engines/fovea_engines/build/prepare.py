@@ -86,7 +86,7 @@ class PreparedModel:
         metadata: key-value pairs that the exporter wrote into the model.
         quantised: True if the exporter wrote QuantizeLinear nodes into the model.
         unproven: names of operators of TensorRT plugins. No other runtime can compute them.
-        source: graph with which engines are compared; None means the unchanged source file.
+        source: reference graph for the comparison of engines; None means the unchanged source file.
     """
 
     graph: onnx.ModelProto
@@ -104,7 +104,7 @@ class PreparedModel:
     source: onnx.ModelProto | None = None
 
     def choose_reference(self, plan: BuildPlan) -> Path | onnx.ModelProto:
-        """Return the model with which engines are compared: `source`, or the plan's source file."""
+        """Return the reference model for engines: `source`, or the plan's source file."""
         return plan.source if self.source is None else self.source
 
 

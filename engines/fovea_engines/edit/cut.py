@@ -12,7 +12,7 @@ from fovea_engines.onnx_graph.tensors import graph_inputs
 from fovea_engines.onnx_graph.wiring import subgraphs, tensors_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
-_IR_VERSION = 4  # first version in which inputs need not include weights
+_IR_VERSION = 4  # since this version, weights need not be inputs
 
 
 def cut(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> Edited:

@@ -25,8 +25,8 @@ from fovea_engines.onnx_graph.wiring import attribute, constants_of
 from fovea_preprocess.errors import InvalidOption, UnsupportedModel
 
 _Shape: TypeAlias = tuple[int, ...]
-# Factor by which the batch size is increased for shape inference. It is a large prime number, so no
-# other length is a multiple of it by chance.
+# Shape inference multiplies the batch size by this factor. It is a large prime number, so no other
+# length is a multiple of it by chance.
 _PRIME = 7919
 _DYNAMIC = "batch"
 # Tasks of models that return a box for each cell of a grid.

@@ -81,7 +81,7 @@ def run(
 
 
 def name_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model in which every node has a name.
+    """Return a copy of a model, and give every node a name.
 
     Error messages contain these names.
     """

@@ -191,7 +191,7 @@ def choose_preprocess(
 def _choose_preset(
     head: Recognition, seen: Mapping[str, _Counts], usual: PreprocessSpec
 ) -> tuple[str, str]:
-    """Return the name of the preprocessing with which the model finds objects, and its counts.
+    """Return the name of the best preprocessing for the model, and its counts of objects.
 
     The second value is a text with the counts.
 

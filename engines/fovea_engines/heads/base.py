@@ -84,7 +84,7 @@ class Head(ABC):
         family: name of the family in `FAMILIES`.
         task: the decoded task, e.g. "detect" or "segment".
         labels: class names, if all models of the family have the same classes.
-        preprocess: fields of `PreprocessSpec` in which the family differs from the defaults.
+        preprocess: fields of `PreprocessSpec` that differ from the defaults.
         guessed: text that describes how exporters of the family differ in preprocessing. Then
             `preprocess` is a guess. "" if the exporters do not differ.
         variants: names in `VARIANTS` of other preprocessing that some exporters of the family use.

@@ -74,7 +74,7 @@ _ORDER = (
     "rfdetr-keypoints-background-first", "movenet", "movenet-multipose", "yolo-nas-obb",
     "semantic", "deeplab", "class-map", "u2net", "isnet", "depth", "yolo-depth", "ppocr-det",
 )  # fmt: skip
-"""Names of all families, in the order in which messages list them."""
+"""Names of all families, in the order of messages."""
 
 HEADS = tuple(sorted(_HEADS, key=lambda head: _ORDER.index(head.family)))
 """The heads of all families, in the order of `_ORDER`."""

@@ -24,8 +24,8 @@ _ENOUGH_CELLS = 400
 # to .13 cells from one cell of a pair to the other. If the boxes are decoded with the prior boxes
 # of another RetinaFace, it moves by .37 to .51 or -.46 to -1.08 cells (26 photographs).
 _ENOUGH_PAIRS = 3
-# Smallest fraction of steps from cell to cell in which an x coordinate grows. In trained and random
-# models, an x coordinate grows in .86 to .98 of the steps, and a size in .33 to .53.
+# An x coordinate grows in at least this fraction of the steps from cell to cell. In trained and
+# random models, an x coordinate grows in .86 to .98 of the steps, and a size in .33 to .53.
 _GROWS = 0.7
 
 

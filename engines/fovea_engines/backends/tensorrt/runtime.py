@@ -165,7 +165,7 @@ class Runtime:
         TensorRT keeps the element types of the model.
         """
         trt = self.trt
-        # A version of TensorRT in which every network is strongly typed may not have this flag.
+        # Newer versions of TensorRT type every network strongly, and may not have this flag.
         flag = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
         return builder.create_network(0 if flag is None else 1 << int(flag))
 

@@ -43,7 +43,7 @@ class Matching:
 
     @property
     def lost(self) -> float:
-        """Return the part of `total` in which the models disagree: 0 if they agree fully."""
+        """Return the disagreement of the models as a part of `total`: 0 if they agree fully."""
         return self.total - float(self.overlap.sum())
 
     @property
