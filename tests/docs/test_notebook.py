@@ -1,12 +1,10 @@
 """docs/tutorials/notebook.ipynb: each cell runs against a server of the demo model."""
 
+import nbclient
+import nbformat
 import pytest
 from tests.docs.pages import ROOT
 from tests.serving import start_server
-
-nbformat = pytest.importorskip("nbformat")
-nbclient = pytest.importorskip("nbclient")
-pytest.importorskip("ipykernel")
 
 pytestmark = [pytest.mark.real, pytest.mark.smoke]
 

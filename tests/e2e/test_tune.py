@@ -13,6 +13,9 @@ import pytest
 from tests.forked import forked_fovea
 
 from fovea_engines.repository.config_pbtxt import read_config
+from fovea_engines.repository.repository import ModelRepository
+from fovea_server.cli.promote import write_change
+from fovea_server.rollout.promotion_documents import Promotion
 
 pytestmark = pytest.mark.slow
 
@@ -30,11 +33,12 @@ def tune(*words: object) -> tuple[int, str, str]:
 
 @pytest.fixture
 def versions(demo_versions, tmp_path) -> Path:
-    """A repository with two versions, whose configuration somebody has annotated."""
+    """A repository with an annotated configuration, and two versions; the first is promoted."""
     root = tmp_path / "repository"
     shutil.copytree(demo_versions, root)
     config = root / "digits" / "config.pbtxt"
     config.write_text("# of the night shift\n" + config.read_text())
+    write_change(ModelRepository(root), "digits", Promotion(version=1))
     return root
 
 
