@@ -95,8 +95,8 @@ class _Layout:
         options.log_severity_level = 4
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        # Memory patterns cost memory: each parallel caller keeps a block of a call's peak size, which
-        # is 30 MB for yolov8n.
+        # Memory patterns cost memory: each parallel caller keeps a block with the peak size of a
+        # call, 30 MB for yolov8n.
         options.enable_mem_pattern = False
         # The arena would keep the peak memory of all outputs forever, without a gain in speed.
         # Calls without the arena take 0.99 (yolov8n) and 1.00 (yolox_nano) times as long as calls
