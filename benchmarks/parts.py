@@ -52,8 +52,8 @@ PARTS: dict[str, list[tuple[object, str]]] = {
     "write the JSON": [(answers, "image_json"), (answers, "prediction_json")],
     "counters, access log": [
         (Stages, "observe"),
-        (ModelStatistics, "succeeded"),
-        (ModelStatistics, "executed"),
+        (ModelStatistics, "count_success"),
+        (ModelStatistics, "count_execution"),
         (Call, "end"),
     ],
 }
