@@ -34,8 +34,8 @@ def too_slow(timeout_s: float, what: str = "body") -> BodyTimeout:
         what: name of the body in the error message.
     """
     return BodyTimeout(
-        f"the {what} did not arrive within {timeout_s:g} s, nor with {SLOWEST // 1024} KiB/s: send "
-        "less, or raise the server's --body-timeout-s"
+        f"the {what} did not arrive within {timeout_s:g} s, and was slower than {SLOWEST // 1024} "
+        "KiB/s: send less, or raise the server's --body-timeout-s"
     )
 
 
@@ -118,8 +118,8 @@ class ByteBudget:
     def full_error(self) -> QueueFull:
         """Return the error for a request or response that does not fit into the budget."""
         return QueueFull(
-            f"{size_text(self.held)} of requests and answers are held already, of at most "
-            f"{size_text(self.limit)}: send again later, or raise --max-inflight-mb",
+            f"requests and responses in flight use {size_text(self.held)} of at most "
+            f"{size_text(self.limit)}: retry later, or raise the server's --max-inflight-mb",
             retry_after_s=1.0,
         )
 

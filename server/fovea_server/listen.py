@@ -31,8 +31,8 @@ def bind_all(settings: Settings) -> list[socket.socket]:
     """
     if _most_descriptors() < _MIN_DESCRIPTORS:
         raise Unavailable(
-            f"the limit of open files is {_most_descriptors()}; a server needs "
-            f"{_MIN_DESCRIPTORS}, and one for each connection: raise the limit {_RAISE}"
+            f"the limit of open files is {_most_descriptors()}, but a server needs at least "
+            f"{_MIN_DESCRIPTORS}, plus one for each connection: raise the limit {_RAISE}"
         )
     problems = []
     for name in settings.listening:
@@ -87,7 +87,7 @@ def bind(
         listener.close()
         advice = f"give an address of this machine with {host_flag}"
         if error.errno in _OF_THE_PORT:
-            advice = f"stop what uses it, or choose another with {port_flag}"
+            advice = f"stop the program that uses the port, or choose another port with {port_flag}"
         raise Unavailable(
             f"cannot listen on {host} port {port} ({error.strerror or error}): {advice}"
         ) from None

@@ -128,7 +128,9 @@ class _Writer:
                     reported = True
                     reason = f"the log cannot be written to {self._file}: {error.strerror}"
                     with suppress(OSError):
-                        os.write(_STDERR, f"{reason}; it is tried every second\n".encode())
+                        os.write(
+                            _STDERR, f"{reason}; the server tries again every second\n".encode()
+                        )
                 time.sleep(_RETRY_S)
 
 

@@ -151,7 +151,9 @@ class Server(uvicorn.Server):
             self._drained_at = time.monotonic() + seconds
             self._service.models.drain()
             if seconds:
-                log.info("draining: not ready any more, stopping in %g s", seconds)
+                log.info(
+                    "draining: the server reports that it is not ready, and stops in %g s", seconds
+                )
         return self.force_exit or time.monotonic() >= self._drained_at
 
     def ask_to_reload(self) -> None:

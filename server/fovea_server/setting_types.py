@@ -45,7 +45,7 @@ def _check_origins(origins: tuple[str, ...]) -> tuple[str, ...]:
     for origin in origins:
         if not _ORIGIN.fullmatch(origin):
             like = "http://localhost:5173 or https://example.com, or give * for every page"
-            raise ValueError(f"browsers send no origin '{origin}': write it as {like}")
+            raise ValueError(f"'{origin}' is not a web origin: write it as {like}")
     return origins
 
 
@@ -85,7 +85,7 @@ Hosts = Annotated[Texts, AfterValidator(_check_hosts)]
 
 def _check_path(path: str) -> str:
     if path and not ROOT_PATH.fullmatch(path):
-        raise ValueError(f"'{path}' is not a path: write it like /vision")
+        raise ValueError(f"'{path}' is not a URL path: write it like /vision")
     return path
 
 

@@ -431,7 +431,7 @@ class Settings(Listening):
             raise ValueError("--no-keys contradicts --keys and --jwt-issuer: leave one of them out")
         usual_rule = type(self).model_fields["capture_rule"].default
         if self.capture is None and self.capture_rule != usual_rule:
-            raise ValueError("--capture-rule chooses what --capture DIR keeps: add --capture, too")
+            raise ValueError("--capture-rule has no effect without --capture DIR: add --capture")
         for one, other in combinations(self.listening, 2):
             port = getattr(self, f"{one}_port")
             addresses = {getattr(self, f"{name}_address") for name in (one, other)}

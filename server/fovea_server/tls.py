@@ -24,7 +24,7 @@ def https_files(settings: Settings) -> tuple[Path, Path] | None:
         return None
     if certificate is None or key is None:
         missing = "--http-server-cert" if certificate is None else "--http-server-key"
-        raise InvalidOption(f"HTTPS needs {missing} too: the path of a PEM file")
+        raise InvalidOption(f"HTTPS also needs {missing}: the path of a PEM file")
     _check_pair("HTTPS", certificate, key)
     return certificate, key
 

@@ -133,7 +133,7 @@ def test_rules_are_of_a_model_or_of_the_server(server, folder):
     assert any(has_seven)
     until(lambda: number(folder, "digits") == sum(has_seven))
     assert number(folder, "none") == number(folder, "wrong") == 0
-    until(lambda: "nothing of model 'wrong' is kept" in server.log.read_text())
+    until(lambda: "no image of model 'wrong' is captured" in server.log.read_text())
     metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
     assert f'captures_total{{model="digits",rule="classes 7"}} {sum(has_seven)}' in metrics
 
@@ -182,8 +182,8 @@ FAULTS = {
     '[capture]\nrules = "empty"': "rules is 'empty'; it must be a list, as",
     "[capture]\nrules = [1]": "rules has 1; it must be text in quotes",
     '[capture]\nrules = ["classes 7,digit"]': "the model has no class 'digit'",
-    '[capture]\nblur = "digit"': "blur is 'digit', an unknown model: no image "
-    "is kept without it; did you mean 'digits'?",
+    '[capture]\nblur = "digit"': "blur names the unknown model 'digit', so "
+    "no image is captured; did you mean 'digits'?",
     "[capture]\nper_minute = -1": "per_minute is -1; it must be greater than or equal to 0",
     "[capture]\nper_minut = 1": "'per_minut' is not a key; did you mean 'per_minute'?",
     "[captures]": "[captures] is an unknown table; did you mean 'capture'?",
@@ -243,7 +243,7 @@ def test_tools_read_what_is_exported(server, folder, fovea, tmp_path, form):
     assert code == 0, err
     out = tmp_path / "out"
     code, _, err = fovea("capture", "export", folder, "--model", "all", "--out", out)
-    assert (code, "has files already" in err) == (2, True)
+    assert (code, "is not empty" in err) == (2, True)
     images = sorted(path.name for path in (out / "images").iterdir())
     assert len(images) == len(captured)
     match form:
@@ -294,7 +294,7 @@ def test_a_full_disk_costs_no_answer(repository, tmp_path):
         dropped = 'fovea_captures_dropped_total{model="all",reason="disk"}'
         until(lambda: dropped in httpx.get(url).text)
         assert server.stop() == 0
-        assert "is not kept" in server.log.read_text()
+        assert "was not captured" in server.log.read_text()
         for one in captures(disk / "kept"):
             assert one.about()["model"] == "all"
     finally:
@@ -352,7 +352,7 @@ def test_a_bad_rule_ends_the_start(demo_repository, fovea, tmp_path):
     assert code == 2
     assert "did you mean 'score'" in err
     code, _, err = fovea("serve", demo_repository, *rule[2:])
-    assert (code, "add --capture, too" in err) == (2, True)
+    assert (code, "has no effect without --capture DIR" in err) == (2, True)
 
 
 def test_a_purge_asks(fovea, tmp_path):

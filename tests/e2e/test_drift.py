@@ -94,11 +94,11 @@ def test_answers_with_less_or_other_objects_are_left_out(server):
 
 def test_a_build_without_images_is_told_what_to_do(server, fovea):
     code, _, err = fovea("drift", "old", "--url", server.url)
-    assert (code, "build it again with 50 images or more" in err) == (2, True), err
+    assert (code, "build it again with at least 50" in err) == (2, True), err
     answer = httpx.get(f"{server.url}/v1/models/old/drift")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
     assert httpx.get(f"{server.url}/v1/models/nobody/drift").status_code == 404
     code, _, err = fovea("drift", "digits", "--url", "http://127.0.0.1:1")
-    assert (code, "does not answer" in err) == (1, True)
+    assert (code, "does not respond" in err) == (1, True)
     code, _, err = fovea("drift", "digits", "--url", f"http://127.0.0.1:{server.metrics_port}")
     assert (code, "unexpected response" in err) == (1, True)

@@ -25,7 +25,7 @@ from tritonclient.grpc import service_pb2 as messages
 pytestmark = pytest.mark.real
 
 MIB = 1 << 20
-LATE, FULL = b"did not arrive within", b"held already"
+LATE, FULL = b"did not arrive within", b"in flight use"
 CHECK, SERVING = "/grpc.health.v1.Health/Check", b"\x08\x01"
 
 
@@ -111,15 +111,15 @@ def test_requests_that_hold_more_than_they_may_are_refused(small, channel):
     until(lambda: waiting(small))
     code, told = refusal(channel, "ModelInfer", padded())
     assert code is grpc.StatusCode.UNAVAILABLE
-    assert "held already, of at most 1 MiB" in told
-    assert told.endswith("raise --max-inflight-mb")
+    assert "of at most 1 MiB: retry later" in told
+    assert told.endswith("--max-inflight-mb")
     stream = channel.stream_stream(
         f"{SERVICE}/ModelStreamInfer",
         messages.ModelInferRequest.SerializeToString,
         messages.ModelStreamInferResponse.FromString,
     )
     (answer,) = stream(iter([padded()]))
-    assert "held already" in answer.error_message
+    assert "in flight use" in answer.error_message
     first.result()
     ask(channel, "ModelInfer", padded()).result()
 

@@ -416,7 +416,7 @@ def test_a_folder_that_cannot_name_a_model_is_named_and_others_are_not(triton, e
 def test_what_is_wrong_with_a_configuration_says_what_to_write(entries):
     told = 'model.onnx is of platform "onnxruntime_onnx"; write that into config.pbtxt'
     assert told in entries["plan"]["reason"]
-    assert "Fovea does that itself" in entries["script"]["reason"]
+    assert "Fovea itself decodes" in entries["script"]["reason"]
 
 
 def test_a_decoupled_model_is_run_by_streams_alone_and_the_log_says_so(triton):

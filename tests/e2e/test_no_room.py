@@ -77,7 +77,9 @@ def test_too_few_descriptors_for_a_start_are_named(demo_repository, limit):
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit)),
     )
     assert done.returncode == 1
-    assert f"error: the limit of open files is {limit}; a server needs 64" in done.stderr
+    assert (
+        f"error: the limit of open files is {limit}, but a server needs at least 64" in done.stderr
+    )
     assert "`ulimit -n`" in done.stderr
     assert len(done.stderr.splitlines()) == 2  # behind the version in the log
 
@@ -178,7 +180,7 @@ def test_models_stay_where_the_mount_of_their_repository_vanishes(repository, se
     server = serve(small_disk, "--model-control-mode=poll", "--repository-poll-secs=0.05")
     subprocess.run(["umount", "-l", str(small_disk)], check=True)
     try:
-        logged(server, "is its file system mounted?")
+        logged(server, "mount the file system with the models")
         ask(server.url)
     finally:
         mounted = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small_disk)]
@@ -258,7 +260,7 @@ def test_a_number_that_costs_is_refused(amounts, tmp_path, asked, upload):
     ("name", "said"),
     [
         ("deep39", "more than 32 deep"),
-        ("double8", "a request would run 511 models and ensembles, over the limit of 256"),
+        ("double8", "each request would run 511 models and ensembles, over the limit of 256"),
     ],
 )
 def test_ensembles_that_multiply_are_refused(amounts, name, said):

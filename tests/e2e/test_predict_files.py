@@ -73,7 +73,7 @@ def test_every_format_of_objects(fovea, source, images, tmp_path, task):
     )  # fmt: skip
     assert code == 0, err
     assert "skipped 1 file" in err
-    assert "2 images done, with the results in out" in out
+    assert "processed 2 images; the results are in out" in out
     results = tmp_path / "out"
     found = lines(results)
     assert [line["file"] for line in found] == [

@@ -110,9 +110,9 @@ def test_a_video_that_breaks_off_fails_after_its_frames(fovea, demo_repository, 
     )
     assert code == 1
     assert out.count("clip.avi frame ") > 20
-    assert "of 6.0 s: it is cut off or damaged" in err
+    assert "of 6.0 s: it is truncated or damaged" in err
     assert "no.mp4: not a readable video" in err
-    assert "absent.mov: there is no such file" in err
+    assert "absent.mov: the file does not exist" in err
     assert "error: 3 of " in err
 
 
@@ -250,7 +250,7 @@ def test_a_resumed_run_writes_what_an_uninterrupted_one_does(
     if how == signal.SIGKILL:
         journal.write_bytes(journal.read_bytes()[:-100])
     else:
-        assert "which are kept in out: the same command with --resume goes on" in err
+        assert "their results are in out" in err
         assert not list(tmp_path.glob("out/annotated/*.mp4"))
     (mixed / "c.jpg").unlink()
     shutil.copy(DEMO / "scene-2.jpg", mixed / "c.jpg")
@@ -290,9 +290,9 @@ def test_a_run_whose_server_has_gone_goes_on_here(fovea, serve, demo_repository,
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("--conf", "0.5"), 'options was {}, and now is {"conf": 0.5}'),
-        (("--format", "csv"), "formats was annotated, and now is csv"),
-        (("clip.avi", "--codec", "mpeg4"), "codec was null, and now is mpeg4"),
+        (("--conf", "0.5"), 'options was {} and is now {"conf": 0.5}'),
+        (("--format", "csv"), "formats was annotated and is now csv"),
+        (("clip.avi", "--codec", "mpeg4"), "codec was null and is now mpeg4"),
     ],
 )
 def test_other_options_do_not_go_on(fovea, demo_repository, tmp_path, change, says):
@@ -310,7 +310,7 @@ def test_one_run_at_a_time_writes_into_a_folder(fovea, demo_repository, mixed, t
     given = ("predict", MODEL, "mixed/*", "--repository", demo_repository, *FORMATS)
     with begun("--repository", demo_repository):
         code, _, err = fovea(*given, "--out", "out", "--resume")
-    assert (code, "another run writes into out" in err) == (2, True), err
+    assert (code, "another run is writing to out" in err) == (2, True), err
 
 
 def test_another_version_or_other_images_do_not_go_on(fovea, demo_versions, tmp_path):
@@ -325,7 +325,7 @@ def test_another_version_or_other_images_do_not_go_on(fovea, demo_versions, tmp_
         "predict", demo_versions / MODEL / "1", "1.jpg", "--out", "out", "--resume"
     )
     assert code == 2
-    assert "version was 2, and now is 1" in err
+    assert "version was 2 and is now 1" in err
     assert fovea("predict", MODEL, "1.jpg", "2.jpg", *first)[0] == 0
     assert len(lines(tmp_path / "out")) == 2
 

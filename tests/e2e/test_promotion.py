@@ -280,7 +280,12 @@ def test_what_cannot_be_promoted_says_why(adders, fovea):
     before = history(adders, "plus")
     cases = [
         ("promote", {"version": 6}, 400, "version 6 of plus cannot be current: version 6 is at"),
-        ("promote", {"version": 77}, 404, "plus has no version 77; versions there: 1, 2"),
+        (
+            "promote",
+            {"version": 77},
+            404,
+            "model 'plus' has no version 77; existing versions: 1, 2",
+        ),
         ("promote", {}, 422, "'version' is missing"),
         ("promote", {"version": 1, "now": True}, 422, "'now' is not a key"),
         (
@@ -315,7 +320,7 @@ def test_what_cannot_be_promoted_says_why(adders, fovea):
     code, _, err = fovea("promote", "plus", 77, "--url", adders.url)
     assert (code, "no version 77" in err) == (2, True)
     code, _, err = fovea("promote", "plus", 4, "--canary", "half", "--url", adders.url)
-    assert (code, "write a share, for example 5%" in err) == (2, True)
+    assert (code, "must be a percentage, such as 5%" in err) == (2, True)
 
 
 def test_a_history_that_is_no_canary_stops_no_other_model(adders):
@@ -324,9 +329,17 @@ def test_a_history_that_is_no_canary_stops_no_other_model(adders):
     at = {"at": "2026-11-27T12:00:00+00:00", "who": "x", "why": "", "previous": 1}
     canary = {"action": "canary", "version": 1, "share": "much", "seconds": 1e300, **at}
     (one / "history.jsonl").write_text(json.dumps(canary) + "\n")
-    until(lambda: "the canary in the history of model one does not run" in adders.log.read_text())
+    until(
+        lambda: (
+            "the canary in the promotion history of model one cannot be started"
+            in adders.log.read_text()
+        )
+    )
     answer = httpx.get(f"{adders.url}/v1/models/one/history")
-    assert (answer.status_code, "line 1 of one/history.jsonl is not an event" in answer.text) == (
+    assert (
+        answer.status_code,
+        "line 1 of one/history.jsonl is not a valid event" in answer.text,
+    ) == (
         500,
         True,
     )
@@ -371,7 +384,7 @@ def test_the_commands_ask_a_server(adders, fovea):
     assert httpx.get(url, params={"limit": 0}).status_code == 422
     path = adders.log.parent / "r"
     code, out, _ = fovea("versions", "plus", "--history", "--repository", path, "--limit", 2)
-    assert (code, f"{len(whole) - 2} events before these" in out) == (0, True)
+    assert (code, f"not shown: {len(whole) - 2} earlier events" in out) == (0, True)
 
 
 def test_a_key_is_the_name_in_the_history(versions, tmp_path):

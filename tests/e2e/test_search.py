@@ -145,7 +145,7 @@ def test_several_images_have_an_answer_each(server, colours):
         ("embedding/search?thumbnails=big", 422, "must be true or false"),
         ("embedding/search?index=other", 404, "fovea index embedding IMAGES --name other"),
         *(
-            (f"embedding/search?index={name}", 422, "letters, digits, - and _ only")
+            (f"embedding/search?index={name}", 422, "only letters, digits, - and _")
             for name in ("../embedding/index", "/etc/passwd", "%2e%2e", "", "a%00b")
         ),
         ("embedding/search?index=linked", 404, "no index 'linked'"),
@@ -153,7 +153,7 @@ def test_several_images_have_an_answer_each(server, colours):
         ("embedding/search?index=pickled", 500, "cannot be read"),
         ("embedding/search?index=short", 422, "vectors of 3"),
         ("embedding/search?index=nan", 500, "NaN, infinite"),
-        ("detector/search", 422, "needs the task embed"),
+        ("detector/search", 422, "needs a model with the task embed"),
         ("nobody/search", 404, "nobody"),
         ("embedding/versions/7/search", 404, "version"),
     ],
@@ -197,7 +197,7 @@ def test_the_command_says_what_is_wrong(repository, tmp_path, fovea):
     code, _, err = fovea("index", "detector", *words)
     assert (code, "needs a model with the task embed" in err) == (2, True)
     code, _, err = fovea("index", "embedding", *words, "--name", "../up")
-    assert (code, "letters, digits, - and _ only" in err) == (2, True)
+    assert (code, "only letters, digits, - and _" in err) == (2, True)
 
 
 @pytest.mark.usefixtures("indexed_version")
@@ -207,8 +207,8 @@ def test_the_command_says_what_is_wrong(repository, tmp_path, fovea):
         (1, None),
         (2, None),
         (3, None),
-        (4, "by another network"),
-        (5, "with other preprocessing"),
+        (4, "another source model"),
+        (5, "different preprocessing"),
     ],
 )
 def test_an_index_is_of_one_model_at_any_precision(server, version, how):

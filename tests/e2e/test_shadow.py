@@ -184,8 +184,8 @@ def test_it_never_runs_while_requests_wait(server, http):
 @pytest.mark.parametrize(
     ("version", "reason"),
     [
-        (CLASSIFIER, "the task of version 2 is classify, and that of version 6 is detect"),
-        (OTHER_LABELS, "class 3 is 'three' in place of '3'"),
+        (CLASSIFIER, "version 2 has the task classify, but version 6 has the task detect"),
+        (OTHER_LABELS, "class 3 is 'three' instead of '3'"),
         (DAMAGED, "not the file that was built"),
     ],
 )
@@ -201,8 +201,8 @@ def test_a_candidate_that_cannot_be_compared_says_why(server, http, version, rea
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
-        ({"version": LIVE}, 422, "is current already"),
-        ({"version": 9}, 404, "versions in its folder: 1, 2, 3, 4, 5, 6"),
+        ({"version": LIVE}, 422, "is already current"),
+        ({"version": 9}, 404, "existing versions: 1, 2, 3, 4, 5, 6"),
         ({"version": 1, "share": 0}, 422, "share is 0; it must be greater than 0"),
         ({"verion": 1}, 422, "'verion' is not a key; did you mean 'version'?"),
         ([], 400, "object"),
@@ -237,7 +237,7 @@ def test_a_candidate_that_hangs_has_failed(repository, monkeypatch):
     one._process.send_signal(signal.SIGSTOP)
     until(lambda: one.is_over)
     assert one.document().state == "failed"
-    assert "was given 1 s for an image or the start: it hangs" in one.document().reason
+    assert "did not start or process an image within 1 s" in one.document().reason
     one.stop("the test is over")
     assert one._process.returncode == -signal.SIGKILL
 
@@ -311,7 +311,7 @@ def test_a_shadow_that_sees_nothing_says_what_to_do(server, http, fovea, monkeyp
         finally:
             ended.append(True)
     assert (code, json.loads(out)["state"]) == (0, "finished"), err
-    assert "no image comes" in " ".join(err.split()) or "being opened" in err
+    assert "no image arrived" in " ".join(err.split()) or "still loading" in err
 
 
 def test_a_server_that_is_killed_leaves_no_candidate(repository, tmp_path):
@@ -387,4 +387,4 @@ def test_a_shadow_ends_when_another_version_answers(server, http):
     begin(http, SAME)
     assert http.post("/v1/models/digits/promote", json={"version": SAME}).status_code == 200
     until(lambda: http.get(PATH).json()["state"] == "failed")
-    assert http.get(PATH).json()["reason"] == f"version {SAME} answers now"
+    assert http.get(PATH).json()["reason"] == f"version {SAME} is current now"

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 ENOUGH, TOO_LITTLE, EVERY_S = 2500, 200, 0.1
 PREDICT = "/v1/models/digits/predict"
 FORM = "multipart/form-data; boundary=b"
-LATE = b"did not arrive within 2 s, nor with 8 KiB/s"
+LATE = b"did not arrive within 2 s, and was slower than 8 KiB/s"
 
 
 @pytest.fixture(scope="module")

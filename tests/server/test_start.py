@@ -40,7 +40,7 @@ def test_an_address_that_is_not_ours_is_named(protocol, address):
 def test_a_taken_port_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(Unavailable, match=f"port {port} .*another with --port"):
+        with pytest.raises(Unavailable, match=f"port {port} .*another port with --port"):
             bind("127.0.0.1", port)
 
 
@@ -61,8 +61,8 @@ def test_files_of_https_that_do_not_do(tmp_path):
     text = tmp_path / "text"
     text.write_text("no PEM")
     for files, told in (
-        ((certificate, None), "HTTPS needs --http-server-key"),
-        ((None, key), "HTTPS needs --http-server-cert"),
+        ((certificate, None), "HTTPS also needs --http-server-key"),
+        ((None, key), "HTTPS also needs --http-server-cert"),
         ((tmp_path / "missing", key), "missing.*No such file"),
         ((text, key), "PEM"),
         ((certificate, text), "PEM"),

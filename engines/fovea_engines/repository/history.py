@@ -70,8 +70,8 @@ class History:
                     found = found._apply(events[-1])
                 except (ValueError, KeyError, TypeError, RecursionError):
                     raise InvalidModel(
-                        f"line {number} of {folder.name}/{HISTORY_FILE} is not an event: delete "
-                        "the line"
+                        f"line {number} of {folder.name}/{HISTORY_FILE} is not a valid event: "
+                        "delete the line"
                     ) from None
         return replace(found, events=tuple(events))
 

@@ -49,7 +49,8 @@ def tensor_request(
     if strangers := shapes.keys() - {each["name"] for each in metadata["inputs"]}:
         known = ", ".join(each["name"] for each in metadata["inputs"])
         raise InvalidOption(
-            f"--shape names {min(strangers)!r}; the inputs of {target.model} are: {known}"
+            f"--shape sets the unknown input {min(strangers)!r}: the inputs of {target.model} are "
+            f"{known}"
         )
     inputs, bodies = [], []
     random = np.random.default_rng(_SEED)
@@ -71,7 +72,9 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     for text in texts:
         match = _SHAPE.fullmatch(text)
         if match is None:
-            raise InvalidOption(f"--shape {text!r}; write NAME:DIMS, e.g. images:1,3,640,640")
+            raise InvalidOption(
+                f"--shape is {text!r}, but must be NAME:DIMS, such as images:1,3,640,640"
+            )
         shapes[match["name"]] = tuple(map(int, match["dims"].split(",")))
     return shapes
 
@@ -82,8 +85,8 @@ def _shape(tensor: Mapping[str, Any], given: tuple[int, ...] | None) -> list[int
         fits = len(given) == len(dims)
         if not fits or any(d not in (-1, g) for d, g in zip(dims, given, strict=True)):
             raise InvalidOption(
-                f"--shape {name}:{','.join(map(str, given))} does not fit the model, whose input "
-                f"is {dims}; -1 is any size"
+                f"--shape {name}:{','.join(map(str, given))} does not fit the model's input with "
+                f"the shape {dims} (-1 allows any size)"
             )
         return list(given)
     if -1 in dims[1:]:

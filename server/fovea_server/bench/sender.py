@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._end(ConnectionResetError(f"the answer is no HTTP: {error}"))
+            self._end(ConnectionResetError(f"the response is not HTTP: {error}"))
             self.close()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Raise an error in the waiting `ask`, if there is one."""
         self.open = False
-        self._end(error or ConnectionResetError("closed by the server"))
+        self._end(error or ConnectionResetError("the server closed the connection"))
 
     def _end(self, error: Exception) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -230,7 +230,7 @@ class _Sender:
     def _give_up(self) -> None:
         until = time.perf_counter() - self._burst.timeout_s
         for connection in [busy for busy, sent in self._busy.items() if sent < until]:
-            connection.give_up(f"no answer within {self._burst.timeout_s:g} s")
+            connection.give_up(f"no response within {self._burst.timeout_s:g} s")
 
     def _count(
         self, number: int, latency: float, late: float, answer: Reply | None, failure: str

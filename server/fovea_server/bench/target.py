@@ -75,13 +75,16 @@ class Target(Closing):
         try:
             answer = self._http.get(f"/v2{self.path}")
         except httpx.TransportError as error:
-            raise Unavailable(f"{self.url} does not answer ({error}): is a server there?") from None
+            raise Unavailable(
+                f"{self.url} does not respond ({error}): check the URL, and start the server if "
+                "it is not running"
+            ) from None
         if answer.status_code == httpx.codes.OK:
             document: Mapping[str, Any] = answer.json()
             return document
         unknown = answer.status_code in (httpx.codes.BAD_REQUEST, httpx.codes.NOT_FOUND)
         kind = NotFound if unknown else Unavailable
-        raise kind(f"{self.url} answers {answer.status_code}: {answer.text[:200]}")
+        raise kind(f"{self.url} returned status {answer.status_code}: {answer.text[:200]}")
 
     def engine(self) -> str | None:
         """Return the backend and precision of the version; None if /v1 does not report them."""

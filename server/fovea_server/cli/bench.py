@@ -207,7 +207,7 @@ def bench(
     if interrupted:
         raise typer.Exit(_INTERRUPTED)
     if not any(level.sample.latencies for level in levels):
-        raise Unavailable("no request got an answer")
+        raise Unavailable("all requests failed: see the errors above")
 
 
 def _locate(
@@ -220,7 +220,10 @@ def _locate(
     [path] = find_models(context, repository, model)
     folder = version_folder(path, version)
     if not folder.name.isdecimal():
-        raise NotFound(f"{folder} has no version with an engine: measure a server with --url")
+        raise NotFound(
+            f"{folder} has no built version: build one with `fovea build`, or measure a running "
+            "server with --url"
+        )
     model, repository = folder.parent.name, folder.parent.parent
     version = int(folder.name) if folder == path.absolute() else version
     if version is not None:

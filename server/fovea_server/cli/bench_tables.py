@@ -139,22 +139,22 @@ def _notes(levels: Iterable[Level]) -> Iterable[str]:
         answers = len(level.sample.latencies)
         if answers and level.telling_ms(PERCENTILES[-1]) is None:
             yield (
-                f"{level.title}: too few answers ({answers}) for a p{PERCENTILES[-1]}, which takes "
-                "100: measure longer with --seconds"
+                f"{level.title}: {answers} responses are too few for p{PERCENTILES[-1]}, which "
+                "needs 100: measure longer with --seconds"
             )
         if level.accuracy_missing:
             yield (
-                f"{level.title}: {level.accuracy_missing} labelled images got no answer, and are "
-                "not in its accuracy"
+                f"{level.title}: the accuracy excludes {level.accuracy_missing} labelled images, "
+                "because they failed"
             )
         if level.generator_cpu > _BUSY:
             yield (
-                f"{level.title}: the load took {level.generator_cpu:.2f} cores, so it is the "
-                "limit, not the server: load it from several machines (--url)"
+                f"{level.title}: the load generator used {level.generator_cpu:.2f} cores, so it "
+                "limits the rate: run bench on several machines, with the --url of one server"
             )
         late_ms = level.late_p99_ms
         if late_ms is not None and late_ms > _LATE_MS:
-            yield f"{level.title}: 1 request in 100 was sent {late_ms:.0f} ms late or more"
+            yield f"{level.title}: 1 % of the requests were sent at least {late_ms:.0f} ms late"
 
 
 def _figure(value: float | None, digits: int) -> str:

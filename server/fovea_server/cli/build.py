@@ -406,8 +406,8 @@ def _refer(
             if undo:
                 mending = f"{undo} restores the earlier version"
             now += (
-                "; the results have changed since. If that is intended, record them again: "
-                f"`{again}`. If not, {mending}."
+                "; the results differ from the reference. If that is intended, create the "
+                f"reference again: `{again}`. If not, {mending}."
             )
         typer.echo(now)
     if not same:
@@ -424,7 +424,9 @@ def _name_of(model: Path) -> str:
         return check_name(model.stem)
     except InvalidOption as error:
         usable = re.sub(r"[^\w.-]+", "_", model.stem, flags=re.ASCII).strip("_.")[:64]
-        raise InvalidOption(f"{error}: give it another with --name {usable or 'model'}") from error
+        raise InvalidOption(
+            f"{error}: choose another name with --name {usable or 'model'}"
+        ) from error
 
 
 def _parse_excluded(given: list[str] | None) -> tuple[str, ...]:
@@ -433,7 +435,9 @@ def _parse_excluded(given: list[str] | None) -> tuple[str, ...]:
     if given == ["none"]:
         return ()
     if AUTO in given or "none" in given:
-        raise InvalidOption("--exclude-nodes takes auto, none, or patterns, and not both")
+        raise InvalidOption(
+            "--exclude-nodes must be auto, none, or patterns: give only one of these kinds"
+        )
     return tuple(given)
 
 

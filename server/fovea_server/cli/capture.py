@@ -148,7 +148,7 @@ def export_(
     if as_json:
         typer.echo(json.dumps({"images": len(found), "format": form, "out": str(out)}))
     else:
-        typer.echo(f"{counted(len(found), 'image')} in {out}")
+        typer.echo(f"exported {counted(len(found), 'image')} to {out}")
 
 
 @program.command("purge", cls=Command)
@@ -183,7 +183,9 @@ def purge(
     Example: fovea capture purge captures --request-id 7c1e0a9b5d3f2e41000003f2 --yes
     """
     if not yes and (as_json or not sys.stdin.isatty()):
-        raise InvalidOption("purge needs a terminal for its confirmation: add --yes")
+        raise InvalidOption(
+            "purge can be confirmed only at a terminal and without --json: add --yes"
+        )
     leaving = [
         one
         for one, about in _choose(folder, model, rule, None)

@@ -52,7 +52,9 @@ def agreement_table(stages: Iterable[StageAgreement]) -> Table:
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
-        caption="objects: in the reference; later stages count objects seen in both runs",
+        caption=(
+            "objects: number in the reference; later stages count only objects found in both runs"
+        ),
         caption_justify="left",
     )
     for column in ("stage", "engine", "objects", "agreement", "differs most"):
@@ -97,7 +99,7 @@ def label_rows(
 def _labels(labels: tuple[str, ...] | None, family: str | None, count: int | None) -> str:
     if labels is None:
         if (usual := set_of(count)) is not None:
-            return f"none: build with --labels {usual}, if it was trained on those"
+            return f"none: if the model was trained on {usual}, build with --labels {usual}"
         return "none: build with --labels" if family else "none"
     if labels == tuple(map(str, range(len(labels)))):
         return f"0 to {len(labels) - 1}"

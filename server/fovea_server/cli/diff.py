@@ -95,7 +95,9 @@ def diff(
     check_options(context, clashes=[("everything", "as_json"), ("values", "as_json")])
     path_a, path_b = find_models(context, repository, a, b)
     if head is not None and path_a.is_dir() and path_b.is_dir():
-        raise InvalidOption("--head is for .onnx files: the head of an engine was chosen by build")
+        raise InvalidOption(
+            "--head applies only to .onnx files: `fovea build` has fixed the head of an engine"
+        )
     found = compare(path_a, path_b, images, snr, ConsoleProgress(), head_name(head))
     if as_json:
         typer.echo(json.dumps(to_json(found), indent=2))
@@ -115,7 +117,7 @@ def _header(found: Diff) -> str:
     lines = [
         f"A: {found.a} ({found.precision_a})",
         f"B: {found.b} ({found.precision_b})",
-        f"fed: {', '.join(found.images)}",
+        f"input images: {', '.join(found.images)}",
         f"tensors: {by.count('name')} matched by name, {by.count('order')} by order; "
         f"without a counterpart {len(found.unmatched_a)} of A, {len(found.unmatched_b)} of B",
     ]

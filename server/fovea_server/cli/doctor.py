@@ -222,24 +222,23 @@ def _processor_and_memory(machine: Machine) -> Iterator[str]:
     cpu, memory = machine.cpu, machine.memory
     if cpu.features is not None and "AVX2" not in cpu.features:
         yield (
-            "The processor shows no AVX2, so inference is several times slower than it need be: "
-            "in a virtual machine, pass the host's CPU model through."
+            "The processor has no AVX2, so inference is several times slower: in a virtual "
+            "machine, expose the CPU model of the host."
         )
     if cpu.usable < cpu.cores:
         yield (
-            f"Only {cpu.usable} of {cpu.cores} cores may be used: raise the container's CPU limit "
-            "or the affinity mask if the others are meant for Fovea."
+            f"Fovea can use only {cpu.usable} of {cpu.cores} cores: to use more, raise the CPU "
+            "limit of the container or change the affinity mask."
         )
     if memory.available < _MIN_MEMORY:
         yield (
-            f"Only {memory.available / 2**20:.0f} MiB of memory are free, and a served model "
-            f"needs "
-            "about 300: stop something else or serve smaller models."
+            f"Only {memory.available / 2**20:.0f} MiB of memory are free, but a served model "
+            "needs about 300 MiB: stop other programs, or serve smaller models."
         )
     if memory.shared < _MIN_SHARED_MEMORY:
         yield (
-            f"/dev/shm holds {memory.shared / 2**20:.0f} MiB, too little for clients that pass "
-            "tensors through shared memory: start the container with --shm-size=1g."
+            f"/dev/shm has only {memory.shared / 2**20:.0f} MiB, too little for clients that "
+            "pass tensors through shared memory: start the container with --shm-size=1g."
         )
 
 
@@ -276,28 +275,27 @@ def gpu_findings(
     yield from _driver(driver, gpus, packages)
     if gpus and not backends:
         yield (
-            f"{gpus[0]} stays idle, as no TensorRT is installed: {install_extra('tensorrt')}; or "
-            f"TensorRT for RTX: {install_extra('rtx')}."
+            f"{gpus[0]} is not used, because TensorRT is not installed: "
+            f"{install_extra('tensorrt')}. TensorRT for RTX also works: {install_extra('rtx')}."
         )
     elif gpus:
         yield from _list_missing_packages(packages, toolkit)
     if {"tensorrt-cu12", "tensorrt-cu13"} <= packages.keys():
         yield (
             "tensorrt-cu12 and tensorrt-cu13 are both installed, and overwrite each other's "
-            "files: "
-            "uninstall the one whose CUDA the driver does not run, and install the other again."
+            "files: uninstall both, then install the one for the CUDA version of the driver "
+            "(nvidia-smi shows it)."
         )
     if "onnxruntime-gpu" in packages:
         yield (
-            "onnxruntime-gpu is installed, and Fovea does not use it: GPUs are used by TensorRT "
-            "alone. It has the files of onnxruntime, which runs models on the CPU: uninstall "
-            "both, "
-            f"then {install('onnxruntime')}."
+            "onnxruntime-gpu is installed, but Fovea uses GPUs only through TensorRT. The package "
+            "overwrites files of onnxruntime, which runs models on the CPU: uninstall both, then "
+            f"{install('onnxruntime')}."
         )
     if not gpus and (idle := _IDLE & packages.keys()):
         yield (
-            f"{', '.join(sorted(idle))} are installed but there is no GPU to use them: models run "
-            "on the CPU."
+            f"{', '.join(sorted(idle))} are installed, but no GPU is available: models run on the "
+            "CPU."
         )
 
 
@@ -308,16 +306,16 @@ def _driver(
         return  # for example in WSL, where the driver is installed in Windows
     if driver is not None and not gpus:
         yield (
-            f"NVIDIA driver {driver} is loaded but no GPU answers: check nvidia-smi, and "
-            "in a container start it with --gpus all."
+            f"NVIDIA driver {driver} is loaded, but no GPU is visible: check nvidia-smi, and "
+            "start containers with --gpus all."
         )
     branch = (driver or "").partition(".")[0]
     # Fovea's extras install packages for CUDA 13, so this is the default.
     cuda = 12 if _OF_CUDA_12 & packages.keys() else 13
     if branch.isdecimal() and int(branch) < (least := _MIN_DRIVER[cuda]):
         yield (
-            f"NVIDIA driver {driver} is too old for TensorRT, which takes CUDA {cuda} here: "
-            f"install R{least} or newer (nvidia-smi shows the driver's version)."
+            f"NVIDIA driver {driver} is too old for TensorRT with CUDA {cuda}: install driver "
+            f"R{least} or newer (nvidia-smi shows the version)."
         )
 
 
@@ -326,11 +324,16 @@ def _list_missing_packages(packages: Mapping[str, str], toolkit: str | None) -> 
         yield f"TensorRT engines do not run without cuda-bindings: {install('cuda-bindings')}."
     if "pycuda" not in packages:
         first = (
-            "" if toolkit else "a CUDA 13 toolkit and a C++ compiler, with which it compiles, then "
+            ""
+            if toolkit
+            else (
+                "install a CUDA 13 toolkit and a C++ compiler, which pip needs to compile pycuda, "
+                "then "
+            )
         )
         yield (
-            f"TensorRT engines do not run without pycuda, which comes as source: {first}"
-            f"{install('pycuda')}; or take docker/gpu.Dockerfile, which has it."
+            f"TensorRT engines do not run without pycuda: {first}{install('pycuda')}; or use "
+            "docker/gpu.Dockerfile, which includes pycuda."
         )
 
 
@@ -345,7 +348,7 @@ def _show(machine: Machine, findings: tuple[Advice, ...]) -> None:
         mark = "[red]✗[/red]" if finding.fatal else "[yellow]![/yellow]"
         console.print(f"{mark} {escape(finding.text)}", soft_wrap=True, highlight=False)
     if not findings:
-        console.print("[green]✓[/green] Nothing to mend.")
+        console.print("[green]✓[/green] No problems found.")
 
 
 def _rows(machine: Machine) -> list[tuple[str, str]]:

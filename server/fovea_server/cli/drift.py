@@ -69,8 +69,9 @@ def _show(report: DriftReport) -> None:
         table.add_row(each.quantity, distance, _verdict(each), str(each.images), most)
     Console().print(table)
     typer.echo(
-        f"{report.model}, version {report.version}, against {counted(report.images, 'image')} of "
-        f"{report.images_from}; excluded because of request options: {report.left_out}"
+        f"{report.model}, version {report.version}, compared with "
+        f"{counted(report.images, 'image')} of {report.images_from}; live images excluded because "
+        f"of request options: {report.left_out}"
     )
 
 

@@ -143,8 +143,8 @@ def edit_model(source: Path, out: Path, edits: Sequence[Edit], batch: int | None
         write_file(out, model.SerializeToString())
     except OSError as error:
         raise BuildError(
-            f"{out} cannot be written ({error.strerror}): give a file in a folder that you may "
-            "write"
+            f"{out} cannot be written ({error.strerror}): give a file in a folder that you can "
+            "write to"
         ) from error
     return EditReport(source, out, Facts.of(original), Facts.of(model), tuple(steps))
 
@@ -163,8 +163,8 @@ def _check_names(model: onnx.ModelProto) -> None:
     (before, _), (after, _) = recognise_graph(unnamed), recognise_graph(model)
     if before.family is not None and after.family is None and not after.open:
         raise InvalidOption(
-            f"{len(names)} labels for a model of {before.num_classes} classes: give one for each, "
-            "in the order of the training"
+            f"the model has {before.num_classes} classes, but there are {len(names)} labels: give "
+            "one label for each class, in the order of the training"
         )
 
 
@@ -195,8 +195,8 @@ def _tensors(specs: Sequence[TensorSpec]) -> str:
 
 def _difference(step: Step) -> str:
     if step.difference is None:
-        return "not compared: another size"
-    return f"{step.difference:.2g}{', as is to be expected' * step.expected}"
+        return "not compared: the sizes differ"
+    return f"{step.difference:.2g}{', as expected' * step.expected}"
 
 
 def edit(
@@ -368,7 +368,9 @@ def _parse_batch(text: str) -> int | None:
     if text == _ANY:
         return None
     if not re.fullmatch(r"[1-9]\d{0,3}", text):
-        raise InvalidOption(f"--batch is {text!r}; give a whole number from 1 to 9999, or dynamic")
+        raise InvalidOption(
+            f"--batch is {text!r}, but must be a whole number from 1 to 9999, or dynamic"
+        )
     return int(text)
 
 
@@ -377,7 +379,10 @@ def _pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:
-            raise InvalidOption(f"{flag} is {text!r}; write two names with = between them")
+            raise InvalidOption(
+                f"{flag} is {text!r}, but must be two values with = between them, such as "
+                "images=input"
+            )
         if key in pairs:
             raise InvalidOption(f"{flag} is given twice for {key!r}: leave one out")
         pairs[key] = value

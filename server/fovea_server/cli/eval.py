@@ -167,11 +167,12 @@ def _labels(context: typer.Context, data: Path, images: Path | None) -> Labels:
     """Read labels; raise InvalidOption for a typed option that has no effect on these labels."""
     labelled = read_labels(data, images)
     if is_typed(context, "conf") and not isinstance(labelled, Dataset):
-        raise InvalidOption(f"--conf needs labels of objects, and {labelled.path} has none")
-    if is_typed(context, "plot") and not isinstance(labelled, Dataset | ClassFolders):
         raise InvalidOption(
-            "--plot draws confusions of objects or images, not of maps, tables or pictures"
+            f"--conf has no effect, because {labelled.path} has no labels of objects: leave "
+            "--conf out"
         )
+    if is_typed(context, "plot") and not isinstance(labelled, Dataset | ClassFolders):
+        raise InvalidOption("--plot needs labels of objects or of whole images: leave --plot out")
     return labelled
 
 
@@ -188,7 +189,8 @@ def _evaluate_locally(
         card = engine.card
         if engine.head is None:
             raise UnsupportedModel(
-                f"{card.name} serves tensors only, so there is nothing to measure: {card.reason}"
+                f"{card.name} returns tensors only, so its accuracy cannot be measured: "
+                f"{card.reason}"
             )
         check_task(labelled, card.task)
         chosen = choose(labelled, classes, engine.labels, engine.num_classes)

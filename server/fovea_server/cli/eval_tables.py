@@ -104,8 +104,8 @@ def show(report: EvalReport) -> None:
     console.print(Text(title, style="bold"))
     if report.split == "train":
         console.print(
-            "The labels only have the split train: if the model was trained on these images, its "
-            "accuracy on new images is lower",
+            "The labels contain only the split train: if the model was trained on these images, "
+            "its accuracy on new images is lower",
             soft_wrap=True,
         )
     if report.chosen.note:
@@ -119,7 +119,7 @@ def show(report: EvalReport) -> None:
         totals.add_row("F1", f"{found.mean('f1'):.3f}")
     console.print(totals)
     if found is not None and found.confidence is not None:
-        why = "where the mean F1 of the classes is highest" if report.best else "as --conf says"
+        why = "where the mean F1 of the classes is highest" if report.best else "set by --conf"
         console.print(
             f"precision, recall and F1 are means of the classes, at confidence {found.confidence:g}"
             f", {why}, and overlap .50",
@@ -148,14 +148,15 @@ def _show_classes(console: Console, accuracy: AnyAccuracy, found: Confusion | No
     console.print(table)
     if (better := len(worst_first) - _CLASSES_SHOWN) > 0:
         console.print(
-            f"and {counted(better, 'better class')}: --json has them all", highlight=False
+            f"not shown: {counted(better, 'better class')}; --json lists all classes",
+            highlight=False,
         )
 
 
 def _show_confusions(console: Console, found: Confusion) -> None:
     """Print the whole confusion matrix for few classes, or the most frequent confusions."""
     if len(names := found.names) <= _MATRIX_CLASSES:
-        console.print("confusions: a row is a label, a column what was found")
+        console.print("confusion matrix: rows are labels, columns are predictions")
         table = Table("")
         for name in names:
             table.add_column(Text(name), justify="right")

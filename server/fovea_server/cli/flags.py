@@ -199,7 +199,7 @@ def warn_of_ignored_variables() -> None:
         close = get_close_matches(variable.lower().removeprefix("fovea_"), meant, 1)
         advice = f"did you mean FOVEA_{meant[close[0]].upper()}? " if close else ""
         log.warning(
-            "%s is set, but there is no such setting: %s`fovea serve --help-all` lists the "
+            "%s is an unknown setting and has no effect: %s`fovea serve --help-all` lists the "
             "settings",
             variable,
             advice,

@@ -151,7 +151,7 @@ def _health_at(url: str, settings: Listening, check: str, timeout_s: float) -> H
     except ValueError:
         host, port = None, None
     if not host or parts.scheme not in ("http", "https") or parts.path.strip("/"):
-        raise InvalidOption(f"--url is '{url}'; it must be like http://10.0.0.5:8000")
+        raise InvalidOption(f"--url is '{url}', but must be a URL such as http://10.0.0.5:8000")
     tls = ssl.create_default_context() if parts.scheme == "https" else None
     port = port or (80 if tls is None else 443)
     ask = partial(_over_http, settings, host, port, tls)
@@ -165,7 +165,9 @@ def _health(settings: Listening, check: str, timeout_s: float) -> Health:
         InvalidOption: the settings give no address to check.
     """
     if not (settings.allow_http or settings.allow_grpc):
-        raise InvalidOption("HTTP and gRPC are both off, so health cannot be checked")
+        raise InvalidOption(
+            "HTTP and gRPC are both disabled, so health cannot be checked: enable one of them"
+        )
     name = "http" if settings.allow_http else "grpc"
     host, port = getattr(settings, f"{name}_address"), getattr(settings, f"{name}_port")
     if port == 0:
@@ -224,7 +226,7 @@ def _over_http(
         document = json.loads(body)
         if isinstance(document, dict):
             reason = document.get("reason") or document.get("error")
-    return reason or f"{_PATHS[check]} answers {status}"
+    return reason or f"{_PATHS[check]} returned status {status}"
 
 
 def _make_unverified_context() -> ssl.SSLContext:

@@ -75,7 +75,7 @@ def index(
     # A new index without this image could replace an index that contains it, so no index is
     # written.
     if missing := [source.file for source in found.files if not source.path.exists()]:
-        raise NotFound(f"{missing[0]}: there is no such file, and nothing was written")
+        raise NotFound(f"{missing[0]} does not exist, so no index was written")
     [path] = find_models(context, repository, model)
     vectors, names, counts = list[NDArray[np.float32]](), list[str](), Counts()
     pictures = list[bytes]()
@@ -84,8 +84,8 @@ def index(
     with LocalPredictor(version_folder(path, version), PredictOptions(), **how) as predictor:
         if (task := predictor.describe().task) != "embed":
             raise InvalidOption(
-                f"the task of model '{path.name}' is {task}; an index needs a model with the task "
-                "embed"
+                f"model '{path.name}' has the task {task}, but an index needs a model with the "
+                "task embed"
             )
         identity = ModelIdentity.of(predictor.card)
         outcomes = answers(predictor, found.files, draw=_thumbnail if thumbnails else None)

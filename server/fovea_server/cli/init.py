@@ -142,9 +142,9 @@ def _start_from(repository: Path, folder: Path, as_json: bool) -> None:
         typer.echo(
             "\nNo model has preprocessing steps, so no change is needed: `fovea serve "
             f"{shlex.quote(str(repository))}` serves the repository unchanged. A model that you "
-            "build takes images and is checked."
+            "build with `fovea build` accepts images, and its results are checked."
         )
-    typer.echo(f"\n{folder / 'from-triton.json'} has all of this.")
+    typer.echo(f"\n{folder / 'from-triton.json'} contains this report.")
 
 
 def _write_project(folder: Path, content: Mapping[str, bytes | Path]) -> None:
@@ -159,8 +159,8 @@ def _write_project(folder: Path, content: Mapping[str, bytes | Path]) -> None:
 def _check_free(folder: Path, names: Iterable[str], instead: str) -> None:
     if taken := [name for name in names if os.path.lexists(folder / name)]:
         raise InvalidOption(
-            f"{folder.absolute()} has {', '.join(taken)} already, and init overwrites nothing: "
-            f"give {instead}"
+            f"{folder.absolute()} already contains {', '.join(taken)}, and init never overwrites "
+            f"files: give {instead}"
         )
 
 
@@ -177,8 +177,8 @@ def _write(folder: Path, content: Mapping[str, bytes | Path], within: str = "") 
                     shutil.copyfile(source, folder / name)
     except OSError as error:
         raise Unavailable(
-            f"{error.filename} cannot be written ({error.strerror}): give a folder that you may "
-            "write"
+            f"{error.filename} cannot be written ({error.strerror}): give a folder that you can "
+            "write to"
         ) from error
 
 

@@ -73,7 +73,9 @@ def inspect(
     check_options(context, clashes=[("head", "layers")])
     path = repository if model is None else find_models(context, repository, model)[0]
     if head is not None and path.is_dir():
-        raise InvalidOption("--head is for .onnx files: the head of an engine was chosen by build")
+        raise InvalidOption(
+            "--head applies only to .onnx files: `fovea build` has fixed the head of an engine"
+        )
     console, faults = Console(), list[str]()
     if layers:
         found = read_layers(path)

@@ -97,7 +97,7 @@ def read_folder(path: Path) -> list[InspectedModel]:
 
 def _describe_unreadable(folder: Path) -> InspectedModel:
     """Describe a model whose directory this user may not read, so that its versions are unknown."""
-    error = InvalidModel(f"{folder} may not be read: correct its permissions")
+    error = InvalidModel(f"you have no permission to read {folder}: correct its permissions")
     return InspectedModel(folder.name, 1, error, "not served", ())
 
 
@@ -125,7 +125,10 @@ def _card(root: Path, name: str, above: tuple[str, ...]) -> EngineCard:
     """Read the card of a model; for a pipeline, return the card of its first model."""
     repository = ModelRepository(root)
     if name in above:
-        raise InvalidModel(f"{' -> '.join((*above, name))} is a circle: use another model")
+        raise InvalidModel(
+            f"the pipelines run each other ({' -> '.join((*above, name))}): replace one of these "
+            "models"
+        )
     if name in repository.folders() and is_pipeline(root / name):
         # The cards of all models are read, because any of the models may be a pipeline that leads
         # back here.
@@ -134,7 +137,10 @@ def _card(root: Path, name: str, above: tuple[str, ...]) -> EngineCard:
         return first
     served = repository.served_or_none(name) if name in repository.folders() else ()
     if not served:
-        raise InvalidModel(f"there is no model '{name}' to run{suggest(name, repository.models())}")
+        raise InvalidModel(
+            f"a stage runs the model '{name}', which does not "
+            f"exist{suggest(name, repository.models())}"
+        )
     found = _read(repository.folder(name, served[-1]))
     if isinstance(found, EngineCard):
         return found
@@ -148,8 +154,8 @@ def _refusals(path: Path) -> str:
         with suppress(NotFound):
             card = EngineCard.read(folder / CARD_FILE)
             refusals.append(
-                f"{card.name} has no version, as its last build was refused: {card.refused}. "
-                f"{folder / REPORT_FILE} has the report"
+                f"{card.name} has no version, because its last build was rejected: "
+                f"{card.refused}. The report is in {folder / REPORT_FILE}"
             )
     return "; ".join(refusals)
 
@@ -171,6 +177,8 @@ def _read(folder: Path) -> EngineCard | Ensemble | FoveaError:
     except FoveaError as error:
         return error
     except PermissionError as error:
-        return InvalidModel(f"{error.filename} may not be read: correct its permissions")
+        return InvalidModel(
+            f"you have no permission to read {error.filename}: correct its permissions"
+        )
     session.close()
     return card

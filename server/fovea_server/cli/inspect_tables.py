@@ -35,7 +35,7 @@ def model_table(model: ModelFile, title: str) -> Table:
     head = model.family or "none: the model's tensors are served"
     if model.open:
         choices = " or ".join(f"--head {family}" for family in model.open)
-        head = f"to be chosen: build with {choices}"
+        head = f"undecided: build with {choices}"
     rows: list[tuple[str, str | Table]] = [
         ("head", head),
         ("why", model.reason),
@@ -72,7 +72,7 @@ def repository_table(entries: Iterable[InspectedModel]) -> Table:
             cells += [f"ensemble of\n{', '.join(models)}"]
         elif isinstance(entry.engine, tuple):
             models = dict.fromkeys(stage["model"] for stage in entry.engine)
-            cells += [f"made of\n{', '.join(models)}"]
+            cells += [f"pipeline of\n{', '.join(models)}"]
         else:
             failures.append(f"{entry.name} {entry.version} cannot be opened: {entry.engine}")
         table.add_row(*map(Text, cells))
@@ -95,7 +95,7 @@ def ensemble_table(ensemble: Ensemble, version: int) -> Table:
 
 def stage_table(stages: Iterable[StageRow], name: str, reference: str) -> Table:
     """Return a table of a pipeline's stages, one per row; the reference is below the table."""
-    title = Text(f"{name} is made of")
+    title = Text(f"stages of {name}")
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title_justify="left")
     for column in ("stage", "model", "sees", "gives"):
         table.add_column(column, overflow="fold")

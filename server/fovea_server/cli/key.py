@@ -113,7 +113,8 @@ def add(
     def with_it(keys: tuple[Key, ...]) -> tuple[Key, ...]:
         if any(each.name == name for each in keys):
             raise InvalidOption(
-                f"{file} has a key {name!r}: rotate, change or remove it, or choose another name"
+                f"{file} already has a key {name!r}: rotate, change or remove it, or choose "
+                "another name"
             )
         return (*keys, made)
 
@@ -142,10 +143,10 @@ def set_(
     if model == [""]:
         given["models"] = ()
     if not given:
-        raise InvalidOption("choose a change: --scope, --model, --rate, --quota or --expires")
+        raise InvalidOption("nothing to change: add --scope, --model, --rate, --quota or --expires")
     changed = _replace_key(file, name, lambda found: _make_key({**dict(found), **given}))
     assert changed is not None
-    typer.echo(_json(changed) if as_json else f"{name} is changed in {file}.")
+    typer.echo(_json(changed) if as_json else f"Changed the key {name} in {file}.")
 
 
 @program.command(cls=Command)
@@ -177,7 +178,7 @@ def rotate(
         secrets = (Secret(sha256=digest_of(token)), *before)
         made = _make_key({**dict(found), "secrets": secrets, **given})
         if made.is_expired(now):
-            raise InvalidOption(f"{name!r} has expired: set a new time with --expires")
+            raise InvalidOption(f"the key {name!r} has expired: set a new time with --expires")
         return made
 
     _replace_key(file, name, rotated)
@@ -193,7 +194,7 @@ def rm(name: _Name, file: _File = _FILE, as_json: _Json = False) -> None:
     Example: fovea key rm gate-camera
     """
     _replace_key(file, name, lambda _: None)
-    typer.echo(json.dumps({"removed": name}) if as_json else f"{name} is removed from {file}.")
+    typer.echo(json.dumps({"removed": name}) if as_json else f"Removed the key {name} from {file}.")
 
 
 @program.command(cls=Command)
@@ -206,7 +207,7 @@ def ls(file: _File = _FILE, as_json: _Json = False) -> None:
     try:
         keys = read_keys(file).keys
     except ValueError as error:
-        raise InvalidOption(f"{file} is not a keys file ({error})") from None
+        raise InvalidOption(f"{file} is not a valid key file ({error})") from None
     if as_json:
         typer.echo(f"[{','.join(map(_json, keys))}]")
         return
@@ -221,7 +222,7 @@ def ls(file: _File = _FILE, as_json: _Json = False) -> None:
         ends = "never" if each.expires is None else f"{each.expires:%Y-%m-%d %H:%M}"
         ends += " (expired)" if each.is_expired(now) else ""
         if graces := [one.until for one in each.secrets if one.until and one.until > now]:
-            ends += f"; the old key {max(graces):%Y-%m-%d %H:%M}"
+            ends += f"; old key: {max(graces):%Y-%m-%d %H:%M}"
         limits = each.rate or "", _shown_quota(file, each)
         table.add_row(each.name, scopes, models, *limits, f"{each.created:%Y-%m-%d}", ends)
     # Each key takes one line of the table, even if the terminal is narrower.
@@ -314,7 +315,9 @@ def _show_token(file: Path, name: str, token: str, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"name": name, "key": token}, indent=2))
         return
-    typer.echo(f"The new key of {name}, shown only once ({file} has its SHA-256):", err=True)
+    typer.echo(
+        f"The new key of {name}, shown only once ({file} stores only its SHA-256):", err=True
+    )
     typer.echo(token)
 
 

@@ -90,9 +90,9 @@ _ELSEWHERE = {
     "--device": "a GPU is `--backend tensorrt` of `fovea build`",
     "--source": "images are arguments: `fovea predict MODEL IMAGE...`",
     "--weights": "the model is an argument: `fovea build MODEL.onnx`",
-    "--confidence": "the lowest score is --conf",
-    "--threshold": "the lowest score is --conf",
-    "--iou-thres": "the overlap is --iou",
+    "--confidence": "the score threshold is --conf",
+    "--threshold": "the score threshold is --conf",
+    "--iou-thres": "the IoU threshold is --iou",
     "--batch": "the largest batch is `fovea build --max-batch N`",
 }
 # The mark \b keeps the line breaks of the help.
@@ -170,7 +170,7 @@ class Program(TyperGroup):
         except RuntimeError as error:
             if "home directory" not in str(error):  # pathlib raises a plain RuntimeError
                 raise
-            _end("this user has no home directory: set HOME to one that can be written", 1)
+            _end("this user has no home directory: set HOME to a folder that can be written to", 1)
         except OSError as error:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             advice = "free some space" if full else "give another path, or correct its permissions"
@@ -205,12 +205,14 @@ def _message(error: typer.TyperException) -> str:
 def _advice(message: str) -> str:
     """Return advice for a wrong GPU backend or for a path that does not exist; otherwise ""."""
     if _OTHER_GPU.search(message):
-        return ": a GPU is used by tensorrt and tensorrt-rtx, and by no CUDA of ONNX Runtime"
+        return (
+            ": for a GPU, choose tensorrt or tensorrt-rtx; Fovea does not use CUDA of ONNX Runtime"
+        )
     found = _ABSENT.search(message)
     if found is None:
         return ""
     if "://" in found[1]:
-        return "; it is an address: download the file first"
+        return "; it is a URL: download the file first"
     # Imported here, because a health check does not need it.
     from fovea_preprocess.mistakes import similar_path
 
@@ -260,7 +262,7 @@ def fovea(
     """Show the help if no command is given."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
-        raise InvalidOption("give one of these commands")
+        raise InvalidOption("no command was given: choose one from the list above")
     if context.invoked_subcommand != "serve":  # `serve` logs these variables itself
         from fovea_server.cli.flags import warn_of_ignored_variables
 

@@ -121,8 +121,8 @@ class NewHead:
         name = file.stem
         if file.suffix != ".py" or not name.isidentifier() or iskeyword(name) or find_spec(name):
             raise InvalidOption(
-                f"--head {file}: the name must be a Python module name that is not installed, "
-                "such as my_head.py"
+                f"--head {file}: the file name must be a valid and unused name of a Python "
+                "module, such as my_head.py"
             )
         if model is None:
             return cls(file.stem, "model.onnx", *_USUAL, _SIZE)
@@ -274,8 +274,8 @@ def _run_samples(model: Path) -> tuple[Sequence[HeadOutput], tuple[int, int]]:
     image, *_ = graph_inputs(graph)
     if image_layout(image) is None:
         raise UnsupportedModel(
-            f"input {image.name} of {model} is not a colour image, which heads need: serve the "
-            "model's tensors"
+            f"input {image.name} of {model} is not a colour image, so no head can decode its "
+            "results: to serve its tensors, copy the file to repository/NAME/1/model.onnx"
         )
     height, width = image_sides(image)
     size = _SIZE if -1 in (height, width) else (height, width)

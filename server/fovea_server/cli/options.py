@@ -43,7 +43,7 @@ def parse_numbers(name: str, text: str, form: str) -> list[str]:
     """
     numbers = [each.strip() for each in text.split(",")]
     if not all(re.fullmatch(form, each) and float(each) for each in numbers):
-        raise InvalidOption(f"--{name} {text!r}; write numbers over 0, e.g. 1,4,16")
+        raise InvalidOption(f"--{name} is {text!r}, but must be numbers above 0, such as 1,4,16")
     return numbers
 
 
@@ -71,9 +71,9 @@ def _local(context: typer.Context, folder: Path) -> Path:
     if found := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/(?=[^/])", str(folder)):
         address = f"{found[1]}://{str(folder)[found.end() :].rpartition('@')[2]}"
         raise InvalidOption(
-            f"--repository is {address}, and this command needs a local folder; only `fovea "
-            "serve` reads remote stores. Copy the models first, for example with `aws s3 sync "
-            f"{address} repository`, and after a build back again"
+            f"--repository is {address}, but this command needs a local folder. Copy the models "
+            f"first, for example with `aws s3 sync {address} repository`; after a build, copy "
+            "them back"
         )
     return folder
 
@@ -323,7 +323,7 @@ def check_plot(plot: Path | None) -> None:
         raise InvalidOption(f"--plot {plot} must be an SVG file: give a name that ends in .svg")
     if plot is not None and not os.access(plot.absolute().parent, os.W_OK):
         raise InvalidOption(
-            f"--plot {plot} cannot be written: give a file in a folder that you may write"
+            f"--plot {plot} cannot be written: give a file in a folder that you can write to"
         )
 
 
@@ -340,7 +340,8 @@ def find_models(context: typer.Context, repository: Path, *models: str) -> list[
     paths = [ModelRepository(repository).path_of(model) for model in models]
     if is_typed(context, "repository") and all(path.parent != repository for path in paths):
         raise InvalidOption(
-            f"{models[0]} is a path, so --repository has no effect: leave it out, or give a name"
+            f"{models[0]} is a path, so --repository has no effect: leave out --repository, or "
+            "give the name of a model"
         )
     return paths
 
@@ -359,5 +360,5 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
         return None
     match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", text.strip().lower())
     if match is None:
-        raise InvalidOption(f"size is {text!r}; write HEIGHTxWIDTH, e.g. 640x640")
+        raise InvalidOption(f"the size is {text!r}, but must be HEIGHTxWIDTH, such as 640x640")
     return int(match[1]), int(match[2] or match[1])

@@ -166,7 +166,7 @@ def predict(
         _check_no_video(every, tracking)
     encoding = _encoding(context, codec, if_drawn=has_video and out and ANNOTATED in formats)
     if found.skipped:
-        typer.echo(f"skipped {counted(found.skipped, 'file')} of other types", err=True)
+        typer.echo(f"skipped {counted(found.skipped, 'file')} of unsupported types", err=True)
     values |= {} if version is None else {"version": version}
     alone = count_images(found.files) == 1
     try:
@@ -220,9 +220,11 @@ def _tracking(
 def _check_no_video(every: int, tracking: Tracking | None) -> None:
     """Raise InvalidOption for options that have an effect on videos only."""
     if every > 1:
-        raise InvalidOption("--every needs a video: leave it out for images")
+        raise InvalidOption("--every applies only to videos: leave it out for images")
     if tracking is not None:
-        raise InvalidOption("--track, --line and --zone need a video")
+        raise InvalidOption(
+            "--track, --line and --zone apply only to videos: leave them out for images"
+        )
 
 
 def _encoding(context: typer.Context, codec: CodecName, *, if_drawn: object) -> str | None:

@@ -126,11 +126,11 @@ def write_files(
         except BaseException:
             if so_far is not None and so_far.images:
                 complain(
-                    f"stopped after {counted(so_far.images, 'image')}, which are kept in {folder}: "
-                    "the same command with --resume goes on"
+                    f"stopped after {counted(so_far.images, 'image')}; their results are in "
+                    f"{folder}. To continue, run the same command with --resume"
                 )
             raise
-    typer.echo(f"{counted(counts.images, 'image')} done, with the results in {folder}:")
+    typer.echo(f"processed {counted(counts.images, 'image')}; the results are in {folder}:")
     for name in dict.fromkeys(["jsonl", *formats]):
         typer.echo(f"  {name:<10} {FILES[name]}")
     for video, shapes in (tracks.counts if tracks else {}).items():

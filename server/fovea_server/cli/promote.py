@@ -203,17 +203,17 @@ def show_history(
         table.add_row(*map(Text, row))
     Console().print(table)
     if found.events and (earlier := found.events[0].number - 1):
-        typer.echo(f"{counted(earlier, 'event')} before these: --limit lists more")
+        typer.echo(f"not shown: {counted(earlier, 'earlier event')}; raise --limit to list more")
     typer.echo(f"current: {found.current or 'the newest version'}; times are in UTC")
     if (canary := found.canary) is not None:
         typer.echo(
             f"canary {canary.version}: {canary.answered} requests answered, {canary.failed} "
             f"failed, p99 {_ms(canary.p99_ms)}; the current version: {canary.current_answered}, "
-            f"{canary.current_failed} failed, p99 {_ms(canary.current_p99_ms)}; until "
+            f"{canary.current_failed} failed, p99 {_ms(canary.current_p99_ms)}; decision at "
             f"{_time(canary.until)}"
         )
         if canary.waits_for is not None:
-            typer.echo(f"It still needs {canary.waits_for}, and is rolled back without them.")
+            typer.echo(f"It still needs {canary.waits_for}; otherwise it is rolled back.")
 
 
 def user_name() -> str:
@@ -237,7 +237,9 @@ def _ms(value: float | None) -> str:
 
 def _seconds(span: str) -> float:
     if (found := _SPAN.fullmatch(span)) is None:
-        raise InvalidOption(f"--for is {span!r}: write a number of s, m, h or d, for example 10m")
+        raise InvalidOption(
+            f"--for is {span!r}, but must be a number with s, m, h or d, such as 10m"
+        )
     return float(int(found["count"]) * _UNITS[found["unit"]])
 
 

@@ -95,11 +95,14 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         import yaml
     except ModuleNotFoundError as error:
-        raise InvalidOption(f"--config needs {error.name}: {install_extra('ray')}") from error
+        raise InvalidOption(
+            f"--config needs the package {error.name}, which is not installed: "
+            f"{install_extra('ray')}"
+        ) from error
     try:
         found = yaml.safe_load(path.read_text("utf-8-sig"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidOption(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict):
-        raise InvalidOption(f"{path} has no keys: it needs at least `repository: FOLDER`")
+        raise InvalidOption(f"{path} must contain at least `repository: FOLDER`")
     return found

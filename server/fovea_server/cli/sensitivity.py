@@ -133,11 +133,14 @@ def _advice(found: SensitivitySearch) -> str:
     most = found.ranking[0]
     if found.kept:
         options = " ".join(f"--exclude-nodes {shlex.quote(one.block)}" for one in found.kept)
-        short = "" if found.reached.margin >= 0 else f" ({BUDGET:.2f} is out of reach)"
+        short = "" if found.reached.margin >= 0 else f" (below the target of {BUDGET:.2f})"
         return f"Agreement {found.reached.quality:.3f} with: {options}{short}"
     if found.base.margin < 0 or most.gain <= 0:
-        return "No block gains anything by itself: --exclude-nodes none"
+        return (
+            "No single block raises the agreement if it keeps float precision: use "
+            "--exclude-nodes none"
+        )
     return (
-        f"{BUDGET:.2f} is enough: --exclude-nodes none; for more, begin with --exclude-nodes "
-        f"{shlex.quote(most.block)}"
+        f"The agreement already reaches the target of {BUDGET:.2f} with --exclude-nodes none. For "
+        f"a higher agreement, start with --exclude-nodes {shlex.quote(most.block)}"
     )

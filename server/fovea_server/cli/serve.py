@@ -172,7 +172,7 @@ def _serve(settings: Settings) -> None:
         while settings.exit_on_error and not app.registry.started:
             time.sleep(0.02)
         if settings.exit_on_error and (failed := app.registry.unserved):
-            raise ModelNotReady(f"{'; '.join(failed)}: stopping, as --exit-on-error asks")
+            raise ModelNotReady(f"{'; '.join(failed)}; the server stops because of --exit-on-error")
         # The registry freezes the heap when the models are loaded. If that was before the end of
         # the imports, the imported objects are not frozen yet.
         freeze_heap()
@@ -227,7 +227,7 @@ def _warn_of_open_doors(settings: Settings) -> None:
         if not is_loopback(address := getattr(settings, f"{name}_address"))
     ]
     if doors and settings.no_keys:
-        log.info("%s: every client may do everything (--no-keys)", " and ".join(doors))
+        log.info("every client may use all operations of %s (--no-keys)", " and ".join(doors))
     elif not doors:
         log.info("no keys are required: only programs on this machine can reach the server")
     else:
@@ -266,7 +266,7 @@ def read_settings(repository: str | None, given: dict[str, object]) -> Settings:
             )
         # Command lines for Triton often configure servers that they also disable. Such command
         # lines must keep working, so this is only a warning.
-        typer.echo(f"{flag(name)}: it has no effect here without {needed}", err=True)
+        typer.echo(f"{flag(name)} has no effect without {needed}, so it is ignored", err=True)
     return settings
 
 
@@ -292,7 +292,7 @@ _NEEDED: dict[str, tuple[Callable[[Settings], bool], str]] = {
         ("repository_cache", "repository_max_gb"),
         (
             lambda given: not all(isinstance(place, Path) for place in given.model_repository),
-            "a --model-repository in a store",
+            "a store URL in --model-repository",
         ),
     ),
     "otel_ratio": (lambda given: given.otel, "--otel"),

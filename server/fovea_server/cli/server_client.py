@@ -58,8 +58,8 @@ class ServedModelClient(Closing):
             return kind.model_validate_json(content)
         except ValidationError:
             raise Unavailable(
-                f"{self._url} returned an unexpected response (is its version of Fovea "
-                f"different?): {content[:200]!r}"
+                f"{self._url} returned an unexpected response, perhaps from another version of "
+                f"Fovea: {content[:200]!r}"
             ) from None
 
     def fetch(self, path: str, method: str = "GET", body: Any = None) -> bytes:
@@ -73,7 +73,8 @@ class ServedModelClient(Closing):
             answer = self._http.request(method, self._path + path, json=body)
         except httpx.TransportError as error:
             raise Unavailable(
-                f"{self._url} does not answer ({error}): is a server there?"
+                f"{self._url} does not respond ({error}): check the URL, and start the server if "
+                "it is not running"
             ) from None
         status = answer.status_code
         if status == httpx.codes.OK:
@@ -81,7 +82,10 @@ class ServedModelClient(Closing):
         try:
             message = str(answer.json()["error"]["message"])
         except (ValueError, LookupError, TypeError):
-            raise Unavailable(f"{self._url} returned {status}: is it a Fovea server?") from None
+            raise Unavailable(
+                f"{self._url} returned status {status}, but not in Fovea's format: check that the "
+                "URL is a Fovea server"
+            ) from None
         kinds: dict[int, type[FoveaError]] = {404: NotFound, 422: InvalidOption}
         usual = InvalidRequest if status < httpx.codes.INTERNAL_SERVER_ERROR else Unavailable
         raise kinds.get(status, usual)(message)
@@ -100,5 +104,5 @@ def parse_share(flag: str, text: str | None) -> float | None:
     if text is None:
         return None
     if (found := _SHARE.fullmatch(text)) is None:
-        raise InvalidOption(f"{flag} is {text!r}: write a share, for example 5%")
+        raise InvalidOption(f"{flag} is {text!r}, but must be a percentage, such as 5%")
     return round(float(found["number"]) / (100 if found["percent"] else 1), 9)

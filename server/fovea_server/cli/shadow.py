@@ -84,7 +84,7 @@ def shadow(
     Example: fovea shadow yolov8n 7 --share 0.1 --out shadow
     """
     if stop and version is not None:
-        raise InvalidOption("--stop takes no version: a model has one shadow test")
+        raise InvalidOption("--stop ends the only shadow test of the model: leave the version out")
     of_new = ("share", "images", "max_disagreement")
     check_options(context, {name: {"version": ()} for name in of_new})
     limit = parse_share("--max-disagreement", max_disagreement)

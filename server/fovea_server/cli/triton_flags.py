@@ -13,22 +13,22 @@ import typer
 from fovea_preprocess.errors import InvalidOption
 from fovea_server.settings import flag
 
-_BUILT_IN = "backends are built in"
+_BUILT_IN = "Fovea loads no plugins"
 _MEMORY = "memory is allocated on demand"
 _MEASURED = "hardware metrics are always on"
-_KEEPALIVE = "gRPC's own limits hold"
-_CLOUD = "there is no such endpoint"
+_KEEPALIVE = "the default limits of gRPC apply"
+_CLOUD = "Fovea has no endpoints for this service"
 
 WITHOUT_EFFECT = {
     "allow_cpu_metrics": _MEASURED,
     "allow_gpu_metrics": _MEASURED,
-    "backend_config": "engines are tuned when they are built, models in config.pbtxt",
+    "backend_config": "`fovea build` tunes engines, and config.pbtxt configures models",
     "backend_directory": _BUILT_IN,
-    "buffer_manager_thread_count": "nothing is copied that threads could share",
+    "buffer_manager_thread_count": "Fovea does not copy tensors in threads",
     "cache_directory": _BUILT_IN,
     "cuda_memory_pool_byte_size": _MEMORY,
     "cuda_virtual_address_size": _MEMORY,
-    "enable_peer_access": "one GPU is used",
+    "enable_peer_access": "Fovea uses one GPU",
     "grpc_http2_max_ping_strikes": _KEEPALIVE,
     "grpc_http2_max_pings_without_data": _KEEPALIVE,
     "grpc_http2_min_recv_ping_interval_without_data": _KEEPALIVE,
@@ -37,15 +37,15 @@ WITHOUT_EFFECT = {
     "grpc_max_connection_age_grace": _KEEPALIVE,
     "host_policy": "use --threads, or numactl",
     "http_thread_count": "one event loop serves HTTP",
-    "metrics_config": "the metrics are always the same",
+    "metrics_config": "the metrics cannot be configured",
     "min_supported_compute_capability": "engines record the GPUs that they run on",
-    "model_load_gpu_limit": "a model that does not fit fails to load",
-    "model_load_retry_count": "request the load again",
+    "model_load_gpu_limit": "a model that does not fit into memory fails to load",
+    "model_load_retry_count": "a failed load is not retried: request it again",
     "pinned_memory_pool_byte_size": _MEMORY,
     "rate_limit_resource": "there is no rate limiter",
     "repoagent_directory": _BUILT_IN,
-    "reuse_grpc_port": "a port is one server's",
-    "reuse_http_port": "a port is one server's",
+    "reuse_grpc_port": "two servers cannot share a port",
+    "reuse_http_port": "two servers cannot share a port",
     "sagemaker_port": _CLOUD,
     "sagemaker_safe_port_range": _CLOUD,
     "sagemaker_thread_count": _CLOUD,
@@ -62,8 +62,8 @@ REFUSED = {
     "allow_vertex_ai": "Vertex AI's endpoints are not served: use those of the v2 protocol",
     "grpc_header_forward_pattern": "headers are not forwarded to models: send them as parameters",
     "http_header_forward_pattern": "headers are not forwarded to models: send them as parameters",
-    "model_namespacing": "models have no namespaces: give each a name of its own",
-    "rate_limit": "there is no rate limiter: bound executions with instance_group in config.pbtxt",
+    "model_namespacing": "models have no namespaces: give each model a different name",
+    "rate_limit": "there is no rate limiter: limit executions with instance_group in config.pbtxt",
 }
 """Flags that are rejected if they enable a feature -> what to do instead."""
 
@@ -94,7 +94,7 @@ def translate_flags(given: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidOption(f"{flag(name)} is not supported: {instead}")
     for name, reason in WITHOUT_EFFECT.items():
         if settings.pop(name, None) is not None:
-            typer.echo(f"{flag(name)}: it has no effect here: {reason}", err=True)
+            typer.echo(f"{flag(name)} has no effect in Fovea: {reason}", err=True)
     for name, (setting, form) in RENAMED.items():
         value = settings.pop(name, None)
         if value is None:

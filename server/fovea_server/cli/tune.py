@@ -189,15 +189,15 @@ def _begin_search(
     if limit_ms is None:
         limit_ms = max(_MIN_LIMIT_MS, math.ceil(2 * alone.p99_ms)) if alone.rate else math.inf
         progress.note(
-            f"a single image takes {alone.p99_ms:.0f} ms: 99 of 100 answers must come within "
-            f"{limit_ms:.0f} ms (--p99 sets another limit)"
+            f"a single image takes {alone.p99_ms:.0f} ms, so the limit for p99 is {limit_ms:.0f} "
+            "ms (--p99 sets another limit)"
         )
     search = Search(settings, loads, limit_ms, measure, [alone], lasts)
     minutes = max(1, math.ceil(search.seconds / 60))
     search.until = time.monotonic() + 60 * minutes
     progress.note(
-        f"{counted(len(settings), 'setting')}, {counted(len(loads), 'load')}: "
-        f"{search.most_runs} runs at most, about {counted(minutes, 'minute')}, and no more"
+        f"{counted(len(settings), 'setting')}, {counted(len(loads), 'load')}: at most "
+        f"{search.most_runs} runs in about {counted(minutes, 'minute')}"
     )
     return search
 
@@ -239,7 +239,7 @@ def _parse_milliseconds(text: str) -> float:
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s)", text.strip())
     if match is None or not float(match[1]):
-        raise InvalidOption(f"--p99 {text!r}; write a time, e.g. 50ms or 0.2s")
+        raise InvalidOption(f"--p99 is {text!r}, but must be a time, such as 50ms or 0.2s")
     return float(match[1]) * (1e3 if match[2] == "s" else 1.0)
 
 
@@ -259,8 +259,8 @@ def _show_runs(
         if not warned and busy_runs([run], cores):
             warned = True
             progress.note(
-                f"the machine is busy: others took {run.taken_cores:.1f} of "
-                f"{counted(cores, 'core')} from this run. Stop what else runs"
+                f"the machine is busy: other programs used {run.taken_cores:.1f} of "
+                f"{counted(cores, 'core')} during this run. Stop them"
             )
         found = f"{run.rate:.1f} images/s, p99 {run.p99_ms:.1f} ms"
         what = f"{setting_title(titles, setting)}, {counted(clients, 'client')}"

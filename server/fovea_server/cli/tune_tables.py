@@ -26,8 +26,8 @@ def notes(titles: Mapping[int, str], search: Search, best: Run, now: Run) -> Ite
     pairs = len(search.settings) * len(search.clients)
     tried = len({(run.setting, run.clients) for run in search.runs})
     yield (
-        f"{len(search.runs)} runs tried {tried} of {counted(pairs, 'pair')} of a setting and a "
-        "load; the best ran several times."
+        f"{len(search.runs)} runs tried {tried} of {counted(pairs, 'combination')} of settings "
+        "and loads; the best combinations ran several times."
     )
     for run in search.runs:
         if run.failure is not None:
@@ -45,8 +45,8 @@ def notes(titles: Mapping[int, str], search: Search, best: Run, now: Run) -> Ite
         return
     if now.rate and best.setting != now.setting:
         yield (
-            f"With {counted(best.clients, 'client')}: {now.rate:.1f} images/s as it is now, "
-            f"{best.rate:.1f} with the chosen setting (x{best.rate / now.rate:.2f})."
+            f"With {counted(best.clients, 'client')}: {now.rate:.1f} images/s with the present "
+            f"setting, {best.rate:.1f} with the chosen setting (x{best.rate / now.rate:.2f})."
         )
 
 
@@ -179,8 +179,8 @@ def busy_note(runs: Sequence[Run], cores: int) -> str:
     most = max(run.taken_cores for run in busy)
     return (
         f"The machine was busy: in {len(busy)} of {counted(len(runs), 'run')} other programs, or "
-        f"other guests of its host, took up to {most:.1f} of {counted(cores, 'core')}. These "
-        "figures are not to be relied on: stop what else runs, and tune again."
+        f"other guests of its host, used up to {most:.1f} of {counted(cores, 'core')}. The "
+        "figures are unreliable: stop other programs, and tune again."
     )
 
 

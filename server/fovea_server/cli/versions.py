@@ -114,7 +114,9 @@ def versions(
         show_history(context, model, repository, url, limit, as_json=as_json)
         return
     if prune and not yes and (as_json or not sys.stdin.isatty()):
-        raise InvalidOption("--prune needs a terminal for its confirmation: add --yes")
+        raise InvalidOption(
+            "--prune can be confirmed only at a terminal and without --json: add --yes"
+        )
     path = find_models(context, repository, model)[0].absolute()
     if (path / CARD_FILE).is_file():  # the directory of a version
         path = path.parent
@@ -155,15 +157,18 @@ def _prune(
 ) -> None:
     old = _choose_old(models, name, found, keep)
     if not old:
-        typer.echo(f"Nothing to delete: all of {counted(len(found), 'version')} stay.")
+        typer.echo(f"Nothing to delete: all {counted(len(found), 'version')} stay.")
         return
     which, size = ", ".join(str(one.version) for one in old), _megabytes(old)
     typer.echo(f"{'Deleting' if sure else 'To delete:'} {which} ({size}); the others stay.")
     if not loaded_known:
-        typer.echo("A running server may have them loaded: --url keeps those.")
+        typer.echo(
+            "A running server may have loaded these versions: add its --url to keep loaded "
+            "versions."
+        )
     if sure or typer.confirm("Delete them?"):
         _delete(models, name, old)
-        typer.echo(f"Deleted {counted(len(old), 'version')}; {size} are free.")
+        typer.echo(f"Deleted {counted(len(old), 'version')} and freed {size}.")
 
 
 def _delete(models: ModelRepository, name: str, old: list[_Version]) -> None:
@@ -241,7 +246,9 @@ def _fetch_states(url: str, name: str) -> dict[str, str]:
     except FoveaClientError as error:
         raise Unavailable(str(error)) from error
     if model is None:
-        raise NotFound(f"the server {url} has no model {name!r}: is it the server of this folder?")
+        raise NotFound(
+            f"the server {url} has no model {name!r}: check that it serves this repository"
+        )
     return {one.version: one.state for one in model.versions if one.state != "UNAVAILABLE"}
 
 

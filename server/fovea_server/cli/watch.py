@@ -175,7 +175,9 @@ def watch(
     require_av()
     path = ModelRepository(repository).path_of(model)
     if path.name.isdigit():
-        raise InvalidOption(f"{model} is a version: give the model; its current version is used")
+        raise InvalidOption(
+            f"{model} is a version, but watch uses the current version of a model: give the model"
+        )
     given |= {
         "model": path.name,
         **{"every": every, "fps": fps, "transport": transport},
@@ -189,7 +191,7 @@ def watch(
     if all(
         each.address.kind == "file" and not Path(each.address.text).exists() for each in configs
     ):
-        raise NotFound(f"{sources[0]}: there is no such file{similar_path(Path(sources[0]))}")
+        raise NotFound(f"{sources[0]} does not exist{similar_path(Path(sources[0]))}")
     if show is not None:
         _check_free(show)
     with (
@@ -261,7 +263,7 @@ async def _watch(streams: Sequence[CameraStream], as_json: bool, port: int | Non
         from fovea_server.cli.watch import page_server
 
         page = asyncio.create_task(page_server(streams, port).serve())
-        typer.echo(f"http://127.0.0.1:{port} shows the pictures", err=True)
+        typer.echo(f"open http://127.0.0.1:{port} to see the images", err=True)
     over = asyncio.create_task(_all(running))
     try:
         ends = {over, output} if page is None else {over, output, page}

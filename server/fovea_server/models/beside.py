@@ -44,7 +44,9 @@ def version_folder(path: Path, version: int | None = None) -> Path:
         NotFound: the version does not exist.
     """
     if not path.is_dir():
-        raise InvalidOption(f"{path} is a file: `fovea build` it, and give the model's name")
+        raise InvalidOption(
+            f"{path} is a file: build it with `fovea build`, then give the model's name"
+        )
     path = path.absolute()
     if is_pipeline(path):
         first = Pipeline.read(path).models[0]

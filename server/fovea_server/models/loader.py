@@ -181,14 +181,15 @@ class Loader:
         """
         slot = self.slots.get(name)
         if slot is None or slot.tried is None:
-            raise NotFound(f"model '{name}' is not loaded, so no version can be loaded beside it")
+            raise NotFound(f"model '{name}' is not loaded: load the model before a further version")
         if (source := self._read_beside(slot, version)) is None:
             raise InvalidRequest(
-                f"the files of model '{name}' came with a load request: load the model again"
+                f"model '{name}' was loaded from the files of a request, so it has no other "
+                "versions: send a new load request"
             )
         if version not in source.versions:
             known = ", ".join(map(str, source.versions))
-            raise NotFound(f"{name} has no version {version}; versions there: {known}")
+            raise NotFound(f"model '{name}' has no version {version}; existing versions: {known}")
         before, slot.requested = slot.requested, slot.requested | {version}
         try:
             self.load(name, source, wanted=False)
@@ -430,7 +431,7 @@ class Loader:
     def _empty(self, slot: ModelSlot, reason: str = "unloaded") -> None:
         for above in self._ensembles_of(slot.name):
             stages = above.source is not None and above.source.config.platform == PLATFORM
-            because = f"'{slot.name}', which a stage of it runs, was unloaded"
+            because = f"model '{slot.name}', which one of its stages runs, was unloaded"
             self._empty(above, f"{because}: load it again" if stages else "unloaded")
         slot.close(reason=reason)
 

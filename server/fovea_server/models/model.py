@@ -237,7 +237,9 @@ class ServedModel:
         except OSError as error:
             self._fail_to_load(f"its folder cannot be read: {error}")
         except MemoryError as error:
-            self._fail_to_load(f"it takes more memory than there is ({error}): use a smaller model")
+            self._fail_to_load(
+                f"it needs more memory than is available ({error}): use a smaller model"
+            )
         except Exception:  # an error in one model must not prevent other models from loading
             log.exception("model %s version %d", self.name, self.version)
             self._fail_to_load("an internal error; the server's log has the details")
@@ -267,8 +269,9 @@ class ServedModel:
             self.executions += sum(member.executions for member in self._members)
             if self.executions > _MAX_EXECUTIONS:
                 raise InvalidModel(
-                    f"a request would run {self.executions} models and ensembles, over the limit "
-                    f"of {_MAX_EXECUTIONS}: remove steps from it or from its ensembles"
+                    f"each request would run {self.executions} models and ensembles, over the "
+                    f"limit of {_MAX_EXECUTIONS}: remove steps from this ensemble or from the "
+                    "ensembles that it runs"
                 )
             self._labels = self._member_labels()
         else:

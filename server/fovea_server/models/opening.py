@@ -105,8 +105,8 @@ def image_limits(settings: Settings) -> ImageLimits:
     return ImageLimits(
         settings.max_image_bytes,
         int(settings.max_megapixels * 1e6),
-        "send it smaller, compress it more, or raise the server's --max-image-mb",
-        "send it smaller, or raise the server's --max-megapixels",
+        "send a smaller image, compress it more, or raise the server's --max-image-mb",
+        "send a smaller image, or raise the server's --max-megapixels",
     )
 
 
@@ -165,7 +165,7 @@ def _check_batch(engine: Engine, configured: int) -> None:
     # Each buffer for images holds a whole batch, so the batch size is limited.
     if (rows > MAX_BATCH and engine.preprocessor is not None) or (built and rows < 1):
         raise InvalidModel(
-            f"its max_batch is {rows}, and must be from 1 to {MAX_BATCH}: build the engine again, "
+            f"its max_batch is {rows}, but must be from 1 to {MAX_BATCH}: build the engine again, "
             "or correct max_batch_size in config.pbtxt if the version has no card.json"
         )
     if built and configured > rows:
@@ -201,8 +201,8 @@ def run_samples(
     for sample in config.model_warmup:
         if sample.batch_size > max(1, config.max_batch_size):
             raise InvalidModel(
-                f"warmup sample '{sample.name}': batch_size {sample.batch_size} is over "
-                f"max_batch_size {config.max_batch_size}"
+                f"warmup sample '{sample.name}': batch_size {sample.batch_size} exceeds "
+                f"max_batch_size {config.max_batch_size}: lower it"
             )
         # Inputs that the sample does not set are filled with zeros, for example the flags of
         # sequences.
@@ -212,9 +212,9 @@ def run_samples(
         size = sum(prod(spec.shape) * max(8, spec.numpy_dtype.itemsize) for spec in specs.values())
         if size > most_bytes:
             raise InvalidModel(
-                f"warmup sample '{sample.name}': its inputs take {size >> 20} MiB, and all "
-                f"requests together may have {most_bytes >> 20} MiB: lower its batch_size or dims, "
-                "or raise the server's --max-inflight-mb"
+                f"warmup sample '{sample.name}': its inputs need {size >> 20} MiB, over the limit "
+                f"of {most_bytes >> 20} MiB for all requests together: lower its batch_size or "
+                "dims, or raise the server's --max-inflight-mb"
             )
         log.debug("model %s: warm-up sample %s", config.name, sample.name)
         feeds = {name: _input(sample, spec, folder) for name, spec in specs.items()}
@@ -290,5 +290,6 @@ def _read_sample(file: Path, shape: tuple[int, ...], dtype: np.dtype[Any], about
         return np.frombuffer(data, dtype, count).reshape(shape)
     except (ValueError, InvalidRequest) as error:
         raise InvalidModel(
-            f"{about}{file} has {len(data)} bytes, which are not {list(shape)} of {dtype.name}"
+            f"{about}{file} has {len(data)} bytes, which do not fit the shape {list(shape)} of "
+            f"type {dtype.name}"
         ) from error

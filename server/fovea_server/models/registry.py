@@ -151,7 +151,7 @@ class Registry:
         self._refuse_unpulled()
         for slot in list(self._slots.values()):
             if slot.wanted and slot.name not in there:
-                log.info("model %s has left the repository", slot.name)
+                log.info("model %s was removed from the repository", slot.name)
                 self._loader.unload(slot.name)
         self._loader.finish(self._loader.begin(there, changed=True))
 
@@ -269,8 +269,8 @@ class Registry:
             raise NotFound(f"there is no model '{name}' in the repository")
         if self._remotes.has(folder):
             raise Unavailable(
-                f"model '{name}' is in a store, which the server only reads: promote it in a "
-                f"local copy of the model, and copy {name}/{HISTORY_FILE} into the store"
+                f"model '{name}' is in a remote store, which the server cannot change: promote it "
+                f"in a local copy of the model, then copy {name}/{HISTORY_FILE} into the store"
             )
         return folder
 
@@ -352,7 +352,7 @@ class Registry:
         reasons = [text for name, text in unserved if self.sees(name)]
         if hidden := {name for name, _ in unserved if not self.sees(name)}:
             models = counted(len(hidden), "model")
-            reasons.append(f"{models} not ready: the server's log says which and why")
+            reasons.append(f"{models} not ready: see the server's log")
         return "; ".join(reasons)
 
     @property

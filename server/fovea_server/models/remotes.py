@@ -74,7 +74,7 @@ class Remotes:
         """
         waiting = [each for each in self._followers if not each.started.is_set()]
         if any(follower.fault for follower in waiting):
-            return "the repository could not be pulled so far: the server's log says why"
+            return "the repository could not be pulled so far: see the server's log"
         return "the repository is being pulled" if waiting else ""
 
     @property
@@ -113,8 +113,8 @@ def _follower(
         mirror = Mirror(address, cache, most_bytes, only, described=described)
     except (OSError, RuntimeError) as error:
         raise InvalidOption(
-            f"models of {address} cannot be kept: {error}: give a folder that can be written with "
-            "--repository-cache"
+            f"models of {address} cannot be stored on this machine ({error}): set "
+            "--repository-cache to a folder that can be written to"
         ) from error
     polls = settings.model_control_mode is ModelControlMode.POLL
     return MirrorFollower(mirror, every_s=settings.repository_poll_secs, polls=polls)

@@ -54,4 +54,4 @@ def check_servable(folder: Path, version: int) -> None:
 
 
 def _find_none(name: str, version: int | None) -> Never:
-    raise NotFound(f"no model {name!r} is loaded")
+    raise NotFound(f"model {name!r} is not loaded")

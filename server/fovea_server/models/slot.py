@@ -192,8 +192,8 @@ class ModelSlot:
         if self.promoted is None or self.promoted in self.versions:
             return None
         return (
-            f"version {self.promoted} was promoted, and its folder is gone, so the newest version "
-            "is current: restore the folder, or promote another version"
+            f"version {self.promoted} was promoted, but its folder is missing, so the newest "
+            "version is current: restore the folder, or promote another version"
         )
 
     def load(self, source: Source) -> str:
@@ -372,7 +372,7 @@ class ModelSlot:
 
 
 def _stopping_error() -> ShuttingDown:
-    return ShuttingDown("the server is stopping; load it when it runs again")
+    return ShuttingDown("the server is stopping: load the model after its restart")
 
 
 def trim() -> None:

@@ -84,8 +84,8 @@ class Repositories:
                 self._devices[each.root] = device
             elif self._devices.get(each.root, device) != device:
                 raise Unavailable(
-                    f"{each.root} is empty, and another file system than before: is its file "
-                    "system mounted?"
+                    f"{each.root} is empty and on a different file system than before: mount the "
+                    "file system with the models"
                 )
             made = (name for name in each.folders() if is_pipeline(each.root / name))
             found |= {*names, *each.versionless(), *each.unreadable(), *made}
@@ -194,7 +194,7 @@ class Source:
         now = time.monotonic()
         try:
             if not folder.is_dir():
-                raise NotFound(f"there is no folder {folder}: put the model there")
+                raise NotFound(f"the folder {folder} does not exist: put the model there")
             # Hidden entries are ignored, because macOS creates hidden files when a user opens a
             # directory.
             shown = (entry for entry in os.scandir(folder) if not entry.name.startswith("."))

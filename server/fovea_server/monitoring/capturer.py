@@ -66,8 +66,8 @@ class Capture(Feature):
 
     async def start(self) -> None:
         """Start the thread that writes."""
-        rules = ", ".join(self._usual) or "each model's fovea.toml has the rules"
-        log.info("images are kept in %s: %s", self._store.folder, rules)
+        rules = ", ".join(self._usual) or "those in the fovea.toml of each model"
+        log.info("captured images are stored in %s; rules: %s", self._store.folder, rules)
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
@@ -126,7 +126,7 @@ class Capture(Feature):
             try:
                 self._rules[model] = read_rules(model.folder.parent, self._usual)
             except FoveaError as error:
-                log.warning("nothing of model %r is kept: %s", model.name, error)
+                log.warning("no image of model %r is captured: %s", model.name, error)
                 self._rules[model] = None
         return self._rules[model]
 
@@ -165,7 +165,7 @@ class Capture(Feature):
         try:
             self._store.look()
         except OSError as error:
-            self._warn("nothing can be kept for now: %s", error)
+            self._warn("images cannot be captured for now: %s", error)
 
     def _write(self, record: Record) -> None:
         try:
@@ -182,7 +182,7 @@ class Capture(Feature):
 
     def _drop(self, record: Record, reason: str, error: Exception) -> None:
         self._dropped[record.model, reason] += 1
-        self._warn(f"an image of model {record.model!r} is not kept: %s", error)
+        self._warn(f"an image of model {record.model!r} was not captured: %s", error)
 
     def _warn(self, text: str, error: Exception) -> None:
         if time.monotonic() - self._warned >= _WARN_EVERY_S:
@@ -193,14 +193,18 @@ class Capture(Feature):
         """Return the image with coarse blocks in place of objects that the model `blur` detects."""
         model = self._models.get(blur)
         if (engine := model.engine) is None or engine.preprocessor is None:
-            raise InferenceFailed(f"blur = '{blur}' in fovea.toml takes no images")
+            raise InferenceFailed(
+                f"the model '{blur}', set as blur in fovea.toml, does not accept images"
+            )
         request = ImageRequest([record.image], engine.resolve(PredictOptions()))
         prediction = model.scheduler.predict(request)
         [result] = asyncio.run_coroutine_threadsafe(prediction, self._loop).result(_BLUR_S)
         if isinstance(result, FoveaError):
             raise result
         if not isinstance(result.found, Detections):
-            raise InferenceFailed(f"blur = '{blur}' in fovea.toml does not detect objects")
+            raise InferenceFailed(
+                f"the model '{blur}', set as blur in fovea.toml, does not detect objects"
+            )
         pixels = record.upright().copy()
         for box in result.found.boxes:
             _coarsen(pixels, box)

@@ -223,7 +223,7 @@ class StoredCapture:
             NotFound: the image is gone.
         """
         if (image := next(self.folder.glob("image.*"), None)) is None:
-            raise NotFound(f"{self.folder} has no image: delete it")
+            raise NotFound(f"{self.folder} has no image: delete this folder")
         return image
 
     def remove(self) -> None:
@@ -266,7 +266,9 @@ class CaptureStore:
                 file.chmod(0o600)
             size = sum(each.stat().st_size for each in beside.iterdir())
             if size > self._most:
-                raise OSError(f"a capture of {size} bytes exceeds the limit of all captures")
+                raise OSError(
+                    f"a capture of {size} bytes exceeds the limit for all captures together"
+                )
             self._make_room(size)
             taken = datetime.now(UTC)
             name = f"{taken.strftime(_TIME)}Z-{self._server}-{next(self._numbers)}-{size}"
@@ -287,7 +289,7 @@ class CaptureStore:
         """
         there = next(each for each in (self.folder, *self.folder.parents) if each.exists())
         if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-            raise OSError(f"{there} is not a folder that this user may write to")
+            raise OSError(f"{there} is not a folder that this user can write to")
         self._kept = sorted(captures(self.folder), key=lambda each: each.folder.name)
         self.bytes = sum(each.size for each in self._kept)
         self._until_look = int(self._most * _LOOK_AGAIN)
@@ -322,7 +324,9 @@ def captures(folder: Path, model: str | None = None) -> Iterator[StoredCapture]:
     chosen = [each for each in models if model is None or each.name == model]
     if model is not None and not chosen:
         have = ", ".join(sorted(each.name for each in models)) or "none"
-        raise NotFound(f"no captures of a model '{model}' in {folder}; models there: {have}")
+        raise NotFound(
+            f"{folder} has no captured images of model '{model}'; models with images: {have}"
+        )
     for of_model in chosen:
         for day in _folders(of_model):
             for each in _folders(day):

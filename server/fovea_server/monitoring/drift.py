@@ -183,9 +183,9 @@ class Drift(Feature):
         _ = model.scheduler
         if (window := self._windows.get(model) or self._begin(model)) is None:
             raise NotFound(
-                f"model '{name}', version {model.version}, has no images of its build to compare "
-                "with: build it again with 50 images or more of its own, as --images, "
-                "--calibration or --data"
+                f"version {model.version} of model '{name}' has no figures of build images to "
+                "compare with: build it again with at least 50 of your own images (--images, "
+                "--calibration or --data)"
             )
         return model, window
 

@@ -93,7 +93,7 @@ def read_labels(data: Path, images: Path | None) -> Labels:
     """
     labelled = read_labelled(data, images)
     if isinstance(labelled, ClassFolders) and images is not None:
-        raise InvalidOption(f"{data} has the images in its folders: leave --images out")
+        raise InvalidOption(f"{data} contains its own images: leave --images out")
     return labelled
 
 
@@ -286,7 +286,9 @@ def _ask_first(labelled: Labels, ask: Ask) -> tuple[str, Ask]:
 def _get_found(kind: type[Found], result: Result) -> Found:
     """Return the typed result; raise InvalidResult if the result is of another type."""
     if not isinstance(result.found, kind):
-        raise InvalidResult(f"the response has no {kind.field}: is it from a Fovea server?")
+        raise InvalidResult(
+            f"the response has no {kind.field}: check that the URL is a Fovea server"
+        )
     return result.found
 
 
@@ -323,8 +325,8 @@ def _check_known(labelled: Labels, measured: MeasuredAnswers, heard: set[str]) -
     numbered = isinstance(labelled, ClassMaps) and labelled.names is None
     if not numbered and heard.isdisjoint(measured.accuracy.per_class):
         raise InvalidOption(
-            f"{labelled.path}: the model returns none of its classes, but "
-            f"{', '.join(sorted(heard)[:_SHOWN])}: use the model's class names"
+            f"the model returned none of the classes in {labelled.path}, but "
+            f"{', '.join(sorted(heard)[:_SHOWN])}: use the model's class names in the labels"
         )
     return measured
 
@@ -332,7 +334,7 @@ def _check_known(labelled: Labels, measured: MeasuredAnswers, heard: set[str]) -
 def check_answer(labelled: Labels, model: str, task: str) -> None:
     """Raise an error if the model serves tensors, or if the labels are for another task."""
     if task == "tensors":
-        raise UnsupportedModel(f"{model} serves tensors only, so there is nothing to measure")
+        raise UnsupportedModel(f"{model} returns tensors only, so its accuracy cannot be measured")
     check_task(labelled, task)
 
 

@@ -176,7 +176,9 @@ def _read(source: Source) -> Iterator[_Item]:
                 image = InputImage(DecodedImage(frame.pixels, orientation=1))
             yield _Item(source, number, image, stamp, time_s=frame.time_s)
     except InvalidImage as error:
-        missing = None if source.path.exists() else ImageError("not_found", "there is no such file")
+        missing = (
+            None if source.path.exists() else ImageError("not_found", "the file does not exist")
+        )
         yield _Item(source, number, missing or ImageError(error.code, str(error)), stamp)
 
 
@@ -186,7 +188,7 @@ def _read_file(source: Source) -> _Item:
             stamp = stamp_of(os.fstat(file.fileno()))
             return _Item(source, None, InputImage(file.readall()), stamp)
     except FileNotFoundError:
-        error = ImageError("not_found", "there is no such file")
+        error = ImageError("not_found", "the file does not exist")
     except OSError as refused:
         error = ImageError("invalid_request", f"cannot be read: {refused.strerror}")
     return _Item(source, None, error, source.stamp)

@@ -52,15 +52,19 @@ def export(captured: Sequence[StoredCapture], form: str, out: Path, images_at: s
             format does not support the task of the captures.
     """
     if out.is_dir() and any(out.iterdir()):
-        raise InvalidOption(f"--out {out} has files already: give an empty folder")
+        raise InvalidOption(f"--out {out} is not empty: give an empty folder")
     rows = [(one, one.about()) for one in captured]
     models = sorted({one.model for one in captured})
     if len(models) > 1:
-        raise InvalidOption(f"the captures are of {', '.join(models)}: name one with --model")
+        raise InvalidOption(
+            f"the captures are from several models ({', '.join(models)}): choose one with --model"
+        )
     with _name_damaged(captured[-1]):
         model = read_model(rows[-1][1])
     if model.task not in (_CONTROLS if form == "label-studio" else Detections.tasks):
-        raise InvalidOption(f"--format {form} cannot hold results of the task {model.task}")
+        raise InvalidOption(
+            f"--format {form} does not support the task {model.task}: choose another format"
+        )
     (out / IMAGES).mkdir(parents=True, exist_ok=True)
     entries = list(_copy_images(rows, out / IMAGES))
     sources = [each.source for each in entries]
@@ -97,7 +101,7 @@ def _name_damaged(one: StoredCapture) -> Iterator[None]:
     try:
         yield
     except InvalidResult as error:
-        raise error.with_text(f"delete {one.folder}, as {error}") from error
+        raise error.with_text(f"{one.folder} is damaged ({error}): delete this folder") from error
 
 
 def _label_studio(entries: Sequence[Entry], model: ModelInfo, out: Path, images_at: str) -> None:

@@ -77,14 +77,14 @@ def choose(
     if isinstance(labelled, TextLabels | AttributeLabels | PicturePairs):
         if classes is not None:
             raise InvalidOption(
-                "--classes is for objects or images, not for tables or generated images"
+                "--classes does not apply to tables or generated images: leave it out"
             )
         return LabelSelection(labelled, {})
     if isinstance(labelled, ClassMaps):
         if classes is not None:
             raise InvalidOption(
-                f"--classes is not for maps: a line of {labelled.path / 'classes.txt'} that is "
-                "empty leaves its level out"
+                "--classes does not apply to maps: to exclude a level, leave its line in "
+                f"{labelled.path / 'classes.txt'} empty"
             )
         return LabelSelection(labelled, {})
     counts = _counts(labelled)
@@ -95,9 +95,9 @@ def choose(
             named = _format_counts({name: counts[name] for name in lacking}, labelled)
             shared = ",".join(map(_normalise, known.values()))
             raise InvalidOption(
-                f"{labelled.path} has classes that the model lacks: {named}. Call them as the "
-                "model does, as --labels of a build can, or measure the other classes alone: "
-                f"--classes {shared}"
+                f"{labelled.path} has classes that the model lacks: {named}. Use the same names "
+                "in the labels and the model (`fovea build --labels`), or measure only the shared "
+                f"classes: --classes {shared}"
             )
         return LabelSelection(labelled, {})
     wanted = _match_typed(classes, labelled, counts, known, labels)

@@ -120,7 +120,9 @@ class VideoFile:
             whole = False
         if not whole:
             raise OSError(
-                errno.EIO, "a video was not written completely: is the disk full?", self._path
+                errno.EIO,
+                "a video was not written completely: check the free disk space",
+                self._path,
             )
         self._part.replace(self._path)
 

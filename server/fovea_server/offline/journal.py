@@ -66,7 +66,7 @@ class Journal(Closing):
             self._lock = lock(folder)
         except BlockingIOError as error:
             raise InvalidOption(
-                f"another run writes into {folder}: wait for its end, or give another --out"
+                f"another run is writing to {folder}: wait until it ends, or give another --out"
             ) from error
         try:
             self._begin(folder, resume=resume)
@@ -104,8 +104,8 @@ class Journal(Closing):
             was, now = _without_version(before.get(name)), _without_version(value)
             if was != now:
                 raise InvalidOption(
-                    f"--resume cannot go on in {self._run.parent}: {name} was {_text(was)}, and "
-                    f"now is {_text(now)}: use the former value, or start again in another --out"
+                    f"--resume cannot continue in {self._run.parent}: {name} was {_text(was)} and "
+                    f"is now {_text(now)}. Use the former value, or start again with another --out"
                 )
 
     def _write_run(self, *, complete: bool) -> None:
@@ -153,7 +153,7 @@ class Journal(Closing):
                     stamp = None if (given := value.get("stamp")) is None else (given[0], given[1])
                 except (InvalidResult, LookupError, TypeError, ValueError) as error:
                     raise InvalidRequest(
-                        f"line {number} of {self._path} is damaged: begin anew in another --out"
+                        f"line {number} of {self._path} is damaged: start again with another --out"
                     ) from error
                 if source is None or file != source.file:
                     source = next(following, None)

@@ -80,8 +80,9 @@ def compare_reference(
     for file, each in zip(files, card.images, strict=True):
         if not file.is_file() or file_sha256(file) != each.sha256:
             raise InvalidOption(
-                f"{file} is not the image of the reference, which was made with {card.images_from}:"
-                " name that folder with --images, or make the reference again without --check"
+                f"{file} differs from the image in the reference, which was created from "
+                f"{card.images_from}: give that folder with --images, or create the reference "
+                "again without --check"
             )
     return list(card.agreement(engines, _detect(folder, files)))
 

@@ -106,11 +106,11 @@ def find_sources(given: Sequence[str], *, every: int = 1, drawn: Path | None = N
     for text in given:
         if _LIVE.match(text):
             raise InvalidOption(
-                f"{text} is a camera or a live stream, and sources are files: `fovea watch MODEL "
-                f"{text}` runs a model on it"
+                f"{text} is a camera or a live stream, but sources must be files: run `fovea "
+                f"watch MODEL {text}` instead"
             )
         if _ADDRESS.match(text):
-            raise InvalidOption(f"{text} is an address, and sources are files: download it first")
+            raise InvalidOption(f"{text} is a URL, but sources must be files: download it first")
         matches, kinds = _matches(text)
         files = {_absolute(path): path for path in matches}
         if kinds is not None:
@@ -119,13 +119,15 @@ def find_sources(given: Sequence[str], *, every: int = 1, drawn: Path | None = N
             taken = {f: path for f, path in files.items() if path.suffix.lower() in kinds}
             skipped += len(files) - len(taken)
             if not taken:
-                raise NotFound(f"{text} has no image ({', '.join(sorted(kinds))})")
+                raise NotFound(f"{text} has no images ({', '.join(sorted(kinds))})")
             files = dict(sorted(taken.items(), key=lambda item: _natural(item[1])))
         elif any(own in full.parents for full in files):
-            raise InvalidOption(f"{text} is in the folder for annotated images: give another --out")
+            raise InvalidOption(
+                f"{text} is in the output folder for annotated images: give another --out"
+            )
         paths |= files
     if not listed and not any(path.exists() for path in paths.values()):
-        raise NotFound(f"{given[0]}: there is no such file{similar_path(Path(given[0]))}")
+        raise NotFound(f"{given[0]} does not exist{similar_path(Path(given[0]))}")
     top = os.path.commonpath([_absolute(_top(text)) for text in given])
     return Sources(tuple(_name_sources(paths.values(), top, every)), skipped, listed)
 

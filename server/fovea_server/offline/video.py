@@ -100,8 +100,8 @@ def read_frames(path: Path, every: int) -> Iterator[VideoFrame]:
     missing_s = length_s - last_s - longest_s
     if number == 0 or (number < header.frames and missing_s > _TOLERANCE_S):
         raise InvalidImage(
-            f"the video ends after {last_s + step_s:.1f} of {length_s:.1f} s: it is cut off or "
-            "damaged, and what was found before is kept"
+            f"the video ends after {last_s + step_s:.1f} of {length_s:.1f} s: it is truncated or "
+            "damaged, and the results up to there are kept"
         )
 
 

@@ -220,7 +220,7 @@ class RunningCanary:
             return None
         document = self.shadow.document()
         if document.state != "decided":
-            return f"its results are not compared any more: {document.reason}"
+            return f"its results are no longer compared: {document.reason}"
         return document.reason if document.exceeds else None
 
     def _slowness(self) -> str | None:

@@ -135,13 +135,13 @@ class Promoter(Feature):
         Raises:
             InvalidRequest: the version cannot be loaded, or cannot be a canary.
         """
-        fault = "it is not ready; `fovea versions` and the server's log say why"
+        fault = "it is not ready: see `fovea versions` and the server's log"
         try:
             if not await self._models.follow(name, version):
                 return
             config = self._models.get(name).config
             if canary and config.sequence_batching is not None:
-                fault = "its sequences keep state, which versions do not share"
+                fault = "it keeps state for sequences, and versions do not share this state"
             elif version in self._models.versions(name):
                 return
         except FoveaError as error:
@@ -211,7 +211,7 @@ class Promoter(Feature):
         try:
             await self._models.follow(name)
         except (FoveaError, OSError) as error:
-            log.error("model %s cannot follow its history: %s", name, error)
+            log.error("the promotion history of model %s cannot be applied: %s", name, error)
         canary: Event | None = None
         with suppress(FoveaError, OSError):
             models, folder = self._place(name)
@@ -229,7 +229,9 @@ class Promoter(Feature):
         try:
             began = RunningCanary(self._models, event)
         except FoveaError as error:
-            log.error("the canary in the history of model %s does not run: %s", name, error)
+            log.error(
+                "the canary in the promotion history of model %s cannot be started: %s", name, error
+            )
             return
         with suppress(FoveaError):
             folder = self._models.folder(name)
@@ -245,14 +247,14 @@ class Promoter(Feature):
         with suppress(FoveaError):
             await asyncio.to_thread(drop_counts, self._models.folder(name))
         if canary.shadow is not None and not canary.shadow.is_over:
-            await self._shadows.end(name, "the canary is over")
+            await self._shadows.end(name, "the canary ended")
 
     async def _judge(self, name: str, canary: RunningCanary) -> None:
         """End a canary that has failed or whose time is over."""
         found = self._models.versions(name)
         fault = canary.fault()
         if found and canary.version not in found:
-            fault = "it could not be loaded, or has died: the server's log says why"
+            fault = "it could not be loaded, or it failed later: see the server's log"
         if fault is None:
             now, lacks = datetime.now(UTC), canary.lacks()
             # If this server has seen too few requests, another server of the repository may have

@@ -171,7 +171,7 @@ class ModelHistory(BaseModel):
                 documents.append(HistoryEvent.model_validate({**event, "number": number}))
             except ValidationError:
                 raise InvalidModel(
-                    f"line {number} of {name}/{HISTORY_FILE} is not an event: delete the line"
+                    f"line {number} of {name}/{HISTORY_FILE} is not a valid event: delete the line"
                 ) from None
         version = None if current is None else str(current)
         return cls(model=name, current=version, canary=canary, events=documents)

@@ -93,8 +93,9 @@ class HistoryRecord:
         except OSError as error:
             raise Unavailable(
                 f"{self._name}/{HISTORY_FILE} cannot be written ({error.strerror}): make the "
-                "repository writable for this user, or promote on a machine where it is: `fovea "
-                "promote MODEL VERSION --repository DIR`; servers follow that file"
+                "repository writable for this user, or run `fovea promote MODEL VERSION "
+                "--repository DIR` on a machine that can write to it. Servers then apply the "
+                "change"
             ) from error
         try:
             self.history = models.history(name)
@@ -167,8 +168,10 @@ class HistoryRecord:
 
     def _check(self, version: int) -> None:
         if version not in (there := self._models.versions(self._name)):
-            known = ", ".join(map(str, there)) or "none; of a pipeline, promote its models"
-            raise NotFound(f"{self._name} has no version {version}; versions there: {known}")
+            known = ", ".join(map(str, there)) or "none (of a pipeline, promote its models)"
+            raise NotFound(
+                f"model '{self._name}' has no version {version}; existing versions: {known}"
+            )
 
     def append(self, event: Event, who: str, why: str) -> None:
         """Append an event, and wait until it is on disk.
@@ -183,5 +186,5 @@ class HistoryRecord:
             append_event(self._file, self._path.parent, given)
         except OSError as error:
             raise Unavailable(
-                f"{self._name}/{HISTORY_FILE} is unchanged: {error.strerror}"
+                f"{self._name}/{HISTORY_FILE} could not be changed: {error.strerror}"
             ) from error

@@ -169,9 +169,8 @@ class Shadow:
                 except BlockingIOError:
                     self._end(
                         "failed",
-                        f"version {self.request.version} was given {_DEADLINE_S} s for an image "
-                        "or the start: it hangs, or the machine has no idle CPU time on this "
-                        "machine",
+                        f"version {self.request.version} did not start or process an image within "
+                        f"{_DEADLINE_S} s: it hangs, or the machine has no idle CPU time",
                     )
                 except (EOFError, OSError):
                     self._end("failed", self._explain_death(process))

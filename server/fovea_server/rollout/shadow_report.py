@@ -93,7 +93,7 @@ def headline(shadow: ShadowDocument) -> str:
     skipped = ", ".join(f"{count:,} {why}" for why, count in shadow.skipped.items())
     report = shadow.report
     if report is None:
-        return f"{state}; it has seen no image yet, as they come with requests ({skipped} left out)"
+        return f"{state}; no image was compared yet ({skipped} left out)"
     differs = "nothing to compare"
     if report.disagreement is not None and report.interval is not None:
         low, high = report.interval
@@ -107,27 +107,31 @@ def explain_stall(before: ShadowDocument, now: ShadowDocument) -> str:
     name = now.model
     if now.state == "starting":
         return (
-            f"version {now.version} is still being opened, in time that nothing else on the server "
-            "wants: wait for less load"
+            f"version {now.version} is still loading, because it uses only idle CPU time: wait "
+            "until the server has less load"
         )
     if now.skipped != before.skipped:
         return (
-            "every image was left out, since requests waited, or the candidate was at work: wait "
-            f"for less load, or try version {now.version} on another machine with `fovea diff`"
+            "all images were left out, because requests were waiting or the candidate was busy: "
+            f"wait until the server has less load, or test version {now.version} on another "
+            "machine with `fovea diff`"
         )
     text = (
-        f"no image comes: it sees requests with images to {name} that name no version, or version "
-        f"{now.against}. Send some, to /v1/models/{name}/predict. Ctrl-C leaves the shadow "
-        f"running, and `fovea shadow {name} --stop` ends it"
+        f"no image arrived: the test uses images of requests to {name} without a version, or with "
+        f"version {now.against}. Send images to /v1/models/{name}/predict. Ctrl-C leaves the test "
+        f"running; `fovea shadow {name} --stop` ends it"
     )
     if left_out := sum(now.skipped.values()):
-        text += f"; {left_out:,} were left out before, as requests waited: send one at a time"
+        text += (
+            f"; {left_out:,} images were left out before, because requests were waiting: send one "
+            "request at a time"
+        )
     return text
 
 
 def _report(report: ShadowReport) -> Iterable[str]:
     if report.shared is not None:
-        yield f"Results are alike to {report.shared:.4f} in the mean (1: the same)."
+        yield f"Mean similarity of the results: {report.shared:.4f} (1 means equal)."
         yield ""
     if report.classes:
         overlap = report.overlap_of or "overlap"

@@ -76,26 +76,28 @@ def _open(candidate: ShadowCandidate) -> Engine:
         raise ModelNotReady(f"version {candidate.version} failed to load: {model.reason}")
     if model.task != candidate.task:
         raise InvalidOption(
-            f"the task of version {candidate.version} is {model.task}, and that of version "
-            f"{candidate.against} is {candidate.task}: they cannot be compared"
+            f"version {candidate.version} has the task {model.task}, but version "
+            f"{candidate.against} has the task {candidate.task}, so they cannot be compared"
         )
     if (labels := model.engine.labels) != candidate.vocabulary.labels:
         raise InvalidOption(
-            f"version {candidate.version} has other classes than version {candidate.against}: "
+            f"version {candidate.version} has different classes than version {candidate.against}: "
             f"{_difference(candidate.vocabulary.labels or (), labels or ())}"
         )
     return model.engine
 
 
 def _no_others(name: str, version: int | None) -> NoReturn:
-    raise ModelNotReady(f"{name} uses another model, and a candidate must be a single model")
+    raise ModelNotReady(
+        f"the candidate runs the model {name}, but a candidate must be a single model"
+    )
 
 
 def _difference(live: tuple[str, ...], candidate: tuple[str, ...]) -> str:
     if len(live) != len(candidate):
-        return f"{len(candidate)} in place of {len(live)}"
+        return f"{len(candidate)} classes instead of {len(live)}"
     at = next(i for i, pair in enumerate(zip(live, candidate, strict=True)) if len(set(pair)) > 1)
-    return f"class {at} is {candidate[at]!r} in place of {live[at]!r}"
+    return f"class {at} is {candidate[at]!r} instead of {live[at]!r}"
 
 
 class _Comparison:

@@ -115,7 +115,7 @@ class Shadows(Feature):
         async with self._changing:
             candidate = self._candidate(name, request.version, against)
             if (old := self._shadows.get(name)) is not None:
-                await asyncio.to_thread(old.stop, "another took its place")
+                await asyncio.to_thread(old.stop, "another shadow test replaced it")
             shadow = Shadow(
                 request,
                 candidate,
@@ -198,12 +198,14 @@ class Shadows(Feature):
                 "diff` compares two models layer by layer"
             )
         if version == model.version:
-            raise InvalidOption(f"version {version} of '{name}' is current already: choose another")
+            raise InvalidOption(
+                f"version {version} of '{name}' is already current: choose another version"
+            )
         folder = model.folder.parent
         there = ModelRepository(folder.parent).versions(folder.name)
         if version not in there:
             raise NotFound(
-                f"model '{name}' has no version {version}; versions in its folder: "
+                f"model '{name}' has no version {version}; existing versions: "
                 f"{', '.join(map(str, there))}"
             )
         return ShadowCandidate(
@@ -230,7 +232,7 @@ class Shadows(Feature):
         try:
             if self._models.get(candidate.model, candidate.against).state is State.READY:
                 current = self._models.get(candidate.model).version
-                return "" if current == candidate.against else f"version {current} answers now"
+                return "" if current == candidate.against else f"version {current} is current now"
         except FoveaError:
             pass
-        return f"version {candidate.against}, which it was compared with, is not served any more"
+        return f"version {candidate.against}, to which it was compared, is no longer served"

@@ -252,7 +252,9 @@ async def _search(request: Request, name: str, version: int | None, find: _FindI
             body, kind, {}, service.settings.max_images, service.json
         )
         if options != PredictOptions():
-            raise InvalidOption("a search takes options in its URL only")
+            raise InvalidOption(
+                "the body of a search must contain only images: send options in the URL"
+            )
         images = await fetch_images(request, sources)
         call_of(request).enter()
         # Look up the model again, because it may have been replaced while the images arrived.
@@ -318,7 +320,8 @@ async def _index_of(
     model.check_ready()
     if model.task != "embed":
         raise InvalidOption(
-            f"the task of model '{model.name}' is {model.task}, and a search needs the task embed"
+            f"model '{model.name}' has the task {model.task}, but a search needs a model with the "
+            "task embed"
         )
     index = await run_in_threadpool(find, model.folder.parent, index_name)
     mending = f"build the index again with `{command_for(model.name, index_name, version)}`"
@@ -332,8 +335,8 @@ def _check_model(index: VectorIndex, model: ServedModel, mending: str) -> None:
         return
     if (how := index.model.difference(ModelIdentity.of(engine.card))) is not None:
         raise InvalidOption(
-            f"the embeddings of the index were made {how} than version {model.version} of model "
-            f"'{model.name}', and cannot be compared: {mending}"
+            f"the index does not fit version {model.version} of model '{model.name}', because it "
+            f"was built with {how}: {mending}"
         )
 
 
@@ -341,7 +344,7 @@ def _given(request: Request) -> dict[str, str]:
     query = request.query_params
     for name in query:
         if (count := len(query.getlist(name))) > 1:
-            raise InvalidOption(f"{name[:60]} is given {count} times; a search takes one")
+            raise InvalidOption(f"the option {name[:60]} is given {count} times: give it once")
     return dict(query)
 
 
@@ -360,10 +363,14 @@ def _search_options(given: Mapping[str, str]) -> tuple[str, int, bool]:
     # Use five digits at most, because Python rejects numbers with thousands of digits.
     most = int(text.lstrip("0")[:5] or 0) if text.isascii() and text.isdigit() else 0
     if not 1 <= most <= MAX_MATCHES:
-        raise InvalidOption(f"k is '{text[:60]}'; it must be a whole number, 1 to {MAX_MATCHES}")
+        raise InvalidOption(
+            f"k is '{text[:60]}', but must be a whole number from 1 to {MAX_MATCHES}"
+        )
     pictures = _FLAGS.get(given.get("thumbnails", "false").lower())
     if pictures is None:
-        raise InvalidOption(f"thumbnails is '{given['thumbnails'][:60]}'; it must be true or false")
+        raise InvalidOption(
+            f"thumbnails is '{given['thumbnails'][:60]}', but must be true or false"
+        )
     return check_name(given.get("index", DEFAULT)), most, pictures
 
 
@@ -386,9 +393,7 @@ def _nearest(
     try:
         nearest = index.nearest(vector, most, thumbnails=thumbnails)
     except ValueError as error:
-        raise InvalidOption(
-            f"the index does not belong to the model: {error}; {mending}"
-        ) from error
+        raise InvalidOption(f"the index does not fit the model: {error}; {mending}") from error
     return {"matches": [_match_json(each) for each in nearest]}
 
 

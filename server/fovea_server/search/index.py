@@ -149,7 +149,9 @@ class ModelIdentity:
         try:
             return cls(*parts)
         except TypeError as error:
-            raise ValueError(f"its model has {len(parts)} parts") from error
+            raise ValueError(
+                f"its description of the model has {len(parts)} parts instead of 3"
+            ) from error
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -159,10 +161,10 @@ class ModelIdentity:
     def difference(self, other: Self) -> str | None:
         """Return how another model differs, or None if both models compute the same embeddings."""
         if self.network != other.network:
-            return "by another network"
+            return "another source model"
         if self.preprocessing != other.preprocessing:
-            return "with other preprocessing"
-        return None if self.outputs == other.outputs else "from another output"
+            return "different preprocessing"
+        return None if self.outputs == other.outputs else "another output of the model"
 
 
 def read_arrays(path: Path, forms: Mapping[str, tuple[str, int]]) -> dict[str, NDArray[Any]]:
@@ -197,7 +199,7 @@ def read_arrays(path: Path, forms: Mapping[str, tuple[str, int]]) -> dict[str, N
 def _member(archive: zipfile.ZipFile, name: str, most: int) -> Iterator[tuple[IO[bytes], int]]:
     info = archive.getinfo(name)
     if info.compress_type not in _PLAIN:
-        raise ValueError(f"{name} is compressed in a way that is not read")
+        raise ValueError(f"{name} has an unsupported compression")
     _check_size(info.file_size, most)
     with archive.open(info) as file:
         yield file, info.file_size
@@ -210,19 +212,20 @@ def _read(
     _check_size(size, MAX_BYTES)
     version = npy.read_magic(file)
     if version not in _HEADERS:
-        raise ValueError(f"{name} has the header of another version of NumPy's format")
+        raise ValueError(f"{name} has an unsupported version of NumPy's format")
     shape, by_columns, dtype = _HEADERS[version](file)
     kind, dimensions = forms[name]
     if dtype.kind != kind or not dtype.itemsize or len(shape) != dimensions or 0 in shape[1:]:
         wanted = {"f": "float", "U": "text", "u": "unsigned", "i": "signed"}[kind]
         raise ValueError(
-            f"{name} is {dtype} {list(shape)}, where it must be {wanted} of "
+            f"{name} is {dtype} {list(shape)}, but must be {wanted} with "
             f"{counted(dimensions, 'dimension')}"
         )
     declared, actual = math.prod(shape) * dtype.itemsize, size - file.tell()
     if min(shape, default=0) < 0 or declared != actual:
         raise ValueError(
-            f"{name} has a header of {list(shape)}, {declared:,} bytes, and {actual:,} follow it"
+            f"{name} with the shape {list(shape)} should have {declared:,} bytes, but has "
+            f"{actual:,}"
         )
     array: NDArray[Any] = np.empty(math.prod(shape), dtype)
     view = array.view(np.uint8).data
@@ -231,13 +234,13 @@ def _read(
         if (data := file.read(len(part))) and len(data) == len(part):
             part[:] = data
         else:
-            raise ValueError(f"{name} is cut off")
+            raise ValueError(f"{name} is truncated")
     return array.reshape(shape, order="F" if by_columns else "C")
 
 
 def _check_size(size: int, most: int) -> None:
     if size > most:
-        raise ValueError(f"it has more than {MAX_BYTES:,} bytes, the most that are read")
+        raise ValueError(f"it exceeds the limit of {MAX_BYTES:,} bytes")
 
 
 class Neighbour(NamedTuple):
@@ -280,7 +283,9 @@ class VectorIndex:
             ValueError: the numbers of embeddings and names differ, or an embedding is not finite.
         """
         if len(names) != len(vectors):
-            raise ValueError(f"{len(names)} names, and vectors of {list(vectors.shape)}")
+            raise ValueError(
+                f"it has {len(names)} names, but vectors of shape {list(vectors.shape)}"
+            )
         unit = np.empty(vectors.shape, np.float32)
         # Convert the embeddings in blocks, because a float64 copy of all would take twice their
         # memory.
@@ -311,7 +316,7 @@ class VectorIndex:
             if path.suffix == ".npy":
                 return cls.of(arrays["vectors"], [*map(str, range(len(arrays["vectors"])))])
             if missing := [name for name in _NEEDED if name not in arrays]:
-                raise ValueError(f"it has no {missing[0]}")
+                raise ValueError(f"the array {missing[0]} is missing")
             names = arrays["names"].tolist()
             model = ModelIdentity.read(arrays["model"].tolist()) if "model" in arrays else None
             pictures = None
@@ -341,8 +346,8 @@ class VectorIndex:
             arrays |= {"thumbnails": self.thumbnails.files, "ends": self.thumbnails.ends}
         if (size := sum(array.nbytes for array in arrays.values())) > MAX_BYTES:
             raise InvalidOption(
-                f"the index would have {size:,} bytes, and {MAX_BYTES:,} are the most that are "
-                "read: index fewer images, or leave out --thumbnails"
+                f"the index would have {size:,} bytes, over the limit of {MAX_BYTES:,}: index "
+                "fewer images, or leave out --thumbnails"
             )
         np.savez(content, **arrays)
         # Each writer has its own temporary file. If several write at the same time, the last file
@@ -370,7 +375,7 @@ class VectorIndex:
         pictures = self.thumbnails if thumbnails else None
         if vector.shape != self.vectors.shape[1:]:
             raise ValueError(
-                f"it has vectors of {self.vectors.shape[1]} values, and the model's embeddings "
+                f"its vectors have {self.vectors.shape[1]} values, but the model's embeddings "
                 f"have {len(vector)}"
             )
         cosines = self.vectors @ vector
@@ -403,7 +408,9 @@ def check_name(name: str) -> str:
         InvalidOption: the name is invalid, for example a path.
     """
     if not _NAME.fullmatch(name):
-        raise InvalidOption(f"index is '{name[:60]}'; a name has letters, digits, - and _ only")
+        raise InvalidOption(
+            f"index is '{name[:60]}', but a name may contain only letters, digits, - and _"
+        )
     return name
 
 

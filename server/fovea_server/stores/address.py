@@ -38,12 +38,12 @@ class Address:
         if "@" in host or (scheme == "hf" and re.search(r":[^/]*@", rest)):
             raise ValueError(
                 f"{scheme}://***@{host.rpartition('@')[2]} contains credentials, which other "
-                "users could read: give them in the environment"
+                "users could read: set them in environment variables"
             )
         if re.search(r"[?#*\[\]\\\s]|::", rest):
             raise ValueError(
-                f"{scheme}://{host} must not contain ?, #, *, [], \\, :: or blanks: give the "
-                "folder of the models; credentials belong in the environment"
+                f"{scheme}://{host} must not contain ?, #, *, [], \\, :: or blanks: give only the "
+                "folder of the models, and set credentials in environment variables"
             )
         if not host or {"", ".", ".."} & set(path.split("/") if path else ()):
             raise ValueError(f"{text} is incomplete: write {scheme}://{_FORMS[scheme]}")

@@ -177,13 +177,13 @@ class Fetch:
             os.fsync(opened.fileno())
         if size != file.size:
             raise InvalidModel(
-                f"{file.key} ends after {size} bytes, and the store says {file.size}"
+                f"{file.key} ends after {size} bytes, but the store reports {file.size}"
                 if size < file.size
-                else f"{file.key} has more than the {file.size} bytes that the store says"
+                else f"{file.key} has more than the {file.size} bytes that the store reports"
             )
         if digest and computed.hexdigest() != digest.value and self._store.digest_counts(file):
             raise InvalidModel(
-                f"{file.key} has the {digest.algorithm} {computed.hexdigest()}, and the store "
+                f"{file.key} has the {digest.algorithm} {computed.hexdigest()}, but the store "
                 f"reports {digest.value}: the file was damaged in the store or in transit"
             )
 

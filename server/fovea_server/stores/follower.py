@@ -81,7 +81,7 @@ class MirrorFollower:
         except (FoveaError, OSError) as error:
             self._report_failure(error)
         except Exception as error:  # a failed pull must not prevent the next pull
-            log.exception("%s could not be followed", self.mirror.address)
+            log.exception("the changes in %s could not be pulled", self.mirror.address)
             self._report_failure(error)
         else:
             if self.fault:

@@ -139,7 +139,8 @@ def _check_files(files: Iterable[RemoteFile]) -> None:
             raise InvalidModel(file.problem)
         if file.size > _MAX_OF_TEXT and PurePosixPath(file.key).name.endswith(_TEXTS):
             raise InvalidModel(
-                f"{file.key} has {size_text(file.size)}, and may have {size_text(_MAX_OF_TEXT)}"
+                f"{file.key} has {size_text(file.size)}, over the limit of "
+                f"{size_text(_MAX_OF_TEXT)}"
             )
 
 
@@ -152,7 +153,9 @@ def _check_keys(keys: list[str]) -> None:
             if part in ("", ".", "..") or "\\" in part or not part.isprintable():
                 raise InvalidModel(f"the key {key!r} is not a file path below its model")
             if len(part.encode()) > _LONGEST_NAME:
-                raise InvalidModel(f"the key {key[:80]!r}... has a name of over 255 bytes")
+                raise InvalidModel(
+                    f"the key {key[:80]!r}... contains a name that exceeds 255 bytes"
+                )
         above = [str(folder) for folder in PurePosixPath(key).parents][:-1]
         folders.update(above)
         for path in (key, *above):

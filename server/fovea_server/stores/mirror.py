@@ -190,8 +190,8 @@ class Mirror:
         refused = {name: reason for name, reason in reasons if reason}
         for name, reason in refused.items():
             if self.refused.get(name) != reason:
-                kept = " (it stays as it was)" if _is_model(self.root / name) else ""
-                log.error("model %s of %s is refused%s: %s", name, self.address, kept, reason)
+                kept = " (its earlier copy is kept)" if _is_model(self.root / name) else ""
+                log.error("model %s of %s was rejected%s: %s", name, self.address, kept, reason)
         self.refused = refused
 
     def _remove_what_left(self, names: set[str]) -> None:
@@ -256,6 +256,6 @@ def _check_card(path: Path, model: str) -> None:
             raise _missing_file_error(name, about) from error
         if found != digest:
             raise InvalidModel(
-                f"{about}/{name} has not the sha256 that {about}/{CARD_FILE} gives: "
+                f"the sha256 of {about}/{name} differs from the sha256 in {about}/{CARD_FILE}: "
                 "upload the version again, or build it again"
             )

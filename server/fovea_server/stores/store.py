@@ -180,7 +180,7 @@ class Store:
         try:
             models = models_of(self._list_files())
         except FileNotFoundError as error:
-            raise NotFound(f"there is nothing at {self.address}") from error
+            raise NotFound(f"{self.address} does not exist or is empty") from error
         except FoveaError:
             raise
         except Exception as error:
@@ -231,7 +231,7 @@ class Store:
             raise NotFound(str(self._unavailable(error, file.key))) from error
         except Exception as error:
             if "Checksum" in type(error).__name__:  # an error class of botocore
-                raise InvalidModel(f"{file.key} was damaged in the store or on its way") from error
+                raise InvalidModel(f"{file.key} was damaged in the store or in transit") from error
             raise self._unavailable(error, file.key) from error
 
     def digest_counts(self, file: RemoteFile) -> bool:

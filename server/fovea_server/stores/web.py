@@ -139,8 +139,8 @@ class _Listing:
                 files |= {link: {} for link in new if not link.endswith("/")}
             if len(seen) > _MAX_FILES or len(pages) > _MAX_PAGES:
                 raise Unavailable(
-                    f"{root} lists over {_MAX_FILES} files or {_MAX_PAGES} folders, more than a "
-                    "repository has: give the folder that holds the models"
+                    f"{root} exceeds the limit of {_MAX_FILES} files or {_MAX_PAGES} folders: "
+                    "give the folder that holds the models"
                 )
         return files
 
@@ -170,8 +170,8 @@ class _Listing:
                 content += piece
                 if len(content) > _MAX_OF_A_PAGE:
                     raise Unavailable(
-                        f"the index page has over {size_text(_MAX_OF_A_PAGE)}, too many for a "
-                        "page that lists a folder"
+                        f"the index page exceeds {size_text(_MAX_OF_A_PAGE)}, so it is not the "
+                        "list of a folder"
                     )
         parser = _Links()
         try:

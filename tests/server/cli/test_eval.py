@@ -92,7 +92,7 @@ def test_the_split_is_named(fovea, place, tmp_path, split):
     code, out, err = fovea("digits", "--data", tmp_path / "data.yaml")
     assert code == 0, err
     assert f"2 images of {split}" in out
-    assert ("only have the split train" in out) == (split == "train")
+    assert ("contain only the split train" in out) == (split == "train")
     assert json.loads(fovea("digits", "--data", tmp_path, "--json")[1])["split"] == split
 
 
@@ -132,7 +132,7 @@ def test_objects_precision_recall_and_confusions(fovea, place, tmp_path):
     assert strict["operating_point"]["recall"] <= point["recall"]
 
     code, out, err = fovea(*words, "--conf", 0.9)
-    assert "at confidence 0.9, as --conf says, and overlap .50" in out
+    assert "at confidence 0.9, set by --conf, and overlap .50" in out
     assert next(line.split() for line in out.splitlines() if "objects" in line)[5::2] == [
         *("objects", "precision", "recall"),
     ]
@@ -154,7 +154,7 @@ def test_some_classes_alone_have_the_figures_that_they_have_among_all(fovea, pla
 
     _, out, _ = fovea(*words, "--classes", ",".join(f'"{name}"' for name in two))
     assert f"without {len(others)} classes of the labels" in " ".join(out.split())
-    assert "a row is a label, a column what was found" in out
+    assert "rows are labels, columns are predictions" in out
 
 
 def test_classes_that_the_model_lacks_are_left_out_when_they_are_asked_to(fovea, place):

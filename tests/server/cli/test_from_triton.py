@@ -112,7 +112,10 @@ def read(fovea, triton):
             {"pre": python(), "post": python(), "all": {"config.pbtxt": ensemble(*STEPS)}},
             [("pre", "python", "pre/1/model.py"), ("post", "python", "post/1/model.py")],
             {"all": list(STEPS)},
-            [r"pre \(.*ran before it.*--preprocess", r"post \(.*ran after it.*\?conf="],
+            [
+                r"pre \(.*runs before the model.*--preprocess",
+                r"post \(.*runs after the model.*\?conf=",
+            ],
             BUILD,
             id="between Python steps",
         ),
@@ -158,7 +161,7 @@ def read(fovea, triton):
             {"digits": {"1/model.plan": b"ftrt", "config.pbtxt": 'platform: "tensorrt_plan"'}},
             [],
             {},
-            ["cannot be turned back into ONNX"],
+            ["cannot be converted to ONNX"],
             BUILD,
             id="a plan",
         ),
@@ -174,7 +177,7 @@ def read(fovea, triton):
             {"digits": {"config.pbtxt": 'platform: "tensorflow_graphdef"\nsequence_batching {}'}},
             [],
             {},
-            ["export it to ONNX", "sequence_batching; after the build, write it"],
+            ["export it to ONNX", "sequence_batching; if you need"],
             BUILD,
             id="of another backend",
         ),
@@ -310,7 +313,7 @@ def test_nothing_is_run(start, tmp_path):
         ({"pre": {"config.pbtxt": b"\xff\0", "1/model.py": ""}, "digits": NETWORK}, "pre/config"),
         ({"digits": {"1/model.onnx": b""}}, "model.onnx"),
         ({"digits": {"1/model.onnx": b"\x08\x07garbage"}}, "model.onnx"),
-        ({"digits": NETWORK, **DOUBLING}, "too long"),
+        ({"digits": NETWORK, **DOUBLING}, "exceeds the limit"),
     ],
 )
 def test_what_is_broken_is_named(start, models, named):
@@ -346,8 +349,8 @@ def test_paths_that_lead_out(start, triton, tmp_path):
     )
     (folder / "linked/1/model.py").symlink_to(tmp_path / "secret.py")
     said = left_of(start())
-    assert said.count("leads out of the repository: put a copy in its place") >= 2
-    assert "../../secret.txt is not in the repository" in said
+    assert said.count("outside the repository: ") >= 2
+    assert "the label file ../../secret.txt is missing" in said
     assert not (tmp_path / "new/models/digits.txt").exists()
 
 
@@ -366,7 +369,7 @@ def test_nothing_is_written_outside_of_the_model(start, tmp_path):
         "repository/labelled/config.pbtxt",
     ]
     assert named["files"] == []
-    assert "leads out of the repository" in named["left"][0]
+    assert "is outside the repository" in named["left"][0]
 
 
 def test_a_pipe_and_a_circle_of_links_are_not_read(start, triton):
@@ -381,7 +384,7 @@ def test_a_folder_that_is_no_model(fovea, triton):
     folder = triton(digits={"config.pbtxt": 'platform: "onnxruntime_onnx"'})
     code, out, _ = fovea("init", "new", "--from-triton", folder)
     assert code == 0
-    assert "not read: scripts is no model" in out
+    assert "problem: scripts is not a model" in out
     assert "fovea build models/scripts.onnx" not in out
     assert "fovea build models/digits.onnx  # once the file is there" in out
     assert "serves the repository unchanged" not in out
@@ -404,10 +407,10 @@ def test_what_takes_tensors_stays_as_it_is(fovea, triton, tmp_path, monkeypatch)
     ("models", "project", "place", "told"),
     [
         ({"digits": NETWORK}, "new", "", "give {}/triton"),
-        ({"digits": NETWORK}, "new", "triton/digits", "give the repository, {}/triton"),
+        ({"digits": NETWORK}, "new", "triton/digits", "give its repository, {}/triton"),
         ({"digits": NETWORK}, "triton", "triton", "a new folder"),
-        ({"pre": python()}, "new", "triton", "no model that can be moved"),
-        ({"digits": NETWORK}, "used", "triton", "has from-triton.json already"),
+        ({"pre": python()}, "new", "triton", "no model that can be migrated"),
+        ({"digits": NETWORK}, "used", "triton", "already contains from-triton.json"),
     ],
 )
 def test_what_is_refused_writes_nothing(fovea, triton, tmp_path, models, project, place, told):

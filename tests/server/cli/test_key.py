@@ -151,7 +151,7 @@ def test_a_key_is_taken_back_on_a_full_disk(fovea, full_disk):
     assert keys.read_bytes() == before
     assert fovea("key", "set", "yard", "--scope", "predict", "--keys", keys)[0] == 0
     code, out, err = fovea("key", "rm", "gate", "--keys", keys)
-    assert (code, out) == (0, f"gate is removed from {keys}.\n"), err
+    assert (code, out) == (0, f"Removed the key gate from {keys}.\n"), err
     [left] = read_keys(keys).keys
     assert (left.name, left.scopes) == ("yard", ("predict",))
     until(lambda: list(door._principals) == ["yard"])

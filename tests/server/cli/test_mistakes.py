@@ -22,7 +22,7 @@ COMMANDS = {name: target for panel in main.COMMANDS.values() for name, target in
 
 # A command line, and the name that the last line must give the user.
 MISTAKES = [
-    ((), "give one of these commands"),
+    ((), "no command was given"),
     (("biuld", "m.onnx"), "'build'"),
     (("build",), "MODEL.onnx"),
     (("build", "yolo.onx"), "yolo.onnx?"),
@@ -68,7 +68,7 @@ MISTAKES = [
     (("demo", "--folder", "file/below"), "permissions"),
     (("ray", "deploy"), "--repository"),
     (("ray", "deploy", "--repository", "other", "--config", "a.yaml"), "not both"),
-    (("ray", "deploy", "--config", "file"), "file has no keys"),
+    (("ray", "deploy", "--config", "file"), "file must contain"),
     (("ray", "deploy", "--config", "no.yaml"), "no.yaml is not YAML"),
     # An option that would be ignored.
     (("build", "tiny.onnx", "--hint", "latency", "--backend", "openvino"), "--hint"),
@@ -78,7 +78,7 @@ MISTAKES = [
     (("build", "tiny.onnx", "--calibration", "images"), "without --precision"),
     (("build", "tiny.onnx", "--calibrator", "minmax"), "without --precision int8"),
     (("build", "tiny.onnx", "--exclude-nodes", "none", "--precision", "fp16"), "--exclude-nodes"),
-    (("build", "tiny.onnx", *INT8, "--exclude-nodes", "auto", "--exclude-nodes", "x"), "not both"),
+    (("build", "tiny.onnx", *INT8, "--exclude-nodes", "auto", "--exclude-nodes", "x"), "only one"),
     (("build", "tiny.onnx", "--max-drop", 0.01), "without --data"),
     (("build", "tiny.onnx", "--workspace", 64), "--backend tensorrt or tensorrt-rtx"),
     (("build", "tiny.onnx", "--builder-level", 3), "--builder-level"),
@@ -106,7 +106,7 @@ MISTAKES = [
     (("diff", "m", "absent.onnx"), "absent.onnx"),
     (("predict", "m", "absent.jpg"), "absent.jpg"),
     (("predict", "m", "empty"), "empty has no image"),
-    (("predict", "m", "http://a.b/c.jpg"), "http://a.b/c.jpg is an address"),
+    (("predict", "m", "http://a.b/c.jpg"), "http://a.b/c.jpg is a URL"),
     (("predict", "m", "rtsp://cam/1"), "fovea watch MODEL rtsp://cam/1"),
     (("predict", "m", "/dev/video0"), "/dev/video0 is a camera"),
     (("predict", "m", "0"), "0 is a camera"),

@@ -58,7 +58,7 @@ def test_what_is_served_and_the_newest_stay(fovea, repository):
     assert document["deleted"] == [3]
     assert left(repository) == ["2", "4", "5"]
     assert (
-        "Nothing to delete: all of 3 versions stay."
+        "Nothing to delete: all 3 versions stay."
         in fovea("versions", "digits", "--prune", "--yes")[1]
     )
     assert list(repository.iterdir()) == [repository / "digits"]

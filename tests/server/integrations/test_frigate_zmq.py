@@ -318,7 +318,7 @@ def test_a_model_of_the_operator_answers_to_any_name(plugin, two_models, demo_mo
         ),
         (
             ["--api=frigate-zmq", "--frigate-address=tcp://127.0.0.1:{taken}"],
-            "stop what uses it, or choose another with --frigate-address",
+            "choose another port with --frigate-address",
         ),
         (
             ["--api=frigate-zmq", "--frigate-address=ipc:///nowhere/socket"],

@@ -37,7 +37,7 @@ def test_only_what_is_named_is_loaded_at_start(repository):
         assert registry.ready
         assert registry.index(ready=True) == []
     with serving(repository, **EXPLICIT, load_model=("nope",)) as registry:
-        assert registry.reason.startswith("nope: there is no folder")
+        assert registry.reason.startswith("nope: the folder nope does not exist")
 
 
 @pytest.mark.parametrize("mode", ["none", "poll"])

@@ -197,7 +197,7 @@ def test_without_the_promoted_version_the_newest_answers_and_the_reason_is_told(
     with serving(model.parent) as registry:
         assert now(registry) == 3
         [entry] = registry.index()
-        assert ("version 2 was promoted, and its folder is gone" in entry.reason) is not broken
+        assert ("version 2 was promoted, but its folder is missing" in entry.reason) is not broken
 
 
 def test_polls_follow_and_a_damaged_history_changes_nothing(model):
@@ -207,7 +207,9 @@ def test_polls_follow_and_a_damaged_history_changes_nothing(model):
         wait_until(lambda: now(registry) == 1)
         with (model / HISTORY_FILE).open("a") as file:
             file.write("what?\n")
-        wait_until(lambda: any("not an event" in (each.reason or "") for each in registry.index()))
+        wait_until(
+            lambda: any("not a valid event" in (each.reason or "") for each in registry.index())
+        )
         assert now(registry) == 1
         os.truncate(model / HISTORY_FILE, 0)
         wait_until(lambda: now(registry) == 3)

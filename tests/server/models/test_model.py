@@ -74,7 +74,7 @@ def test_an_absurd_max_batch_in_the_card_is_named(folder, max_batch):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"max_batch": max_batch}))
     model = loaded(folder)
     assert model.state is State.UNAVAILABLE
-    assert f"max_batch is {max_batch}, and must be from 1 to 1024" in model.reason
+    assert f"max_batch is {max_batch}, but must be from 1 to 1024" in model.reason
 
 
 def test_an_absurd_max_batch_size_of_a_plain_model_is_named(tmp_path):

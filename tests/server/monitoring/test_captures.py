@@ -79,7 +79,7 @@ def test_unlike_takes_what_is_new():
         ("score 0.3..1.5", "from 0 to 1"),
         ("score 1.2.3..2", "could not convert"),
         ("classes", "class names"),
-        ("empty 3", "nothing follows"),
+        ("empty 3", "'empty' has no value"),
         ("rate 0%", "above 0 %"),
         ("rate 120%", "at most 100 %"),
         ("rate often", "could not convert"),

@@ -66,10 +66,10 @@ def test_what_is_damaged_or_no_capture_stops_nothing(tmp_path, fovea):
     code, _, err = fovea("capture", "export", tmp_path, "--out", tmp_path / "out")
     assert (code, "skipped 1 image with damaged files" in err) == (2, True), err
     code, _, err = fovea("capture", "purge", tmp_path / "m", "--model", "..", "--yes")
-    assert (code, "no captures of a model '..'" in err) == (2, True), err
+    assert (code, "no captured images of model '..'" in err) == (2, True), err
     code, out, err = fovea("capture", "purge", tmp_path, "--yes", "--json")
     assert (code, json.loads(out)["deleted"]) == (0, 1), err
-    with pytest.raises(OSError, match="not a folder that this user may write to"):
+    with pytest.raises(OSError, match="not a folder that this user can write to"):
         CaptureStore(tmp_path / "stray" / "below", 1_000_000, 30).look()
 
 
@@ -91,7 +91,7 @@ def test_what_is_too_old_goes(tmp_path):
 
 def test_a_capture_that_is_too_large_or_fails_leaves_nothing(tmp_path):
     store = CaptureStore(tmp_path, 10_000, 30)
-    with pytest.raises(OSError, match="exceeds the limit of all captures"):
+    with pytest.raises(OSError, match="exceeds the limit for all captures"):
         store.add("m", writer(20_000))
 
     def fails(folder):

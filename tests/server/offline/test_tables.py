@@ -183,8 +183,8 @@ def test_labels_of_another_task_and_options_without_effect(fovea, place, monkeyp
     for arguments, what in (
         (("reader", "--data", "one.csv"), "a column for each attribute, and the model's task"),
         (("attributes", "--data", "line.csv"), "has texts, and the model's task is"),
-        (("attributes", "--data", "one.csv", "--classes", "car"), "not for tables"),
-        (("attributes", "--data", "one.csv", "--plot", "x.svg"), "not of maps, tables or pictures"),
+        (("attributes", "--data", "one.csv", "--classes", "car"), "does not apply to tables"),
+        (("attributes", "--data", "one.csv", "--plot", "x.svg"), "leave --plot out"),
     ):
         code, _, err = fovea("eval", *arguments, "--repository", "models")
         assert code == 2

@@ -53,7 +53,7 @@ FAULTS = {
     "model = 'digits'\nname = 'again'": "the task of 'digits' is detect: after the first stage",
     "model = '../digits'": "stage 2: '../digits' is not a valid model name",
     "model = 'attributes'\nmin_size = 1000000": "min_size is 1000000; it must be less than",
-    "model = 'absent'": "a stage of 'bad' runs 'absent': there is no folder absent",
+    "model = 'absent'": "a stage of 'bad' runs 'absent': the folder absent does not exist",
     "model = 'bad'": "a stage of 'bad' runs 'bad', which runs 'bad'",
     "model = 'attributes'\nturn = {red = 0.5}": "turn of stage 'attributes' needs `from`",
     AFTER_READING: "finds no classes",
@@ -92,14 +92,14 @@ def test_commands_know_it(parts, fovea, tmp_path):
     ]
     assert stages[1]["sees"] == "box crops; padding 0.1"
     code, out, _ = fovea("inspect", "--repository", root)
-    assert (code, "made of" in out) == (0, True)
+    assert (code, "pipeline of" in out) == (0, True)
     code, out, _ = fovea("versions", "plates", "--repository", root)
     assert (code, "`fovea versions digits`" in out) == (0, True)
     labels = root / "labels.json"
     labels.write_text("{}")
     code, _, err = fovea("eval", "plates", "--repository", root, "--data", labels)
     assert (code, "is a pipeline" in err) == (2, True)
-    for stage, says in (("digit", "did you mean 'digits'"), ("plates", "is a circle")):
+    for stage, says in (("digit", "did you mean 'digits'"), ("plates", "run each other")):
         write_pipeline(
             root, "plates", f'[[stages]]\nmodel = "digits"\n[[stages]]\nmodel = "{stage}"'
         )
@@ -134,7 +134,7 @@ def test_inspect_finds_a_circle_through_any_stage(registry, fovea):
         text = f'[[stages]]\nmodel = "digits"\n[[stages]]\nmodel = "{other}"'
         write_pipeline(root, one, text)
     code, _, err = fovea("inspect", "left", "--repository", root)
-    assert (code, "left -> right -> left is a circle" in err) == (1, True), err
+    assert (code, "run each other (left -> right -> left)" in err) == (1, True), err
 
 
 def test_a_configuration_beside_it_is_refused(registry):
@@ -202,7 +202,7 @@ def test_a_stage_that_goes_away_and_a_deadline(repository, scene, tmp_path):
     httpx.post(f"{server.url}/v2/repository/models/reading/unload").raise_for_status()
     answer = httpx.post(server.predict_url("plates"), content=scene)
     assert answer.status_code == 503, answer.text
-    assert "'reading', which a stage of it runs, was unloaded" in answer.text
+    assert "'reading', which one of its stages runs, was unloaded" in answer.text
     httpx.post(f"{server.url}/v2/repository/models/plates/load").raise_for_status()
     assert httpx.post(server.predict_url("plates"), content=scene).status_code == 200
     assert server.stop() == 0

@@ -200,7 +200,7 @@ def test_a_card_that_no_memory_holds_is_not_pulled(web, mirror):
     web.answers["bad/1/card.json"] = lambda request: request.begin(600_000_000)
     mirror.pull(GO)
     assert content(mirror) == GOOD
-    assert mirror.refused["bad"] == "bad/1/card.json has 572.2 MiB, and may have 16 MiB"
+    assert mirror.refused["bad"] == "bad/1/card.json has 572.2 MiB, over the limit of 16 MiB"
 
 
 def test_many_files_of_a_distant_server_are_listed_at_once(web, mirror):

@@ -74,9 +74,9 @@ def test_an_engine_that_is_not_what_its_card_says_is_not_taken_over(
     for _ in range(3):
         mirror.pull(GO)
     assert content(mirror) == before
-    assert "has not the sha256 that digits/2/card.json gives" in mirror.refused["digits"]
-    assert caplog.text.count("has not the sha256") == 1, "once is enough"
-    assert "(it stays as it was)" in caplog.text
+    assert "differs from the sha256 in digits/2/card.json" in mirror.refused["digits"]
+    assert caplog.text.count("differs from the sha256") == 1, "once is enough"
+    assert "(its earlier copy is kept)" in caplog.text
 
     bucket.put("digits/2/card.json", b"{")
     mirror.pull(GO)

@@ -151,7 +151,7 @@ def test_the_table_has_counts_reasons_and_why_no_object_has_an_id(fovea, demo_re
         (("digits", "0", "--conf", "2"), "conf"),
         # The model is asked before a source is opened.
         (("digits", "0", "--classes", "zeor"), "has no class 'zeor'"),
-        (("digits", "nobody.mp4"), "nobody.mp4: there is no such file"),
+        (("digits", "nobody.mp4"), "nobody.mp4 does not exist"),
         (("digits", "0", "--line", "a=0,0,1,1:classes=0,zeor"), "line a: model 'digits' has no"),
     ],
 )

@@ -72,7 +72,11 @@ def test_one_that_the_server_gives_up_ends_with_the_reason(browser, demo_reposit
         line = Line(page)
         line.limit(7 * KB)
         page.set_input_files("#files", DEMO / "scene-1.jpg")
-        says(page, ".pane .problem", "did not arrive within 0.5 s, nor with 8 KiB/s: send less")
+        says(
+            page,
+            ".pane .problem",
+            "did not arrive within 0.5 s, and was slower than 8 KiB/s: send less",
+        )
         line.limit(-1)
         page.click(".again")
         answered(page)

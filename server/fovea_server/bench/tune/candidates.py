@@ -94,16 +94,16 @@ def _kind(card: EngineCard) -> tuple[str, str, str, int]:
 
 def _objection(card: EngineCard, served: EngineCard) -> str | None:
     if card.agreement is None or card.refused is not None:
-        return "its card has no agreement with its source model"
+        return "its card.json has no agreement with the source model: build it again"
     if card.onnx_sha256 != served.onnx_sha256:
-        return "it was built from another file than the version that is served"
+        return "it was built from a different file than the served version"
     same = {
         "labels": card.labels == served.labels,
         "family": card.family == served.family,
         "preprocess": _largest_input(card) == _largest_input(served),
     }
     if other := [name for name, equal in same.items() if not equal]:
-        return f"it was built with other {' and '.join(other)} than the version that is served"
+        return f"it was built with different {' and '.join(other)} than the served version"
     with suppress(BackendError):
         return mismatch(card)
     return "its backend is not installed"

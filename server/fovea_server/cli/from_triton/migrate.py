@@ -119,11 +119,11 @@ class Migration:
         for network in self.networks:
             of = f" of the ensemble {network.ensemble}" if network.ensemble else ""
             yield f"{network.name}{of}: {network.takes or network.file}"
-            yield from (f"  left to you: {text}" for text in network.left)
+            yield from (f"  to do: {text}" for text in network.left)
         for ensemble in self.ensembles:
             parts = ", ".join(part.name for part in ensemble.parts)
             yield f"{ensemble.name} runs {parts}{ensemble.note and f'; {ensemble.note}'}"
-        yield from (f"not read: {text}" for text in self.problems)
+        yield from (f"problem: {text}" for text in self.problems)
 
 
 def migrate(root: Path) -> Migration:
@@ -137,7 +137,10 @@ def migrate(root: Path) -> Migration:
     models = {name: model for name, model in every.items() if not model.is_empty}
     problems = [f"{model.name}: {model.problem}" for model in models.values() if model.problem]
     empty = sorted(every.keys() - models.keys())
-    problems += [f"{name} is no model: no config.pbtxt and no {name}/1" for name in empty]
+    problems += [
+        f"{name} is not a model: it has neither config.pbtxt nor a folder {name}/1"
+        for name in empty
+    ]
     orders: dict[str, list[str]] = {}
     for name in models:
         try:
@@ -145,11 +148,15 @@ def migrate(root: Path) -> Migration:
         except InvalidModel as error:
             problems.append(str(error))
             continue
-        problems += [f"{name}: there is no model {each!r}" for each in order if each not in models]
+        problems += [
+            f"{name} runs the model {each!r}, which does not exist"
+            for each in order
+            if each not in models
+        ]
     networks = _networks(models, orders, root)
     if not networks:
-        why = "; ".join(problems) or "a model has a folder NAME/1 with model.onnx in it"
-        raise NotFound(f"{root} has no model that can be moved: {why}")
+        why = "; ".join(problems) or "a model needs a file NAME/1/model.onnx"
+        raise NotFound(f"{root} has no model that can be migrated: {why}")
     ensembles = [
         _ensemble(models, name, order, networks, root)
         for name, order in orders.items()
@@ -158,7 +165,7 @@ def migrate(root: Path) -> Migration:
     used = {part.name for ensemble in ensembles for part in ensemble.parts}
     used |= {model.inside for model in models.values()}
     problems += [
-        f"{_part(model)} is in no ensemble and is not migrated: move its preprocessing to "
+        f"no ensemble runs {_part(model)}, so it is not migrated: move its preprocessing to "
         "--preprocess of the model's build (docs/reference/supported-models.md), or its logic to "
         "pipeline.toml (docs/how-to/pipelines.md)"
         for name, model in models.items()
@@ -209,14 +216,15 @@ def _network(
             _build(network, model, source, root)
     if before:
         network.left.append(
-            f"{', '.join(map(str, map(_part, before)))} ran before it: write what that does "
-            "to an image into a JSON file for --preprocess of the build "
-            "(docs/reference/supported-models.md has the fields)"
+            f"{', '.join(map(str, map(_part, before)))} runs before the model: describe its image "
+            "preprocessing in a JSON file for --preprocess of the build "
+            "(docs/reference/supported-models.md lists the fields)"
         )
     if after:
         network.left.append(
-            f"{', '.join(map(str, map(_part, after)))} ran after it: a build decodes boxes "
-            "and suppresses by itself, and requests have thresholds as options, such as ?conf=0.4"
+            f"{', '.join(map(str, map(_part, after)))} runs after the model: if it decodes boxes "
+            "or suppresses duplicates, leave it out, because Fovea does both; requests set "
+            "thresholds with options such as ?conf=0.4"
         )
     return network
 
@@ -227,13 +235,16 @@ def _foreign(model: TritonModel) -> str:
         return f"{model.problem}; or {target}"
     if model.kind == "plan":
         return (
-            f"{model.name} is an engine of TensorRT, which cannot be turned back into ONNX: find "
-            f"the ONNX file that it was built from, {target} (on its GPU with --backend tensorrt)"
+            f"{model.name} is a TensorRT engine, which cannot be converted to ONNX: find its "
+            f"source ONNX file, {target} (for a GPU, add --backend tensorrt)"
         )
     if model.kind == "onnx":
-        return f"{model.version} has no model.onnx (Triton's examples fetch theirs): {target}"
+        return f"{model.version} has no model.onnx (Triton's examples download this file): {target}"
     if model.kind == "unknown":
-        return f"{model.version} has no file that is known, such as model.onnx: {target}"
+        return (
+            f"{model.version} has no model.onnx or other known model file: get the ONNX file, "
+            f"{target}"
+        )
     return f"{model.name} uses the backend {model.kind}: export it to ONNX, {target}"
 
 
@@ -256,10 +267,11 @@ def _use_onnx(network: Network, model: TritonModel, file: Path, root: Path) -> N
     is_split = any(each.data_location == each.EXTERNAL for each in stored)
     network.takes = ", ".join(f"{one.name} {one.dtype} {list(one.shape)}" for one in inputs)
     if not inputs or image_layout(inputs[0]) is None:
-        network.takes += "; it takes tensors, so it is copied, not built"
+        network.takes += "; its inputs are tensors, not images, so it is copied without a build"
         if is_split:
             network.left.append(
-                f"{file} has weights in other files: copy {model.folder} to repository/ yourself"
+                f"{file} stores its weights in other files: copy {model.folder} to repository/ "
+                "yourself"
             )
         else:
             network.files |= _unchanged(model, file, root)
@@ -267,7 +279,7 @@ def _use_onnx(network: Network, model: TritonModel, file: Path, root: Path) -> N
     source = f"models/{model.name}.onnx"
     if is_split:
         source = str(file)
-        network.left.append(f"{file} has weights in other files, so it stays in its place")
+        network.left.append(f"{file} stores its weights in other files, so it is not copied")
     else:
         network.files[source] = file
     _build(network, model, source, root)
@@ -309,7 +321,8 @@ def _labels(network: Network, model: TritonModel, root: Path) -> tuple[str, ...]
         file = resolve_inside(root, model.folder / name)
         if file is None or file.stat().st_size > _MAX_LABELS:
             network.left.append(
-                f"{name} is not in the repository: give it to the build as --labels"
+                f"the label file {name} is missing, too large, or outside the repository: pass "
+                "the file to the build with --labels"
             )
             continue
         try:
@@ -332,8 +345,8 @@ def _keep_config(network: Network, config: ModelConfig) -> None:
         )
     if lost := sorted(given - _WRITTEN - _TUNED):
         network.left.append(
-            f"not copied from config.pbtxt: {', '.join(lost)}; after the build, write it into "
-            f"repository/{network.name}/config.pbtxt if you need it"
+            f"not copied from config.pbtxt: {', '.join(lost)}; if you need these fields, add them "
+            f"to repository/{network.name}/config.pbtxt after the build"
         )
 
 
@@ -351,11 +364,11 @@ def _ensemble(
     if any(part.kind in STEPS for part in parts):
         if len(inner) > 1:
             ensemble.note = (
-                "write pipeline.toml if this is a detector with networks that look at what it "
-                "finds (docs/how-to/pipelines.md)"
+                "if the first model is a detector and the others process its objects, write a "
+                "pipeline.toml (docs/how-to/pipelines.md)"
             )
     elif is_whole and all(each.files and not each.build for each in inner):
-        ensemble.note = "it goes on as it is"
+        ensemble.note = "it is copied unchanged"
         ensemble.files = {
             f"repository/{name}/{CONFIG_FILE}": models[name].folder / CONFIG_FILE,
             # This empty file creates the directory of version 1, which a server requires for each
@@ -364,5 +377,5 @@ def _ensemble(
         }
     elif is_whole:
         served = shlex.join(["fovea", "serve", str(root)])
-        ensemble.note = f"no step is in it: `{served}` serves it as it is"
+        ensemble.note = f"it has no preprocessing steps, so `{served}` serves it unchanged"
     return ensemble

@@ -88,9 +88,7 @@ def check_root(root: Path) -> None:
     """Raise InvalidOption if the directory is a single model, or if it contains the repository."""
     repository = ModelRepository(root)
     if _is_model(root):
-        raise InvalidOption(
-            f"{root} is the folder of one model: give the repository, {root.parent}"
-        )
+        raise InvalidOption(f"{root} is a single model: give its repository, {root.parent}")
     folders = [root / name for name in repository.folders()]
     if any(map(_is_model, folders)):
         return
@@ -131,9 +129,13 @@ def _order(
     model = models.get(name)
     visits.append(name)
     if len(visits) > _MAX_STEPS:
-        raise InvalidModel(f"ensemble {(*above, name)[0]} is too long: over {_MAX_STEPS} steps")
+        raise InvalidModel(
+            f"ensemble {(*above, name)[0]} exceeds the limit of {_MAX_STEPS} steps: remove steps"
+        )
     if name in above:
-        raise InvalidModel(f"ensemble {name} runs itself: {' -> '.join((*above, name))}")
+        raise InvalidModel(
+            f"ensemble {name} runs itself ({' -> '.join((*above, name))}): correct its config.pbtxt"
+        )
     if model is None or model.kind != "ensemble":
         return [name, *(other for other, each in models.items() if each.inside == name)]
     there = {tensor.name for tensor in model.config.input}
@@ -144,8 +146,8 @@ def _order(
             waiting = ", ".join(step.model_name for step in left)
             missing = {v for step in left for v in step.input_map.values()} - there
             raise InvalidModel(
-                f"the steps {waiting} of ensemble {name} cannot run: {', '.join(sorted(missing))} "
-                "is neither an input nor an output of an earlier step; correct its config.pbtxt"
+                f"the steps {waiting} of ensemble {name} cannot run, because no input or earlier "
+                f"step provides {', '.join(sorted(missing))}: correct its config.pbtxt"
             )
         for step in ready:
             there.update(step.output_map.values())
@@ -165,7 +167,7 @@ def _read_model(repository: ModelRepository, name: str) -> TritonModel:
     folder, config, problem = repository.root / name, ModelConfig(), ""
     source = folder / CONFIG_FILE
     if source.exists() and resolve_inside(repository.root, source) is None:
-        problem = f"{source} leads out of the repository: put a copy in its place"
+        problem = f"{source} links to a file outside the repository: replace the link with a copy"
     else:
         try:
             config = read_config(source)
@@ -180,7 +182,9 @@ def _read_model(repository: ModelRepository, name: str) -> TritonModel:
         if file is not None:
             break
         if path.exists() or ".." in path.parts:
-            problem = problem or f"{path} leads out of the repository: put a copy in its place"
+            problem = problem or (
+                f"{path} is outside the repository: copy the file into the model's folder"
+            )
     return TritonModel(name, kind, folder, version, file, config, problem)
 
 

@@ -28,8 +28,9 @@ SETTINGS_FILE = "fovea.toml"
 _TABLES = ("capture",)
 
 FORMS = (
-    "'score 0.3..0.5' (the score of an object is in this range), 'classes person,dog', 'empty' "
-    "(nothing was found), 'rate 1%' (by chance), 'unlike' or 'unlike 0.4' (far from what was kept)"
+    "'score 0.3..0.5' (an object has a score in this range), 'classes person,dog', 'empty' (no "
+    "object was detected), 'rate 1%' (1 % of the images, at random), 'unlike' or 'unlike 0.4' "
+    "(the result differs from earlier captures)"
 )
 
 Takes = Callable[[TaskResult, Vocabulary], bool]
@@ -110,8 +111,8 @@ def check_rules(folder: Path, labels: Sequence[str] | None) -> None:
     if read.blur is not None and not (folder.parent / read.blur).is_dir():
         there = [each.name for each in folder.parent.iterdir() if each.is_dir()]
         raise InvalidOption(
-            f"{folder / SETTINGS_FILE}, [capture]: blur is '{read.blur}', an unknown model: no "
-            f"image is kept without it{suggest(read.blur, there)}"
+            f"{folder / SETTINGS_FILE}, [capture]: blur names the unknown model '{read.blur}', so "
+            f"no image is captured{suggest(read.blur, there)}"
         )
     for rule in read.rules:
         try:
@@ -184,7 +185,7 @@ def _list_scores(found: TaskResult) -> Iterable[tuple[int, float]]:
 
 def _empty(given: str) -> Takes:
     if given:
-        raise ValueError("nothing follows 'empty'")
+        raise ValueError("'empty' has no value")
     return lambda found, vocabulary: isinstance(found, Detections) and not len(found)
 
 

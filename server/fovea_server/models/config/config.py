@@ -85,7 +85,9 @@ def load_config(
         if not variant or not path.is_file():
             path = folder / CONFIG_FILE
         if required and not path.is_file():
-            raise InvalidModel(f"{path} is missing, and strict configuration is on: write it")
+            raise InvalidModel(
+                f"{path} is missing, but --disable-auto-complete-config requires it: write the file"
+            )
         config = read_config(path)
         config = replace(config, name=name) if renamed else config
     config = fill_in_defaults(replace(_fill_in_dims(config), name=config.name or name))

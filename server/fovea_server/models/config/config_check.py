@@ -164,8 +164,8 @@ def _interface_faults(config: ModelConfig) -> Iterator[str]:
             yield f"model input NHWC/NCHW require 3 dims for {name}"
         if given.allow_ragged_batch:
             yield (
-                f"model input '{given.name}' of {name} asks for ragged batches, which are not "
-                "served: remove allow_ragged_batch"
+                f"model input '{given.name}' of {name} uses ragged batches, which are not "
+                "supported: remove allow_ragged_batch"
             )
     for returned in config.output:
         yield from _tensor_faults(config, returned, "model output ")
@@ -191,14 +191,14 @@ def _backend_faults(config: ModelConfig) -> Iterator[str]:
         )
     elif config.backend == "python":
         yield (
-            f"backend 'python' of {config.name} is not served. If it decodes, resizes or "
-            "normalises images, or suppresses boxes, it is not needed: Fovea does that itself, "
-            "for images that are sent to /v1/models/MODEL/predict, or as bytes over v2 "
-            "(docs/reference/triton.md); convert any other model to ONNX"
+            f"backend 'python' of {config.name} is not supported. Fovea itself decodes, resizes "
+            "and normalises images, and suppresses overlapping boxes: send images to "
+            "/v1/models/MODEL/predict, or as bytes over v2 (docs/reference/triton.md). Convert "
+            "any other Python model to ONNX"
         )
     elif config.backend and config.backend not in BACKENDS:
         yield (
-            f"backend '{config.backend}' of {config.name} is not served: the backends are "
+            f"backend '{config.backend}' of {config.name} is not supported: the backends are "
             f"{', '.join(BACKENDS)}; {_cure(config.backend, _MEANT_BACKENDS)}"
         )
 
@@ -232,19 +232,19 @@ def _unserved(config: ModelConfig) -> Iterator[str]:
     for field in ("batch_input", "batch_output"):
         if field in given:
             yield (
-                f"{config.name} asks for {field}, which is not served: remove it, and change the "
-                "model so that it does not need it"
+                f"{config.name} uses {field}, which is not supported: remove the field, and "
+                "change the model so that it works without"
             )
     for tensor in (*config.input, *config.output):
         if tensor.is_shape_tensor and config.max_batch_size:
             yield (
-                f"'{tensor.name}' of {config.name} is a shape tensor, which is not served in "
+                f"'{tensor.name}' of {config.name} is a shape tensor, which is not supported in "
                 "batches: set max_batch_size to 0"
             )
         if tensor.is_non_linear_format_io:
             yield (
-                f"'{tensor.name}' of {config.name} has a format of its own, which is not served: "
-                "build the engine with linear inputs and outputs, and remove "
+                f"'{tensor.name}' of {config.name} has a non-linear format, which is not "
+                "supported: build the engine with linear inputs and outputs, and remove "
                 "is_non_linear_format_io"
             )
 

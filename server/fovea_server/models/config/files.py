@@ -21,8 +21,8 @@ from fovea_preprocess.errors import InvalidModel, InvalidOption, InvalidRequest,
 _UNSAFE_SUFFIXES = (".plan", ".engine")
 _SAFE_ENGINES = (".onnx", ".xml")
 _UNSAFE = (
-    "could be a TensorRT engine, which runs any code when it is loaded: put it into the repository "
-    "yourself"
+    "could be a TensorRT engine, which can run any code when it is loaded: a request may not "
+    "contain it; copy it into the repository"
 )
 
 
@@ -51,7 +51,8 @@ def inside(folder: Path, name: str) -> Path:
     path = Path(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
         raise InvalidModel(
-            f"'{name}' of the configuration leads out of {folder}: give a file in that folder"
+            f"the configuration names '{name}', which is outside {folder}: name a file in that "
+            "folder"
         )
     return folder / path
 

@@ -134,7 +134,7 @@ def read_formats(given: Sequence[str]) -> tuple[str, ...]:
     names = [name.strip() for text in given for name in text.split(",")]
     for name in names:
         if name not in _TASKS:
-            raise InvalidOption(f"--format {name!r} is none of {', '.join(_TASKS)}")
+            raise InvalidOption(f"--format {name!r} is unknown: use one of {', '.join(_TASKS)}")
     return tuple(name for name in _TASKS if name in names)
 
 

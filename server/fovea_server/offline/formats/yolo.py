@@ -53,7 +53,8 @@ def write_yolo(
 def _yaml(names: Sequence[str], model: ModelInfo) -> str:
     """Return the text of data.yaml; strings are written as JSON, because JSON is valid YAML."""
     lines = [
-        f"# Found by {model.name} {model.version}. The images belong into images/, beside labels/.",
+        f"# Labels predicted by {model.name} {model.version}. Put the images into images/, next "
+        "to labels/.",
         "train: images",
         "val: images",
         "names:",

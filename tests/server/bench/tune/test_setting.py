@@ -126,7 +126,7 @@ def test_only_what_was_built_of_the_same_counts(folder, tmp_path):
     build(other)
     candidates, [reason] = find_candidates(ModelRepository(tmp_path), "digits")
     assert [candidate.version for candidate in candidates] == [2]
-    assert "version 1: it was built with other labels" in reason
+    assert "version 1: it was built with different labels" in reason
 
 
 def test_a_version_of_several_sizes_is_beside_that_of_one(folder, demo_rect, tmp_path):

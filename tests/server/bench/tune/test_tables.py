@@ -56,7 +56,7 @@ def test_a_setting_that_ran_often_is_a_row_with_its_spread(candidates):
     assert second.split()[:4] == ["22.0", "(21.0-25.0)", "422.0", "(410.0-430.0)"]
     assert second.split()[-2:] == ["now,", "chosen"]
     told = list(notes({1: "a", 2: "b"}, search, now, now))
-    assert not any("as it is now" in note for note in told)
+    assert not any("with the present setting" in note for note in told)
 
 
 def test_what_did_not_win_again_is_not_shown_above_what_was_chosen(candidates):
@@ -66,7 +66,8 @@ def test_what_did_not_win_again_is_not_shown_above_what_was_chosen(candidates):
     assert [row.split()[-1] for row in rows] == ["chosen", "now"]
     [_, gain] = notes({1: "a", 2: "b"}, search, best, now)
     assert gain == (
-        "With 4 clients: 20.0 images/s as it is now, 26.0 with the chosen setting (x1.30)."
+        "With 4 clients: 20.0 images/s with the present setting, "
+        "26.0 with the chosen setting (x1.30)."
     )
 
 
@@ -84,7 +85,7 @@ def test_a_busy_machine_is_named():
     assert busy_note(runs[::2], cores=2) == ""
     note = busy_note(runs, cores=2)
     assert "in 1 of 3 runs other programs" in note
-    assert "took up to 1.3 of 2 cores" in note
+    assert "used up to 1.3 of 2 cores" in note
 
 
 def busy_seconds():

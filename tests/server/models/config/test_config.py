@@ -201,7 +201,7 @@ def test_an_older_version_loads_beside_what_the_newest_build_has_written(
     [
         ('name: "minus"', "unexpected directory name 'plus' for model 'minus'"),
         ('platform: "pytorch_libtorch"', "unexpected platform type 'pytorch_libtorch' for plus"),
-        ('backend: "python"', "backend 'python' of plus is not served"),
+        ('backend: "python"', "backend 'python' of plus is not supported"),
         ('backend: "onnx"', "did you mean onnxruntime?"),
         ('backend: "onnxruntme"', "did you mean onnxruntime?"),
         ('backend: "tensorrt_plan"', "did you mean tensorrt?"),
@@ -246,7 +246,7 @@ def test_an_older_version_loads_beside_what_the_newest_build_has_written(
         ("batch_input { kind: BATCH_ELEMENT_COUNT }", "plus asks for batch_input, which is not"),
         (
             ADDER_CONFIG.replace("dims: [ 4 ]", "dims: [ 4 ] is_shape_tensor: true", 1),
-            "'X' of plus is a shape tensor, which is not served in batches",
+            "'X' of plus is a shape tensor, which is not supported in batches",
         ),
         (
             "response_cache { enable: true } sequence_batching {}",
