@@ -24,7 +24,7 @@ def tensor() -> grpc.InferInput:
     return given
 
 
-def until(condition: Callable[[], object], seconds: float = 60) -> None:
+def until(condition: Callable[[], object], seconds: float = 250) -> None:
     """Wait until a condition is met."""
     end = time.monotonic() + seconds
     while not condition():
