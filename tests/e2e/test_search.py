@@ -141,7 +141,7 @@ def test_several_images_have_an_answer_each(server, colours):
         ("embedding/search?k=00001" + "0" * 5000, 422, "1 to 1000"),
         ("embedding/search?k=two", 422, "1 to 1000"),
         ("embedding/search?k=1&k=2", 422, "k is given 2 times"),
-        ("embedding/search?conf=0.5", 422, "options: index, k, thumbnails"),
+        ("embedding/search?conf=0.5", 422, "options are index, k and thumbnails"),
         ("embedding/search?thumbnails=big", 422, "must be true or false"),
         ("embedding/search?index=other", 404, "fovea index embedding IMAGES --name other"),
         *(

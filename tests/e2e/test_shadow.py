@@ -280,7 +280,7 @@ def test_it_ends_when_it_is_decided_and_the_command_says_so(server, http, fovea,
             ended.append(True)
     written = tmp_path / "shadow"
     assert json.loads((written / "shadow.json").read_text())["report"]["disagreement"] == 0
-    assert "version 5 beside version 6" in (written / "shadow.md").read_text()
+    assert "version 5 compared with version 6" in (written / "shadow.md").read_text()
     begin(http, SAME)
     code, out, _ = fovea(*typed(stop, 0))
     assert (code, "stopped" in out) == (0, True)

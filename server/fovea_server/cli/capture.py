@@ -227,7 +227,7 @@ def _choose(
             yield one, about
     if rule is not None and not found:
         there = ", ".join(sorted(rules)) or "none"
-        raise NotFound(f"no capture has a rule that begins with {rule!r}; the rules are {there}")
+        raise NotFound(f"no capture has a rule that starts with {rule!r}: the rules are {there}")
 
 
 def _row(one: StoredCapture, about: dict[str, Any]) -> dict[str, Any]:

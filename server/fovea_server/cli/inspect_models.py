@@ -82,7 +82,7 @@ def read_folder(path: Path) -> list[InspectedModel]:
         repository, names, made = ModelRepository(path.parent), (path.name,), []
     denied = [_describe_unreadable(path / name) for name in repository.unreadable()]
     if not names and not made and not denied:
-        raise NotFound(_refusals(path) or f"{path} has no model: make one with `fovea build`")
+        raise NotFound(_refusals(path) or f"{path} has no model: build one with `fovea build`")
     engines = [
         _inspect_version(
             repository.folder(name, version), name, version, repository.standing(name, version)

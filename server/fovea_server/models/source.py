@@ -130,7 +130,7 @@ class Repositories:
             if _is_model(root):
                 return f"{root.name} is a model's folder: serve its parent, or give --model-name"
             if file := min(root.glob("[!.]*.onnx"), default=None):
-                return f"{file.name} is an ONNX file: build an engine of it with `fovea build`"
+                return f"{file.name} is an ONNX file: build an engine from it with `fovea build`"
         return "create one with `fovea build`, then start again"
 
     def folder(self, name: str) -> Path:

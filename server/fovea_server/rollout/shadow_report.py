@@ -77,7 +77,7 @@ class ShadowProgress:
 def markdown(shadow: ShadowDocument) -> str:
     """Return the report as Markdown, with links to the drawings of the worst images."""
     lines = [
-        f"# {shadow.model}: version {shadow.version} beside version {shadow.against}",
+        f"# {shadow.model}: version {shadow.version} compared with version {shadow.against}",
         "",
         headline(shadow),
         "",

@@ -194,8 +194,8 @@ class Shadows(Feature):
             )
         if engine is None or engine.head is None or engine.preprocessor is None:
             raise InvalidOption(
-                f"model '{name}' returns tensors, which a shadow test cannot compare; `fovea "
-                "diff` compares two models layer by layer"
+                f"model '{name}' returns tensors, which a shadow test cannot compare: use `fovea "
+                "diff` instead, which compares two models layer by layer"
             )
         if version == model.version:
             raise InvalidOption(

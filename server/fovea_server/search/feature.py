@@ -358,7 +358,10 @@ def _search_options(given: Mapping[str, str]) -> tuple[str, int, bool]:
         InvalidOption: an option is unknown or invalid.
     """
     if unknown := sorted(given.keys() - {"index", "k", "thumbnails"}):
-        raise InvalidOption(f"'{unknown[0][:60]}' is not an option; options: index, k, thumbnails")
+        raise InvalidOption(
+            f"'{unknown[0][:60]}' is an unknown search option: the options are index, k and "
+            "thumbnails"
+        )
     text = given.get("k", str(_DEFAULT_K))
     # Use five digits at most, because Python rejects numbers with thousands of digits.
     most = int(text.lstrip("0")[:5] or 0) if text.isascii() and text.isdigit() else 0

@@ -236,7 +236,7 @@ def test_two_networks_one_inside_the_ensemble_of_the_other(read):
     outer = next(each for each in report["ensembles"] if each["name"] == "outer")
     assert "pipeline.toml" in outer["note"]
     [problem] = report["problems"]
-    assert problem.startswith("lone (python")
+    assert problem.startswith("no ensemble runs lone (python")
 
 
 def test_the_project_answers_images_and_tensors(fovea, triton, tmp_path, monkeypatch):

@@ -52,7 +52,7 @@ def test_what_is_served_and_the_newest_stay(fovea, repository):
     code, out, err = fovea("versions", "digits", "--prune", "--keep", "3", "--yes")
     assert code == 0, err
     assert "Deleting 1 (" in out
-    assert f"Deleted 1 version; {size / 1e6:.1f} MB are free." in out
+    assert f"Deleted 1 version and freed {size / 1e6:.1f} MB." in out
     assert left(repository) == ["2", "3", "4", "5"]
     document = json.loads(fovea("versions", "digits", "--prune", "--yes", "--json")[1])
     assert document["deleted"] == [3]

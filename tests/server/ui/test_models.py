@@ -152,7 +152,7 @@ def test_the_engine_card_live_figures_and_a_candidate(drawn, page_server):
     says(drawn, ".card dd a", "version 1: finished")
     assert drawn.locator(".card a").count() == 1
     report = drawn.locator(".card dd a").get_attribute("href")
-    assert httpx.get(report).text.startswith("# digits: version 1 beside version 2")
+    assert httpx.get(report).text.startswith("# digits: version 1 compared with version 2")
 
 
 def test_a_model_that_becomes_ready_is_shown(page, page_server):
