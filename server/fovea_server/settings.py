@@ -99,88 +99,153 @@ class Listening(BaseSettings):
         except ValidationError as error:
             raise InvalidOption(_sentence(error.errors()[0])) from None
 
-    allow_http: bool = Field(True, description="serve HTTP")
-    http_address: str = Field("127.0.0.1", description="address of HTTP; 0.0.0.0 listens on all")
-    http_port: int = Field(8000, ge=0, le=65535, description="port of HTTP")
+    allow_http: bool = Field(True, description="serve HTTP; --allow-http=false turns it off")
+    http_address: str = Field(
+        "127.0.0.1",
+        description=(
+            "IP address on which the HTTP server listens; 0.0.0.0 means all network interfaces"
+        ),
+    )
+    http_port: int = Field(
+        8000, ge=0, le=65535, description="TCP port of the HTTP server; 0 means any free port"
+    )
     http_max_input_size: int = Field(
-        64 << 20, ge=1, description="largest request body in bytes, also after decompression"
+        64 << 20,
+        ge=1,
+        description="largest request body in bytes, for HTTP and gRPC, also after decompression",
     )
     http_restricted_api: Texts = Field(
         (),
         description=(
-            "APIS:KEY=VALUE: requests to these APIs need the header KEY with this value; KEY@FILE "
-            "reads the value from a file, so that other users cannot see it; may be repeated"
+            "secret for HTTP APIs, as APIS:KEY=VALUE, e.g. "
+            "model-repository,logging:admin-key=SECRET: requests to these APIs then require the "
+            "header KEY with this value. KEY@FILE reads the value from a file, which hides it "
+            "from other users of the machine. May be repeated"
         ),
     )
-    http_server_cert: Path | None = Field(None, description="certificate for HTTPS, PEM")
-    http_server_key: Path | None = Field(None, description="private key of the certificate, PEM")
+    http_server_cert: Path | None = Field(
+        None,
+        description=(
+            "PEM file with the certificate for HTTPS; requires --http-server-key. Without it, the "
+            "server uses HTTP"
+        ),
+    )
+    http_server_key: Path | None = Field(
+        None,
+        description="PEM file with the private key of --http-server-cert, without a password",
+    )
     cors_origin: Origins = Field(
         (),
-        description=("web origin whose pages may call the HTTP API; * allows all; may be repeated"),
+        description=(
+            "origin of web pages that may call the HTTP API, e.g. https://example.com; * allows "
+            "all pages. May be repeated. By default, only the server's own page may call it"
+        ),
     )
     allowed_host: HostNames = Field(
         (),
-        description="public host name of the server; localhost, IP addresses and local names "
-        "always work; * allows all; may be repeated",
+        description=(
+            "public host name of the server, e.g. vision.example.com; requests with other public "
+            "names in their Host header are rejected. Names of the local network, localhost and "
+            "IP addresses need no entry. * allows all names. May be repeated"
+        ),
     )
     root_path: RootPath = Field(
         "",
         description=(
-            "path prefix that the proxy adds, such as /vision; /openapi.json uses it; default: "
-            "X-Forwarded-Prefix"
+            "path prefix under which a proxy serves this server, e.g. /vision, for /openapi.json. "
+            "Default: the header X-Forwarded-Prefix of the request"
         ),
     )
     page: bool = Field(True, description="serve the web page at /; --no-page turns it off")
     api: Texts = Field(
         (),
-        description="also serve another API: deepstack, roboflow, label-studio or frigate-zmq; "
-        "NAME=MODEL sets its default model; may be repeated",
+        description=(
+            "also serve the API of other software: deepstack, roboflow, label-studio or "
+            "frigate-zmq. NAME=MODEL sets its default model, except for roboflow. May be repeated"
+        ),
     )
     frigate_address: str = Field(
         "tcp://127.0.0.1:5555",
-        description="address for Frigate's ZMQ detector: tcp://HOST:PORT or ipc://PATH",
+        description="address on which --api frigate-zmq listens: tcp://HOST:PORT or ipc://PATH",
     )
     label_studio_url: str | None = Field(
-        None, description="URL of Label Studio; default the URL that it sends when it connects"
+        None,
+        description=(
+            "with --api label-studio: URL of Label Studio. Default: the URL that Label Studio "
+            "sends when it connects"
+        ),
     )
     label_studio_token: str | None = Field(
-        None, description="token of a Label Studio user; requires --label-studio-url"
+        None,
+        description=(
+            "access token of a Label Studio user, with which the server downloads images; "
+            "requires --label-studio-url"
+        ),
     )
 
-    allow_grpc: bool = Field(True, description="serve gRPC")
+    allow_grpc: bool = Field(True, description="serve gRPC; --allow-grpc=false turns it off")
     grpc_address: str = Field(
         default_factory=lambda data: data["http_address"],
-        description="address of gRPC; default the HTTP address",
+        description=(
+            "IP address on which the gRPC server listens. Default: the value of --http-address"
+        ),
     )
     grpc_port: int = Field(
         default_factory=lambda data: _port_above(data["http_port"], 1),
         ge=0,
         le=65535,
-        description="port of gRPC; default: the HTTP port + 1",
+        description="TCP port of the gRPC server. Default: the HTTP port + 1",
     )
     grpc_restricted_protocol: Texts = Field(
         (),
-        description="PROTOCOLS:KEY=VALUE or PROTOCOLS:KEY@FILE: as --http-restricted-api; "
-        "may be repeated",
+        description=(
+            "secret for gRPC APIs, as APIS:KEY=VALUE or APIS:KEY@FILE: calls to these APIs then "
+            "require the metadata triton-grpc-protocol-KEY with this value. The APIs are the same "
+            "as for --http-restricted-api. May be repeated"
+        ),
     )
     grpc_infer_response_compression_level: Literal["none", "low", "medium", "high"] = Field(
-        "none", description="compression of gRPC responses"
+        "none", description="compression level of gRPC responses"
     )
-    grpc_use_ssl: bool = Field(False, description="serve gRPC over TLS")
-    grpc_use_ssl_mutual: bool = Field(False, description="also require client certificates")
-    grpc_server_cert: Path | None = Field(None, description="certificate for gRPC, PEM")
-    grpc_server_key: Path | None = Field(None, description="private key of the certificate, PEM")
+    grpc_use_ssl: bool = Field(
+        False, description="use TLS for gRPC; requires --grpc-server-cert and --grpc-server-key"
+    )
+    grpc_use_ssl_mutual: bool = Field(
+        False,
+        description=(
+            "use TLS for gRPC, and require certificates of clients; requires --grpc-root-cert, "
+            "--grpc-server-cert and --grpc-server-key"
+        ),
+    )
+    grpc_server_cert: Path | None = Field(
+        None, description="PEM file with the certificate of the gRPC server, for --grpc-use-ssl"
+    )
+    grpc_server_key: Path | None = Field(
+        None,
+        description="PEM file with the private key of --grpc-server-cert, without a password",
+    )
     grpc_root_cert: Path | None = Field(
-        None, description="authority that signs the clients' certificates, PEM"
+        None,
+        description=(
+            "PEM file with the certificate of the authority that signs the clients' certificates, "
+            "for --grpc-use-ssl-mutual"
+        ),
     )
     grpc_keepalive_time: int = Field(
-        7_200_000, ge=0, description="milliseconds between pings to a client"
+        7_200_000,
+        ge=0,
+        description="milliseconds between two keepalive pings of the gRPC server to a client",
     )
     grpc_keepalive_timeout: int = Field(
-        20_000, ge=0, description="milliseconds to wait for the response to a ping"
+        20_000,
+        ge=0,
+        description=(
+            "milliseconds to wait for the response to a gRPC keepalive ping; without a response, "
+            "the server closes the connection"
+        ),
     )
     grpc_keepalive_permit_without_calls: bool = Field(
-        False, description="also ping clients without open calls"
+        False, description="also send gRPC keepalive pings to clients that have no call in progress"
     )
 
     @classmethod
@@ -207,218 +272,393 @@ class Settings(Listening):
         # import is too slow for `fovea health`.
         (Path("repository"),),
         min_length=1,
-        description="folder of models, or the URL of a store (s3://BUCKET/PREFIX, gs://, az://, "
-        "hf://, https://); may be repeated if model names differ",
+        description=(
+            "model repository: a folder of models, or the URL of a store (s3://BUCKET/PREFIX, "
+            "gs://, az://, hf:// or https://). May be repeated if all model names differ"
+        ),
     )
     model_name: str | None = Field(
         None,
-        description="name of the model, if the repository holds one model only (VERSION/model.*), "
-        "as with KServe",
+        description=(
+            "name of the model, if the repository is the folder of a single model "
+            "(VERSION/model.*), as in KServe. By default, each subfolder of the repository is a "
+            "model"
+        ),
     )
     repository_cache: Path | None = Field(
         None,
-        description="folder for copies of remote repositories; default ~/.cache/fovea/repositories",
+        description=(
+            "folder for local copies of repositories in a store. Default: "
+            "~/.cache/fovea/repositories"
+        ),
     )
     repository_max_gb: float = Field(
-        64.0, gt=0, description="largest remote repository to copy, GiB"
+        64.0,
+        gt=0,
+        description=(
+            "largest size in GiB of a repository in a store; the server does not copy larger ones"
+        ),
     )
     model_control_mode: ModelControlMode = Field(
         ModelControlMode.NONE,
-        description="when to load models: none: all at start; poll: also when the repository "
-        "changes; explicit: --load-model, and on request",
+        description=(
+            "when to load models. none: all models at the start; poll: all models at the start, "
+            "and changed models later; explicit: the models of --load-model at the start, and "
+            "other models when a client requests it"
+        ),
     )
     load_model: Texts = Field(
-        (), description="model to load at start in explicit mode; * loads all; may be repeated"
+        (),
+        description=(
+            "with --model-control-mode explicit: name of a model to load at the start; * loads "
+            "all models. May be repeated"
+        ),
     )
     repository_poll_secs: float = Field(
-        15.0, gt=0, description="seconds between checks of the repository in poll mode"
+        15.0,
+        gt=0,
+        description=(
+            "with --model-control-mode poll: seconds between two checks of the repository for "
+            "changes"
+        ),
     )
     model_config_name: str = Field(
         "",
-        description="use configs/NAME.pbtxt of a model, if it exists, instead of its config.pbtxt",
+        description=(
+            "name of an alternative configuration: a model with the file configs/NAME.pbtxt uses "
+            "this file instead of config.pbtxt"
+        ),
     )
     disable_auto_complete_config: bool = Field(
-        False, description="do not complete config.pbtxt; do not serve models without one"
+        False,
+        description=(
+            "reject models without a config.pbtxt, and do not fill in its missing values from the "
+            "model"
+        ),
     )
     default_max_batch_size: int = Field(
         4,
         ge=0,
-        description="max_batch_size of models with a batch dimension, unless config.pbtxt sets it",
+        description=(
+            "largest batch size of a model with a batch dimension, if the model was not built by "
+            "`fovea build` and config.pbtxt does not set max_batch_size"
+        ),
     )
     model_load_thread_count: int = Field(
-        2, ge=1, description="number of models to load at the same time"
+        2, ge=1, description="largest number of models that are loaded at the same time"
     )
     strict_readiness: bool = Field(
         True,
-        description="report the server as ready only when all models to load at start are ready",
+        description=(
+            "report the server as ready only if all its models are ready; false: as soon as "
+            "loading at the start has ended, even if models failed"
+        ),
     )
-    exit_on_error: bool = Field(False, description="stop when a model fails to load at start")
+    exit_on_error: bool = Field(
+        False,
+        description=(
+            "stop the server if a model fails to load at the start; false: serve the other models"
+        ),
+    )
     drain_secs: float = Field(
         0.0,
         ge=0,
         allow_inf_nan=False,
         description=(
             "seconds after SIGTERM during which the server still accepts requests, but reports "
-            "that it is not ready, so that load balancers send no more"
+            "that it is not ready, so that load balancers stop sending requests"
         ),
     )
     exit_timeout_secs: float = Field(
-        30.0, ge=0, description="seconds to finish accepted requests after that"
+        30.0,
+        ge=0,
+        description=(
+            "largest number of seconds to finish accepted requests after SIGTERM and "
+            "--drain-secs; the server then exits"
+        ),
     )
-    id: str = Field("triton", description="server name in the metadata; some clients check it")
+    id: str = Field(
+        "triton",
+        description="name of the server in its metadata (GET /v2); some clients require triton",
+    )
     rebuild: bool = Field(
-        False, description="rebuild TensorRT engines that do not fit this GPU or TensorRT"
+        False,
+        description=(
+            "rebuild TensorRT engines that were built for another GPU or another version of "
+            "TensorRT, which takes minutes; false: such engines fail to load"
+        ),
     )
-    threads: int | None = Field(None, ge=1, description="cores to use; default all")
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="largest number of CPU cores that a model uses. Default: all cores",
+    )
     allow_code: bool = Field(
         False,
-        description="run heads in Python files (`fovea build --head my_head.py`); anyone who can "
-        "write to the repository can then run code",
+        description=(
+            "load models whose outputs are decoded by a Python file (`fovea build --head "
+            "my_head.py`), and run this file. Anyone who can write to the repository can then run "
+            "code on this machine"
+        ),
     )
 
     keys_file: Path | None = Field(
         None,
         description=(
-            "key file of `fovea key`. All requests except health and the page then need a key. "
-            "The server rereads the file after changes"
+            "file of API keys, which `fovea key` writes. All requests then require a key, except "
+            "for health checks and the web page. The server reads the file again after each change"
         ),
     )
     quota_file: Path | None = Field(
         None,
-        description="file for used quotas; default KEYS_FILE.used",
+        description=(
+            "file in which the server stores the used part of each key's quota. Default: the name "
+            "of the key file with .used appended"
+        ),
     )
     no_keys: bool = Field(
         False,
-        description="allow everything to other machines, not only predict and health; for a "
-        "server behind a gateway that checks requests",
+        description=(
+            "allow all requests from other machines without keys, for a server behind a gateway "
+            "that authenticates clients. By default, other machines without a key may only "
+            "predict and check health"
+        ),
     )
     jwt_issuer: str | None = Field(
         None,
-        description="URL of an OpenID Connect provider; its tokens are accepted as keys",
+        description=(
+            "URL of an OpenID Connect provider; requires --jwt-audience. All requests then "
+            "require a token of this provider or a key, except for health checks and the web page"
+        ),
     )
-    jwt_audience: str | None = Field(None, description="required audience of the tokens")
+    jwt_audience: str | None = Field(
+        None, description="audience (claim aud) that a token of --jwt-issuer must contain"
+    )
     jwt_scope_claim: str = Field(
         "scope",
-        description=("claim that has the scopes; dots for nested claims, e.g. realm_access.roles"),
+        description=(
+            "claim of a token that lists its permissions (scopes). Write nested claims with dots, "
+            "e.g. realm_access.roles"
+        ),
     )
 
-    allow_metrics: bool = Field(True, description="serve metrics for Prometheus")
+    allow_metrics: bool = Field(
+        True, description="serve metrics for Prometheus; --allow-metrics=false turns them off"
+    )
     metrics_address: str = Field(
         default_factory=lambda data: data["http_address"],
-        description="address of the metrics; default the HTTP address",
+        description=(
+            "IP address on which the metrics server listens. Default: the value of --http-address"
+        ),
     )
     metrics_port: int = Field(
         default_factory=lambda data: _port_above(data["http_port"], 2),
         ge=0,
         le=65535,
-        description="port of the metrics; default: the HTTP port + 2",
+        description="TCP port of the metrics server. Default: the HTTP port + 2",
     )
     metrics_interval_ms: int = Field(
-        2000, ge=1, description="milliseconds between measurements of CPU and GPU"
+        2000,
+        ge=1,
+        description="milliseconds between two measurements of CPU and GPU usage for the metrics",
     )
 
     allow_client_shm: bool = Field(
-        False, description="allow clients to use shared memory of this machine"
+        False,
+        description=(
+            "allow clients on this machine to pass tensors in shared memory instead of in requests"
+        ),
     )
     cache_config: str | None = Field(
-        None, description="local,size=BYTES: response cache, for models that enable it"
+        None,
+        description=(
+            "size of the response cache, as local,size=BYTES. The cache serves models with "
+            "response_cache in config.pbtxt. Default: no cache"
+        ),
     )
 
     trace_config: Texts = Field(
         (),
-        description="triton,file=FILE, level=TIMESTAMPS, rate=N, count=N or "
-        "triton,log-frequency=N: write timestamps of requests into a file; may be repeated",
+        description=(
+            "write timestamps of requests to a file, as Triton does: triton,file=FILE and "
+            "level=TIMESTAMPS enable this; rate=N traces one request in N; count=N stops after N "
+            "traces; triton,log-frequency=N starts a new file after N traces. Repeat the flag for "
+            "each part"
+        ),
     )
 
     otel: bool = Field(
         False,
-        description="send traces to an OpenTelemetry collector over OTLP; set its URL in OTEL_... "
-        "variables",
+        description=(
+            "send traces to an OpenTelemetry collector over OTLP. Set its URL in the standard "
+            "variable OTEL_EXPORTER_OTLP_ENDPOINT"
+        ),
     )
     otel_ratio: float = Field(
         1.0,
         ge=0,
         le=1,
-        description="share of requests to trace, unless the caller decides",
+        description=(
+            "with --otel: fraction of requests to trace, from 0 to 1. For a request with a "
+            "traceparent header, the header decides"
+        ),
     )
 
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="lowest level to log; debug includes health probes and scrapes"
+        "info",
+        description=(
+            "lowest severity that is logged; debug also logs health checks and requests for metrics"
+        ),
     )
     # The limit is Triton's, because Triton stores this setting as an int32.
-    log_verbose: int = Field(0, ge=0, lt=2**31, description="above 0: as --log-level=debug")
-    log_info: bool = Field(True, description="log events, not only warnings and errors")
-    log_warning: bool = Field(True, description="log warnings")
-    log_error: bool = Field(True, description="log errors")
-    log_access: bool = Field(True, description="log every request, with its status and time")
-    log_format: LogFormat = Field(
-        "default", description="default: local times; ISO8601: UTC; json: one object per line, UTC"
+    log_verbose: int = Field(
+        0,
+        ge=0,
+        lt=2**31,
+        description="Triton's verbosity: a number above 0 is the same as --log-level debug",
     )
-    log_file: Path | None = Field(None, description="log file; default stderr")
+    log_info: bool = Field(
+        True,
+        description=(
+            "log messages of severity info, such as the start of the server; false: only warnings "
+            "and errors"
+        ),
+    )
+    log_warning: bool = Field(True, description="log warnings; false hides them")
+    log_error: bool = Field(True, description="log errors; false hides them")
+    log_access: bool = Field(
+        True, description="log one line for each request, with its status and duration"
+    )
+    log_format: LogFormat = Field(
+        "default",
+        description=(
+            "format of log lines. default: text with local times; ISO8601: text with UTC times; "
+            "json: one JSON object per line, with UTC times"
+        ),
+    )
+    log_file: Path | None = Field(
+        None, description="file to which the log is written. Default: stderr"
+    )
 
     max_inflight_mb: float = Field(
         512.0,
         gt=0,
-        description="memory for the bodies and responses of all requests in flight, MiB",
+        description="largest memory in MiB for the bodies and responses of all requests in flight",
     )
-    max_image_mb: float = Field(64.0, gt=0, description="largest encoded image, MiB")
-    max_megapixels: float = Field(64.0, gt=0, description="largest image, megapixels")
-    max_images: int = Field(64, ge=1, description="maximum number of images per request")
+    max_image_mb: float = Field(
+        64.0,
+        gt=0,
+        description=(
+            "largest size in MiB of an encoded image, e.g. a JPEG file; larger images are rejected"
+        ),
+    )
+    max_megapixels: float = Field(
+        64.0,
+        gt=0,
+        description="largest width x height of an image in megapixels; larger images are rejected",
+    )
+    max_images: int = Field(
+        64,
+        ge=1,
+        description="maximum number of images per request; requests with more images are rejected",
+    )
     body_timeout_s: float = Field(
         20.0,
         gt=0,
-        description=("seconds in which a request body must arrive, unless it keeps 8 KiB/s"),
+        description=(
+            "seconds within which a request body must arrive; later, the server still waits for a "
+            "body that arrives with at least 8 KiB/s"
+        ),
     )
 
     max_queue: int = Field(
         256,
         ge=1,
-        description="maximum number of requests in flight per model; each image counts",
+        description=(
+            "maximum number of requests in flight per model; a request with several images counts "
+            "once per image. Further requests are rejected with status 429"
+        ),
     )
     decode_threads: int | None = Field(
         None,
         ge=1,
-        description="threads per model to decode images for a GPU; default one per core",
+        description=(
+            "number of threads per model that decode images for a GPU. Default: one per CPU core"
+        ),
     )
     max_queue_delay_ms: float = Field(
         0.0,
         ge=0,
         le=10_000,
-        description="milliseconds to wait for more images before a partial batch runs on a GPU",
+        description=(
+            "milliseconds for which an incomplete batch waits for more images before it runs on a "
+            "GPU; 0: it does not wait"
+        ),
     )
 
     track_idle_s: float = Field(
-        60.0, gt=0, description="seconds without a frame until track ids are dropped"
+        60.0,
+        gt=0,
+        description=(
+            "seconds without a new frame after which the server forgets the tracked objects of a "
+            "stream"
+        ),
     )
-    allow_url: bool = Field(False, description="fetch images by URL for requests")
+    allow_url: bool = Field(
+        False,
+        description=(
+            "accept requests with URLs of images or cameras, which the server then opens. By "
+            "default, such requests are rejected"
+        ),
+    )
     url_allow_private: bool = Field(
-        False, description="also fetch from private addresses (cameras on the LAN)"
+        False,
+        description=(
+            "with --allow-url: also open URLs in private networks, e.g. of cameras in the LAN"
+        ),
     )
     url_allow_host: Hosts = Field(
         (),
         description=(
-            "allow image URLs of this host, address or network, such as 127.0.0.1 or "
-            "192.168.1.0/24; may be repeated"
+            "with --allow-url: also open URLs of this host name, IP address or network, e.g. "
+            "camera.lan, 127.0.0.1 or 192.168.1.0/24. May be repeated"
         ),
     )
-    url_timeout_s: float = Field(5.0, gt=0, description="seconds for one fetch, with redirects")
+    url_timeout_s: float = Field(
+        5.0,
+        gt=0,
+        description=(
+            "with --allow-url: timeout in seconds for the download of an image, including redirects"
+        ),
+    )
 
     capture: Path | None = Field(
         None,
         description=(
-            "folder for captured images and results; rules choose the images, and without this "
-            "option nothing is captured"
+            "folder in which the server stores images that match --capture-rule, and their "
+            "results. Without this option, it stores no images"
         ),
     )
     capture_rule: Texts = Field(
         ("score 0.3..0.5",),
-        description="images to capture, unless fovea.toml has rules: 'score 0.3..0.5', 'classes "
-        "person,dog', 'empty', 'rate 1%' or 'unlike'; may be repeated",
+        description=(
+            "with --capture: rule that selects the images to store: 'score 0.3..0.5' (an object "
+            "has a score in this range), 'classes person,dog', 'empty' (no objects), 'rate 1%' "
+            "(random images) or 'unlike' (different from stored images). Rules in the model's "
+            "fovea.toml replace these rules. May be repeated"
+        ),
     )
     capture_max_gb: float = Field(
-        1.0, gt=0, description="maximum size of the captures, GiB; the oldest are deleted first"
+        1.0,
+        gt=0,
+        description=(
+            "largest total size of the captured images in GiB; the server deletes the oldest "
+            "images first"
+        ),
     )
-    capture_days: float = Field(30.0, gt=0, description="days until a captured image is deleted")
+    capture_days: float = Field(
+        30.0, gt=0, description="number of days after which the server deletes a captured image"
+    )
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:

@@ -5,7 +5,31 @@ from tests.upgrade.conftest import Fovea
 from tests.upgrade.recorded import load
 from tests.upgrade.surface import differences, help_table, helps, unintended
 
+_REWORDED = {
+    "build --max-batch": ("1,orthatof--profile", "1,orthelargestbatchsizeof--profile"),
+    "build --tokenizer": ("theonebesidethemodel", "tokenizer.jsoninthemodel'sfolder"),
+    "build --images": (
+        "thoseof--calibration,or3thatshipwithFovea",
+        "theimagesof--calibration,or3imagesthatshipwithFovea",
+    ),
+    "build --image-front": ("forTensorRT", "onlyforTensorRTengines"),
+    "build --no-image-front": ("forTensorRT", "onlyforTensorRTengines"),
+    "build --nms-tail": ("forTensorRT", "onlyforTensorRTengines"),
+    "build --no-nms-tail": ("forTensorRT", "onlyforTensorRTengines"),
+    "build --compute-capability": ("theGPUthatishere", "theGPUofthismachine"),
+    "diff --images": ("3thatshipwithFovea", "3imagesthatshipwithFovea"),
+    "promote --max-p99": ("any", "nolimit"),
+    "promote --max-disagreement": ("any", "nolimit"),
+    "sensitivity --images": ("thoseof--calibration", "theimagesof--calibration"),
+    "eval --conf": ("wherethemeanF1ishighest", "thescorewiththehighestmeanF1"),
+}
+"""Option -> its default in the older help and in this one, which mean the same; without blanks."""
+
 INTENDED: dict[str, str] = {
+    **{
+        f"fovea {option}: default was {old!r}, and is {new!r}": "reworded"
+        for option, (old, new) in _REWORDED.items()
+    },
     "fovea tune --p99: default was": "without a limit the result answered after seconds",
     "fovea build --profile: default was '1,N,N": "a single image has kernels of its own",
     **{

@@ -77,80 +77,118 @@ class PredictOptions:
 
     conf: float = field(
         default=0.25,
-        metadata=_make_range(0, 1, "lowest score of an object; no effect on classifiers"),
+        metadata=_make_range(0, 1, "lowest score of the objects to return; not for classifiers"),
     )
     iou: float = field(
         default=0.7,
-        metadata=_make_range(0, 1, "IoU above which the weaker of two boxes is suppressed"),
+        metadata=_make_range(
+            0,
+            1,
+            "overlap (IoU) of two boxes above which only the box with the higher score is returned",
+        ),
     )
     classes: tuple[int | str, ...] | None = field(
         default=None,
-        metadata={"description": "classes to keep, default all: text is a name, a number is an id"},
+        metadata={
+            "description": "classes to return, default all: text is a name, a number is an id"
+        },
     )
     max_det: int = field(
         default=300,
-        metadata=_make_range(1, MAX_DETECTIONS, "maximum number of detections per image"),
+        metadata=_make_range(1, MAX_DETECTIONS, "maximum number of objects to return per image"),
     )
     top_k: int = field(
         default=_TOP_K,
-        metadata=_make_range(1, MAX_TOP_K, "maximum number of classes to return for a classifier"),
+        metadata=_make_range(
+            1,
+            MAX_TOP_K,
+            "maximum number of classes that a classifier returns, the highest scores first",
+        ),
     )
     agnostic: bool = field(
         default=False,
-        metadata={"description": "also suppress overlapping boxes of different classes"},
+        metadata={
+            "description": (
+                "return only the best of several overlapping boxes even if their classes differ; "
+                "by default, only boxes of the same class are compared"
+            )
+        },
     )
     mask: MaskFormat = field(
         default="rle",
         metadata={
-            "description": "format of masks and class maps: rle (COCO), polygon, png or none; png "
-            "or none for saliency, depth and output images"
+            "description": (
+                "format of masks and class maps: rle (run lengths, as in COCO), polygon, png, or "
+                "none to leave them out; saliency, depth and generated images support only png "
+                "(their default) and none"
+            )
         },
     )
     labels: tuple[str, ...] | None = field(
         default=None,
         metadata={
-            "description": "texts to classify an image by (CLIP, SigLIP) or to detect "
-            "(open-vocabulary detectors)"
+            "description": (
+                "texts that describe the classes to find, e.g. a cat,a dog: for CLIP and SigLIP, "
+                "which then classify the image, and for open-vocabulary detectors"
+            )
         },
     )
     normalize: bool = field(
         default=True,
-        metadata={"description": "L2-normalize the embedding"},
+        metadata={"description": "scale the embedding to length 1 (L2 norm)"},
     )
     vector: VectorFormat = field(
         default="base64",
         metadata={
-            "description": "format of the embedding: float32 in base64, little-endian, or a list"
+            "description": (
+                "format of the embedding: base64 (little-endian float32 values) or list (numbers)"
+            )
         },
     )
 
     tile: str | None = field(
         default=None,
         metadata={
-            "description": "cut the image into tiles: 640 is the side in pixels, 3x2 are columns "
-            "and rows"
+            "description": (
+                "cut the image into tiles, to find small objects: 640 is the side of a tile in "
+                "pixels; 3x2 is 3 columns and 2 rows"
+            )
         },
     )
     overlap: float = field(
         default=_OVERLAP,
-        metadata=_make_range(0, 0.9, "overlap of neighbouring tiles, as a fraction"),
+        metadata=_make_range(
+            0, 0.9, "overlap of neighbouring tiles, as a fraction of a tile's side; requires `tile`"
+        ),
     )
     track: str | None = field(
         default=None,
-        metadata={"description": "track objects over frames: bytetrack, sort, ocsort or botsort"},
+        metadata={
+            "description": (
+                "tracker that gives an object the same id in all frames: bytetrack, sort, ocsort "
+                "or botsort. By default, objects have no ids"
+            )
+        },
     )
     stream_id: str | None = field(
-        default=None, metadata={"description": "camera or video that `track` follows"}
+        default=None,
+        metadata={
+            "description": "name of the camera or video to which the frame belongs, for `track`"
+        },
     )
     frame: int | None = field(
-        default=None, metadata={"description": "number of the frame for `track`; default the next"}
+        default=None,
+        metadata={
+            "description": "number of the frame in the video, for `track`; default: the next number"
+        },
     )
     track_high: float | None = field(
         default=None,
         metadata=_make_range(
             0,
             1,
-            "score from which `track` matches boxes first; default slightly above `conf`",
+            "lowest score of the boxes that `track` matches with known objects first; boxes with "
+            "lower scores are matched later; default: slightly above `conf`",
         ),
     )
     track_new: float | None = field(
@@ -158,7 +196,8 @@ class PredictOptions:
         metadata=_make_range(
             0,
             1,
-            "score from which a box starts a track; default slightly above `conf`",
+            "lowest score of a box that `track` accepts as a new object; default: slightly above "
+            "`conf`",
         ),
     )
     min_frames: int | None = field(
@@ -166,7 +205,7 @@ class PredictOptions:
         metadata=_make_range(
             1,
             1000,
-            "frames that `track` must see an object before it gets an id; default 1",
+            "number of consecutive frames with an object before `track` gives it an id; default: 1",
         ),
     )
 

@@ -58,7 +58,10 @@ def bench(
         model_option(
             metavar="N",
             min=1,
-            help="Version of the model. Without --url it need not be a served version.",
+            help=(
+                "Number of the model version to measure. With --url, the server must have loaded "
+                "it."
+            ),
             show_default="the current one",
         ),
     ] = None,
@@ -66,7 +69,10 @@ def bench(
         Path | None,
         _request_option(
             metavar="DIR",
-            help=f"Send the images of this folder in turn; at most {MAX_IMAGES} are used.",
+            help=(
+                f"Folder of images to send, one after another; at most {MAX_IMAGES} images are "
+                "used."
+            ),
             exists=True,
             file_okay=False,
         ),
@@ -76,8 +82,9 @@ def bench(
         _request_option(
             metavar="LABELS",
             help=(
-                "Labels of the --images, as for `fovea eval`. At the end of each load level, all "
-                "images are sent once more to measure the accuracy under load."
+                "Labels of the images in --images, in a format of `fovea eval --data`. At the end "
+                "of each load level, the command sends all images once more, to measure the "
+                "accuracy under load."
             ),
             exists=True,
         ),
@@ -86,14 +93,17 @@ def bench(
         bool,
         _request_option(
             "--tensors",
-            help=("Send random tensors in place of images, as binary data over the v2 protocol."),
+            help="Send random tensors instead of images, as binary data over the v2 protocol.",
         ),
     ] = False,
     shape: Annotated[
         list[str] | None,
         _request_option(
             metavar="NAME:DIMS",
-            help="Shape of a dynamic input, e.g. images:4,3,640,640. May be repeated.",
+            help=(
+                "With --tensors: shape of an input with dynamic dimensions, e.g. "
+                "images:4,3,640,640. May be repeated."
+            ),
         ),
     ] = None,
     clients: Annotated[
@@ -101,8 +111,8 @@ def bench(
         _load_option(
             metavar="N,N,...",
             help=(
-                "Closed loop: numbers of clients to measure. Each client sends one request after "
-                "the other."
+                "Numbers of parallel clients; each number is one load level. A client sends its "
+                "next request when it has received a response (closed loop)."
             ),
         ),
     ] = "1,4,16",
@@ -111,8 +121,9 @@ def bench(
         _load_option(
             metavar="R,R,...",
             help=(
-                "Open loop: requests/s to measure, sent at random times (Poisson) whether or not "
-                "responses arrive. Latency counts from the due time, so stalls show."
+                "Numbers of requests per second; each number is one load level. Requests are sent "
+                "at random times (Poisson process) and do not wait for responses (open loop). A "
+                "latency begins at the planned time of the request, so it includes delays."
             ),
             show_default="none",
         ),
@@ -122,19 +133,29 @@ def bench(
         _load_option(
             metavar="SECONDS",
             min=0.1,
-            help="Length of each level; a p99 needs 100 responses, a stable p99 1000.",
+            help=(
+                "Duration of the measurement at each load level, in seconds. A p99 latency "
+                "requires at least 100 responses, and a stable one 1000."
+            ),
         ),
     ] = 10.0,
     warmup: Annotated[
         float,
-        _load_option(metavar="SECONDS", min=0, help="Warm-up before each level."),
+        _load_option(
+            metavar="SECONDS",
+            min=0,
+            help=(
+                "Duration of the load before each measurement, in seconds; its responses are not "
+                "counted."
+            ),
+        ),
     ] = 2.0,
     timeout: Annotated[
         float,
         _load_option(
             metavar="SECONDS",
             min=0.001,
-            help="Timeout of a request.",
+            help="Timeout of a request in seconds; it then counts as an error.",
         ),
     ] = 30.0,
     plot: PlotOption = None,
@@ -142,13 +163,13 @@ def bench(
 ) -> None:
     """Measure the throughput and latency of a model under load.
 
-    Starts a server, or measures a running one (--url). The load comes from another process on this
-    machine. The table shows its CPU: if it is near one core, the load generator is the limit, not
-    the server.
+    The command starts a server, or measures a running server (--url). Another process on this
+    machine generates the load. The table shows the CPU usage of this process: if it is near one
+    core, the load generator is the limit, not the server.
 
-    Each level of load has a row with responses/s, latencies, errors and the time of each stage in
-    the server; with --data also the accuracy under load. Ctrl-C stops, and shows the results so
-    far.
+    The table has a row for each load level, with responses/s, latencies, errors and the time of
+    each stage in the server. With --data, it also has the accuracy under load. After Ctrl-C, the
+    command shows the results so far.
 
     Example: fovea bench yolov8n --images val2017 --plot latency.svg
 

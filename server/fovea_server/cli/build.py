@@ -87,16 +87,20 @@ def build(
     context: typer.Context,
     model: Annotated[
         Path | None,
-        typer.Argument(metavar="MODEL.onnx", help="The exported model.", exists=True),
+        typer.Argument(metavar="MODEL.onnx", help="ONNX file of the model.", exists=True),
     ] = None,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     name: Annotated[
-        str | None, model_option(help="Name of the model.", show_default="name of the file")
+        str | None,
+        model_option(help="Name of the model in the repository.", show_default="name of the file"),
     ] = None,
     backend: Annotated[
         Backend,
         model_option(
-            help="Runtime. auto times the CPU runtimes for a few seconds, and keeps the fastest."
+            help=(
+                "Runtime that executes the engine. auto builds an engine for each CPU runtime, "
+                "measures their speed for a few seconds, and keeps the fastest."
+            )
         ),
     ] = "auto",
     goal: Annotated[
@@ -104,8 +108,9 @@ def build(
         model_option(
             *("--hint", "--for"),
             help=(
-                "With auto: optimise images/s under load (throughput), or the time of a single "
-                "image (latency)."
+                "With --backend auto or --precision auto: keep the engine with the most images "
+                "per second under load (throughput), or with the shortest time for a single image "
+                "(latency)."
             ),
         ),
     ] = "throughput",
@@ -115,9 +120,10 @@ def build(
         model_option(
             "--rect",
             help=(
-                "Accept every input size that is a multiple of the stride, up to --size, and use "
-                "the smallest that fits each image: wide images need no grey padding. ONNX "
-                "Runtime only."
+                "Build an engine that accepts several input sizes: the multiples of the model's "
+                "stride up to --size. Each image then uses the smallest size that contains it, so "
+                "that wide images need less padding. Only for ONNX Runtime. Without this option, "
+                "the engine has one input size."
             ),
         ),
     ] = False,
@@ -128,10 +134,10 @@ def build(
             min=1,
             max=MAX_BATCH,
             help=(
-                "Largest number of images in one call. A CPU is fastest with 1, because each core "
-                "then processes its own image. On a GPU try 8 or 16."
+                "Largest batch size of the engine. On a CPU, 1 is fastest, because each core then "
+                "processes its own image. On a GPU, try 8 or 16."
             ),
-            show_default="1, or that of --profile",
+            show_default="1, or the largest batch size of --profile",
         ),
     ] = None,
     labels: LabelsOption = None,
@@ -139,8 +145,10 @@ def build(
         Path | None,
         model_option(
             metavar="FILE.onnx",
-            help="Text encoder of a CLIP or SigLIP model, if it is a separate file. Needs "
-            "--tokenizer.",
+            help=(
+                "ONNX file of the text encoder of a CLIP or SigLIP model, if the encoder is a "
+                "separate file. It requires --tokenizer, or a tokenizer.json in the same folder."
+            ),
             exists=True,
         ),
     ] = None,
@@ -148,8 +156,8 @@ def build(
         Path | None,
         model_option(
             metavar="FILE.json",
-            help="The tokenizer.json of a CLIP or SigLIP model.",
-            show_default="the one beside the model",
+            help="File tokenizer.json of a CLIP or SigLIP model, which converts texts to tokens.",
+            show_default="tokenizer.json in the model's folder",
             exists=True,
         ),
     ] = None,
@@ -159,8 +167,9 @@ def build(
         Literal["auto", Precision],
         precision_option(
             help=(
-                "Precision of the engine. auto builds fp32, bf16 if the CPU supports it, and int8 "
-                "with --calibration, and keeps the fastest engine that passes its check."
+                "Number format of the engine. int8 requires --calibration. auto builds an engine "
+                "in fp32, in bf16 if the CPU supports it, and in int8 if --calibration is given, "
+                "and keeps the fastest engine that passes the check."
             )
         ),
     ] = "fp32",
@@ -172,9 +181,10 @@ def build(
             *("--exclude-nodes", "--keep-float"),
             metavar="auto|none|PATTERN",
             help=(
-                "Blocks or layers to keep in float in an INT8 build: names with wildcards, none, "
-                "or auto. auto searches for them if the INT8 results differ too much from the "
-                "source model's. May be repeated."
+                "Layers that stay in floating point in an INT8 engine: the name of a block, or a "
+                "pattern of layer names with * and ?. May be repeated. none converts all layers; "
+                "auto selects blocks if the INT8 results differ too much from the results of the "
+                "source model."
             ),
             show_default="auto",
         ),
@@ -183,8 +193,11 @@ def build(
         Path | None,
         check_option(
             metavar="DIR",
-            help="Images to check the engine on, and the images of --data.",
-            show_default="those of --calibration, or 3 that ship with Fovea",
+            help=(
+                "Folder of images on which the build compares the engine with the source model. "
+                "With --data, these are the labelled images."
+            ),
+            show_default="the images of --calibration, or 3 images that ship with Fovea",
             exists=True,
             file_okay=False,
         ),
@@ -193,8 +206,11 @@ def build(
         Path | None,
         check_option(
             metavar="LABELS",
-            help="Labels of the --images: COCO, YOLO, PNG class maps, a folder per class, a table "
-            "of texts or attributes, or target images.",
+            help=(
+                "Labels of the images in --images, to measure the accuracy of the engine, in a "
+                "format of `fovea eval --data`. Without labels, the build only compares the "
+                "results of the engine with the results of the source model."
+            ),
             exists=True,
         ),
     ] = None,
@@ -204,7 +220,10 @@ def build(
             metavar="DROP",
             min=0,
             max=1,
-            help="Largest accepted loss of accuracy (such as mAP50-95) on the labels of --data.",
+            help=(
+                "Largest accepted loss of accuracy on the labels of --data: 0.01 allows mAP50-95 "
+                "to fall from 0.40 to 0.39."
+            ),
         ),
     ] = 0.01,
     pipeline: Annotated[
@@ -212,8 +231,8 @@ def build(
         check_option(
             metavar="NAME",
             help=(
-                "In place of MODEL.onnx: run this pipeline on the --images, and store the results "
-                "as its reference."
+                "Name of a pipeline, instead of MODEL.onnx. The command builds nothing: it runs "
+                "the pipeline on --images, and stores the results as the reference for --check."
             ),
         ),
     ] = None,
@@ -222,8 +241,8 @@ def build(
         check_option(
             "--check",
             help=(
-                "Compare the results of the --pipeline with its reference, and show each stage "
-                "whose engine or results have changed."
+                "With --pipeline: compare the results with the stored reference instead of "
+                "replacing it, and show each stage with a changed engine or changed results."
             ),
         ),
     ] = False,
@@ -232,15 +251,21 @@ def build(
         Path | None,
         _graph_option(
             metavar="FILE.onnx",
-            help="Also write and check an ONNX file for TensorRT, with signed INT8 and FP16.",
+            help=(
+                "Also write an ONNX file for TensorRT in the precision of the engine, and check "
+                "it. With --precision int8, the file has signed INT8 values, as TensorRT requires."
+            ),
         ),
     ] = None,
     image_front: Annotated[
         bool | None,
         _graph_option(
             "--image-front/--no-image-front",
-            help="Let the graph take uint8 images and normalise them.",
-            show_default="for TensorRT",
+            help=(
+                "Add the normalisation of images to the graph, so that the engine accepts uint8 "
+                "images."
+            ),
+            show_default="only for TensorRT engines",
         ),
     ] = None,
     nms_tail: Annotated[
@@ -248,9 +273,10 @@ def build(
         _graph_option(
             "--nms-tail/--no-nms-tail",
             help=(
-                "Let the graph suppress duplicate boxes. The request option iou then has no effect."
+                "Add non-maximum suppression (NMS), which removes duplicate boxes, to the graph. "
+                "The request option iou then has no effect."
             ),
-            show_default="for TensorRT",
+            show_default="only for TensorRT engines",
         ),
     ] = None,
     profile: ProfileOption = None,
@@ -263,11 +289,12 @@ def build(
     """Build an ONNX model into a checked engine.
 
     The build simplifies the graph, converts it to the precision, compiles it, and compares the
-    engine with the source model. In FP32, boxes must agree within 1 pixel, weighted by score, and
-    scores within 0.01. In other precisions, the engine must find what the source model finds. With
-    labels (--data), it may lose at most --max-drop of the accuracy instead. An engine that passes
-    becomes the next version of the model, with its figures in card.md. Otherwise the previous
-    version stays in service. Repeating the same build does nothing.
+    results of the engine with the results of the source model. In FP32, boxes must agree within 1
+    pixel, weighted by score, and scores within 0.01. In other precisions, most results must agree:
+    98 % in FP16, 90 % in BF16 and 80 % in INT8. With labels (--data), the engine may instead lose
+    at most --max-drop of the accuracy. An engine that passes becomes the next version of the model.
+    Its file card.md has the measured figures. If the engine fails, the build ends with an error,
+    and no version changes. Repeating the same build does nothing.
 
     Example: fovea build yolov8n.onnx --name people
 

@@ -31,15 +31,20 @@ _Folder = Annotated[
         metavar="DIR",
         exists=True,
         file_okay=False,
-        help=("Folder that was given to `fovea serve --capture`."),
+        help="Folder of the captured images: the same folder as for `fovea serve --capture`.",
     ),
 ]
-_Model = Annotated[str | None, typer.Option(metavar="NAME", help="Only captures of this model.")]
+_Model = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Select only images of this model.")
+]
 _Rule = Annotated[
     str | None,
     typer.Option(
         metavar="WORD",
-        help=("Only captures whose rule begins with this word, such as score or empty."),
+        help=(
+            "Select only images that were captured by a rule that begins with this word, e.g. "
+            "score or empty."
+        ),
     ),
 ]
 _DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M"]
@@ -48,7 +53,10 @@ _Since = Annotated[
     typer.Option(
         metavar="DATE",
         formats=_DATES,
-        help=("Only captures from this date on, in UTC: 2026-11-27."),
+        help=(
+            "Select only images captured on or after this date (UTC), e.g. 2026-11-27 or "
+            "2026-11-27T18:30."
+        ),
     ),
 ]
 
@@ -70,9 +78,9 @@ def ls(
     since: _Since = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the number of captured images by model, version and rule.
+    """Count the captured images by model, version and rule.
 
-    With --json, list every capture with the id of its request.
+    With --json, list each image with the id of its request.
 
     Example: fovea capture ls captures --since 2026-11-20
     """
@@ -100,12 +108,19 @@ def export_(
     context: typer.Context,
     folder: _Folder,
     out: Annotated[
-        Path, typer.Option(metavar="DIR", file_okay=False, help="Folder for the output.")
+        Path,
+        typer.Option(
+            metavar="DIR",
+            file_okay=False,
+            help="Folder into which the command writes the export.",
+        ),
     ],
     form: Annotated[
         str,
         typer.Option(
-            "--format", metavar="|".join(FORMATS), help=("Tool that will read the export.")
+            "--format",
+            metavar="|".join(FORMATS),
+            help="Format of the export: the tool that will read it.",
         ),
     ] = "coco",
     model: _Model = None,
@@ -115,10 +130,7 @@ def export_(
         str,
         typer.Option(
             metavar="URL",
-            help=(
-                "For --format label-studio: URL at which Label Studio finds the folder of the "
-                "images."
-            ),
+            help="With --format label-studio: URL of the image folder on the Label Studio server.",
         ),
     ] = "/data/local-files/?d=images",
     as_json: AsJson = False,
@@ -161,14 +173,20 @@ def purge(
         typer.Option(
             metavar="ID",
             help=(
-                "Only captures of this request: the x-request-id of its response and of the log."
+                "Select only images of the request with this id. The id is in the response header "
+                "x-request-id and in the server's log."
             ),
         ),
     ] = None,
     before: Annotated[
         datetime | None,
         typer.Option(
-            metavar="DATE", formats=_DATES, help=("Only captures before this date, in UTC.")
+            metavar="DATE",
+            formats=_DATES,
+            help=(
+                "Select only images captured before this date (UTC), e.g. 2026-11-27 or "
+                "2026-11-27T18:30."
+            ),
         ),
     ] = None,
     yes: Annotated[
@@ -176,9 +194,9 @@ def purge(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete captured images: all, or those that the options select.
+    """Delete all captured images, or only the images that the options select.
 
-    A server may write captures at the same time.
+    A server may store new images at the same time.
 
     Example: fovea capture purge captures --request-id 7c1e0a9b5d3f2e41000003f2 --yes
     """

@@ -41,27 +41,49 @@ def demo(
     task: Annotated[
         Task,
         typer.Option(
-            help="detect: boxes; segment: masks; pose: keypoints; obb: rotated boxes; classify: a "
-            "digit; embed: match images and texts (needs the extra `clip`); read: a number "
-            "plate."
+            help=(
+                "Task of the demo model. detect finds boxes, segment finds masks, pose finds "
+                "keypoints, and obb finds rotated boxes. classify recognises a digit, embed "
+                "compares an image with texts (requires the extra `clip`), and read reads a "
+                "number plate."
+            )
         ),
     ] = "detect",
     folder: Annotated[
         Path,
         typer.Option(
-            metavar="DIR", help="Folder for the engine and the annotated image.", file_okay=False
+            metavar="DIR",
+            help="Folder into which the command writes the engine and the annotated image.",
+            file_okay=False,
         ),
     ] = Path("demo-output"),
     host: Annotated[
-        str, typer.Option(help="Address of HTTP; 0.0.0.0 listens on all.")
+        str,
+        typer.Option(
+            help=(
+                "IP address on which the HTTP server listens; 0.0.0.0 means all network interfaces."
+            )
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of HTTP.", min=0, max=65535)] = 8000,
-    once: Annotated[bool, typer.Option("--once", help="Stop after the first answer.")] = False,
+    port: Annotated[
+        int,
+        typer.Option(help="TCP port of the HTTP server; 0 means any free port.", min=0, max=65535),
+    ] = 8000,
+    once: Annotated[
+        bool,
+        typer.Option(
+            "--once",
+            help=(
+                "Stop the server after the first response. Without this option, the server runs "
+                "until Ctrl-C."
+            ),
+        ),
+    ] = False,
 ) -> None:
     """Build and serve a demo model, and send it an image.
 
-    Each task has its own model. The models find handwritten digits on photographs, or read drawn
-    number plates.
+    Each task has its own model. The models find handwritten digits on photographs, or read number
+    plates in drawn images.
 
     Example: fovea demo --task segment --once
     """

@@ -45,7 +45,10 @@ def diff(
         str,
         typer.Argument(
             metavar="A",
-            help="The reference model: .onnx, or an engine.",
+            help=(
+                "Reference model: an .onnx file, or an engine, e.g. yolov8n or "
+                "repository/yolov8n/1."
+            ),
             autocompletion=model_names,
         ),
     ],
@@ -53,7 +56,10 @@ def diff(
         str,
         typer.Argument(
             metavar="B",
-            help="The model to compare with A, in the same forms.",
+            help=(
+                "Model to compare with A: an .onnx file, or an engine, e.g. yolov8n or "
+                "repository/yolov8n/1."
+            ),
             autocompletion=model_names,
         ),
     ],
@@ -61,8 +67,8 @@ def diff(
     images: Annotated[
         Path | None,
         folder_option(
-            help=("Images to run the models on; at most 4 are used."),
-            show_default="3 that ship with Fovea",
+            help="Folder of images on which both models run; at most 4 images are used.",
+            show_default="3 images that ship with Fovea",
         ),
     ] = None,
     head: HeadOption = None,
@@ -70,25 +76,40 @@ def diff(
         float | None,
         typer.Option(
             metavar="DB",
-            help="Signal-to-noise ratio in dB below which a tensor counts as different.",
+            help=(
+                "Signal-to-noise ratio in dB; a tensor of B with a lower ratio counts as different."
+            ),
             show_default="by precision: 60 in FP32, 15 to 20 in FP16, 10 to 18 in INT8",
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Show every tensor.")] = False,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help=(
+                "Show all tensors. Without this option, the table has only the outputs and the "
+                "tensors around the first difference."
+            ),
+        ),
+    ] = False,
     values: Annotated[
-        bool, typer.Option("--values", help="Show the first five values that are not zero.")
+        bool,
+        typer.Option(
+            "--values",
+            help="Show the first five nonzero values of each listed tensor in both models.",
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Find the first layer at which two models differ.
 
-    The models are two exports, two precisions, or a file and the engine built from it. Give an
-    engine as a name in the repository, or as a directory: repository/yolov8n/1. Layers are matched
-    by name, or by the order of operators and shapes if names differ. Casts and quantisation count
-    as part of the layer before them. An OpenVINO engine that differs is compiled again for each of
-    its tensors, which takes minutes.
+    The models can be two exports, two precisions, or an ONNX file and the engine that was built
+    from it. Give an engine as a name in the repository, or as a folder: repository/yolov8n/1.
+    Layers are matched by name. If names differ, they are matched by the order of operators and
+    shapes. Casts and quantisation count as part of the layer before them. If an OpenVINO engine
+    differs, it is compiled again for each of its tensors, which takes minutes.
 
-    Exits with 1 if a tensor diverges, or if an output cannot be compared.
+    The exit status is 1 if a tensor differs, or if an output cannot be compared.
 
     Example: fovea diff yolov8n.onnx yolov8n-int8.onnx --images images
     """

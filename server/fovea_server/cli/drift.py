@@ -31,18 +31,21 @@ def drift(
         typer.Option(
             metavar="NUMBER",
             min=0.0,
-            help=("Exit with status 1 if a distance exceeds this, for example 0.25."),
+            help=(
+                "Largest accepted drift distance, e.g. 0.25. If a distance is larger, the exit "
+                "status is 1. Without this option, distances do not change the exit status."
+            ),
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare live images with the images of the build.
 
-    Compares the last 500 images of a running server with the images of the build (--images,
-    --calibration or --data): scores, classes, sizes, number of objects, brightness. The distance is
-    the population stability index, minus the part that chance explains. From 0.1 on something has
-    changed, and from 0.25 on the images are different. docs/how-to/drift.md explains what to do
-    then. --plot draws both distributions.
+    The command compares the last 500 images of a running server with the images of the build
+    (--images, --calibration or --data): scores, classes, sizes, number of objects and brightness.
+    For each of them it shows a distance: the population stability index, minus the part that chance
+    explains. A distance of 0.1 or more is a change, and 0.25 or more a large change.
+    docs/how-to/drift.md explains what to do then. --plot draws both distributions.
 
     Example: fovea drift yolov8n --url http://127.0.0.1:8000 --plot drift.svg
     """

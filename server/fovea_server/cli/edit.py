@@ -203,14 +203,22 @@ def edit(
     context: typer.Context,
     model: ModelArgument,
     out: Annotated[
-        Path, typer.Option(metavar="FILE.onnx", help="File for the edited model.", dir_okay=False)
+        Path,
+        typer.Option(
+            metavar="FILE.onnx",
+            help="File to which the command writes the edited model.",
+            dir_okay=False,
+        ),
     ],
     inputs: Annotated[
         list[str] | None,
         _cut_option(
             "--input",
             metavar="TENSOR",
-            help="Make this tensor an input, and drop the nodes before it. May be repeated.",
+            help=(
+                "Make this tensor an input of the model, and remove the nodes before it. May be "
+                "repeated."
+            ),
         ),
     ] = None,
     outputs: Annotated[
@@ -218,14 +226,17 @@ def edit(
         _cut_option(
             "--output",
             metavar="TENSOR",
-            help="Make this tensor an output, and drop the nodes after it. May be repeated.",
+            help=(
+                "Make this tensor an output of the model, and remove the nodes after it. May be "
+                "repeated."
+            ),
         ),
     ] = None,
     drop_normalize: Annotated[
         bool,
         _input_option(
             *("--drop-normalize", "--drop-normalise"),
-            help="Drop the normalization at the start of the model.",
+            help="Remove the normalization of the input at the start of the model.",
         ),
     ] = False,
     size: Annotated[
@@ -233,8 +244,8 @@ def edit(
         _input_option(
             metavar="HxW|dynamic",
             help=(
-                "Input size in pixels, or dynamic. Constants of the model's grid are computed for "
-                "the new size."
+                "New height and width of the input in pixels, e.g. 384x640, or dynamic for any "
+                "size. Constants that depend on the size are adapted."
             ),
         ),
     ] = None,
@@ -242,7 +253,10 @@ def edit(
         str | None,
         _input_option(
             metavar="N|dynamic",
-            help="Batch size. Constants of Reshape nodes are adapted.",
+            help=(
+                "New batch size, or dynamic for any batch size. Constants of Reshape nodes are "
+                "adapted."
+            ),
         ),
     ] = None,
     normalize: Annotated[
@@ -251,40 +265,55 @@ def edit(
             *("--normalize", "--normalise"),
             metavar="SCALE[,MEAN[,STD]]",
             help=(
-                "Let the input take values v from 0 to 255, and begin the model with (v * SCALE - "
-                "MEAN) / STD. Give 1/255, or one number per channel: "
-                "1/255,0.485:0.456:0.406,0.229:0.224:0.225."
+                "Add normalization to the start of the model: the input then accepts pixel values "
+                "v from 0 to 255, and the model computes (v * SCALE - MEAN) / STD. MEAN and STD "
+                "may be one number or one per channel: 1/255,0.485:0.456:0.406,0.229:0.224:0.225."
             ),
         ),
     ] = None,
     uint8: Annotated[
-        bool, _input_option("--uint8", help=("With --normalize: let the input take bytes (uint8)."))
+        bool,
+        _input_option(
+            "--uint8", help="With --normalize: change the type of the input to uint8 (bytes)."
+        ),
     ] = False,
     replace_op: Annotated[
         list[str] | None,
         _names_option(
             metavar="OLD=NEW",
-            help="Replace operator OLD with NEW; inputs and attributes stay. May be repeated.",
+            help=(
+                "Replace every operator of type OLD with an operator of type NEW that has the "
+                "same inputs and attributes. May be repeated."
+            ),
         ),
     ] = None,
     rename: Annotated[
         list[str] | None,
-        _names_option(metavar="OLD=NEW", help="Rename an input or output. May be repeated."),
+        _names_option(
+            metavar="OLD=NEW", help="Rename the input or output OLD to NEW. May be repeated."
+        ),
     ] = None,
     strip: Annotated[
-        bool, _names_option("--strip-metadata", help="Remove metadata and descriptions.")
+        bool,
+        _names_option(
+            "--strip-metadata", help="Remove all metadata and descriptions from the file."
+        ),
     ] = False,
     meta: Annotated[
         list[str] | None,
         _names_option(
-            metavar="KEY=VALUE", help="Write metadata, e.g. task, names or stride. May be repeated."
+            metavar="KEY=VALUE",
+            help="Write this entry into the metadata, e.g. stride=32. May be repeated.",
         ),
     ] = None,
     labels: Annotated[
         str | None,
         _names_option(
             metavar="SET|FILE",
-            help="Write class names into the metadata, as `fovea build --labels` takes them.",
+            help=(
+                "Write these class names into the metadata: a text file with one name per line, "
+                "or a built-in list: coco, coco91 or imagenet."
+            ),
             autocompletion=lambda: list(LABEL_SETS),
         ),
     ] = None,
@@ -292,9 +321,9 @@ def edit(
 ) -> None:
     """Change an ONNX file: cut, rename, free the batch size, normalize the input.
 
-    Each edit is checked: both models run on the same values. If an output changes that should not,
-    nothing is written. Edits are made in the order of the options below. Names in the options are
-    names in MODEL.onnx.
+    Each edit is checked: the model before and the model after the edit run on the same values. If
+    an edit changes an output that it should not change, nothing is written. Edits are made in the
+    order of the options below. Names of tensors in the options are their names in MODEL.onnx.
 
     Example: fovea edit yolov10n.onnx --out raw.onnx --output /model.23/Concat_3_output_0
 

@@ -58,15 +58,17 @@ def evaluate(
         Path,
         typer.Option(
             metavar="LABELS",
-            help="Labels: a COCO .json file, YOLO's data.yaml or label folder, a folder per "
-            "class, a folder of PNG class maps, a table of texts or attributes, or a folder "
-            "of target images.",
+            help=(
+                "Labels of the images: a COCO .json file, a YOLO data.yaml or folder of YOLO "
+                "label files, a folder with one subfolder of images per class, a folder of PNG "
+                "class maps, a CSV file of texts or attributes, or a folder of target images."
+            ),
             exists=True,
         ),
     ],
     images: Annotated[
         Path | None,
-        folder_option(help="Folder of the images.", show_default="beside the labels"),
+        folder_option(help="Folder of the labelled images.", show_default="beside the labels"),
     ] = None,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
@@ -77,8 +79,8 @@ def evaluate(
         typer.Option(
             metavar="NAME,NAME,...",
             help=(
-                "Measure only these classes. The model need not have the other classes of the "
-                "labels."
+                "Names of the classes to measure, separated by commas. The other classes of the "
+                "labels are ignored."
             ),
             show_default="all of the labels",
         ),
@@ -92,7 +94,7 @@ def evaluate(
                 "Lowest score of the objects that count for precision, recall and the confusion "
                 "matrix."
             ),
-            show_default="where the mean F1 is highest",
+            show_default="the score with the highest mean F1",
         ),
     ] = None,
     *,
@@ -102,15 +104,16 @@ def evaluate(
 ) -> None:
     """Measure the accuracy of a model on labelled images.
 
-    Opens the engine in this process, or uses a running server (--url), with the same result. With
-    --tile, images are cut into tiles as in `fovea predict`, which finds small objects.
+    The command opens the engine in this process, or uses a running server (--url); both have the
+    same results. With --tile, images are cut into tiles as in `fovea predict`, to find small
+    objects.
 
     Objects: mean average precision by COCO's rules, over all classes, by class, and by size of
-    object (small: up to 32 x 32 pixels, large: over 96 x 96). Masks and keypoints are measured too
-    if model and labels have them. Precision, recall and the confusion matrix count objects that
-    overlap by half or more, at one confidence for all classes. --plot draws the matrix. Rotated
-    boxes need YOLO labels of their corners: class x1 y1 ... x4 y4. Keypoints are read from COCO
-    files, and from YOLO labels: class cx cy w h x1 y1 v1 x2 y2 v2 ...
+    object (small: up to 32 x 32 pixels, large: over 96 x 96). Masks and keypoints are also measured
+    if the model and the labels have them. Precision, recall and the confusion matrix count objects
+    that overlap by half or more, at one confidence for all classes. --plot draws the matrix.
+    Rotated boxes need YOLO labels of their corners: class x1 y1 ... x4 y4. Keypoints are read from
+    COCO files, and from YOLO labels: class cx cy w h x1 y1 v1 x2 y2 v2 ...
 
     Classes: the share of images whose class is the first one (top-1), or among the first five
     (top-5).
@@ -122,8 +125,8 @@ def evaluate(
     each image whose levels, or indices, are class ids. A classes.txt beside them names the levels
     from 0 on, one per line. A level with an empty line does not count, nor does 255 without a name.
 
-    Texts, in PaddleOCR's lines (path, tab, text) or a CSV file (image,text): the share that is
-    right to the last character, and the edit distance of the others.
+    Texts, in PaddleOCR's lines (path, tab, text) or a CSV file (image,text): the share of texts
+    without a wrong character, and the edit distance of the other texts.
 
     Attributes, in a CSV file with a column for the image and one for each attribute (or for each
     class, 1 or 0): the share of images for which each attribute is right.
@@ -131,9 +134,9 @@ def evaluate(
     Generated images: the similarity to the target images (SSIM of Wang et al. 2004, and PSNR, in
     RGB). Targets are colour files, or JPEG, with the names of the --images.
 
-    Classes of labels and model are matched by name. If the labels have classes that the model
-    lacks, --classes names the classes to measure. Labels refer to the upright image, after its EXIF
-    orientation.
+    Classes of labels and model are matched by name. If the labels have classes that the model does
+    not have, choose the classes to measure with --classes. Labels refer to the upright image, after
+    its EXIF orientation.
 
     Example: fovea eval yolov8n --data val.json --images val2017
 

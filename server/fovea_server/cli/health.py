@@ -99,20 +99,36 @@ def health(
         ),
     ] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="Only check that the server runs, not that it is ready.")
+        bool,
+        typer.Option(
+            "--live",
+            help=(
+                "Check only that the server process responds. Without this option, the server must "
+                "also be ready to serve its models."
+            ),
+        ),
     ] = False,
     timeout: Annotated[
         float,
-        typer.Option(min=0.1, max=3600, metavar="SECONDS", help="Timeout of the check in seconds."),
+        typer.Option(
+            min=0.1,
+            max=3600,
+            metavar="SECONDS",
+            help="Time in seconds to wait for a response; the check fails without one.",
+        ),
     ] = 3.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the result as one JSON document instead of text."),
+    ] = False,
     **given: object,
 ) -> None:
     """Check whether a server is ready.
 
-    Exits with 1 and prints the reason if it is not. Without --url it checks the server on this
-    machine, at 127.0.0.1:8000. For another address, add the flags of `fovea serve` (--http-port
-    9000), or set their variables (FOVEA_HTTP_PORT). A server without HTTP is checked over gRPC.
+    If the server is not ready, the command prints the reason, and exits with status 1. Without
+    --url, it checks the server on this machine, at 127.0.0.1:8000. For another address, add the
+    flags of `fovea serve` (--http-port 9000), or set their variables (FOVEA_HTTP_PORT). The check
+    uses gRPC if the flags turn HTTP off.
 
     Example: fovea health --live
 

@@ -21,6 +21,7 @@ from fovea_server.cli.options import (
     EveryOption,
     RepositoryOption,
     ServedModelArgument,
+    SourcesArgument,
     VersionOption,
     find_models,
 )
@@ -45,26 +46,31 @@ from fovea_server.search.index import (
 def index(
     context: typer.Context,
     model: ServedModelArgument,
-    sources: Annotated[
-        list[str],
-        typer.Argument(metavar="SOURCE", help="Image files, folders, quoted globs, videos."),
-    ],
+    sources: SourcesArgument,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     version: VersionOption = None,
     allow_code: AllowCodeOption = False,
-    name: Annotated[str, typer.Option(help="Name of the index.")] = DEFAULT,
+    name: Annotated[
+        str, typer.Option(help="Name of the index: the file is NAME.npz in the model's folder.")
+    ] = DEFAULT,
     every: EveryOption = 1,
     thumbnails: Annotated[
         bool,
-        typer.Option("--thumbnails", help="Store a thumbnail of each image, to show with matches."),
+        typer.Option(
+            "--thumbnails",
+            help=(
+                "Store a small copy of each image in the index. The web page shows it with search "
+                "results."
+            ),
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Index images for similarity search.
 
     The task of the model must be embed. The index is the file NAME.npz in the model's folder of the
-    repository. A server reads it at the first search, and again after it has changed. If an image
-    file is missing, no index is written.
+    repository. A server reads this file at the first search, and again after each change. If an
+    image file is missing, the command writes no index.
 
     Example: fovea index reid people/ --thumbnails
 

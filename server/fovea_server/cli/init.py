@@ -15,7 +15,7 @@ import typer
 
 from fovea_engines.repository.files import write_file, writing
 from fovea_preprocess.errors import InvalidOption, Unavailable
-from fovea_server.cli.options import AsJson, check_options
+from fovea_server.cli.options import check_options
 
 # Path of each file in the project -> its package, and its path in the package.
 _FILES = {
@@ -31,14 +31,20 @@ def init(
     context: typer.Context,
     folder: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="Folder of the project; created if it is missing."),
+        typer.Argument(
+            metavar="DIR",
+            help="Folder of the new project. The command creates it if it does not exist.",
+        ),
     ] = Path(),
     from_triton: Annotated[
         Path | None,
         typer.Option(
             metavar="REPOSITORY",
-            help="Start from a Triton model repository: copy its ONNX models, and list its Python "
-            "and DALI steps. Nothing in it is run or changed.",
+            help=(
+                "Triton model repository to start from: the command copies its ONNX models, and "
+                "lists its Python and DALI steps. It neither runs nor changes files in this "
+                "repository."
+            ),
             exists=True,
             file_okay=False,
         ),
@@ -47,8 +53,10 @@ def init(
         Path | None,
         typer.Option(
             metavar="FILE.py",
-            help="Write a template of a head, and its test, for a model with outputs that Fovea "
-            "does not know.",
+            help=(
+                "Instead of a project, write a Python template that decodes the outputs of an "
+                "unsupported model (a head), and a test for it."
+            ),
             dir_okay=False,
         ),
     ] = None,
@@ -56,16 +64,26 @@ def init(
         Path | None,
         typer.Option(
             metavar="MODEL.onnx",
-            help="Model for --head: the template gets its names and shapes.",
+            help=(
+                "Model for --head. The template then contains the names and shapes of this "
+                "model's outputs."
+            ),
             exists=True,
             dir_okay=False,
         ),
     ] = None,
-    as_json: AsJson = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="With --from-triton: print the result as one JSON document instead of text.",
+        ),
+    ] = False,
 ) -> None:
     """Start a project with a demo model, a client and a compose file.
 
-    Put your own ONNX files into its folder models/. Existing files are not overwritten.
+    Put your own ONNX files into the folder models/ of the project. The command does not overwrite
+    files.
 
     Example: fovea init my-project
 

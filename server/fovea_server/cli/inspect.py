@@ -51,8 +51,10 @@ def inspect(
         str | None,
         typer.Argument(
             metavar="MODEL|PATH",
-            help="Name in the repository, .onnx file, or folder of a version, a model or a "
-            "repository.",
+            help=(
+                "Name of a model in the repository; or path of an .onnx file, or of the folder of "
+                "a version, a model or a repository."
+            ),
             show_default="the repository",
             autocompletion=model_names,
         ),
@@ -60,7 +62,10 @@ def inspect(
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     head: HeadOption = None,
     layers: Annotated[
-        bool, typer.Option("--layers", help="List the layers of a TensorRT engine.")
+        bool,
+        typer.Option(
+            "--layers", help="List the layers of a TensorRT engine instead of its properties."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

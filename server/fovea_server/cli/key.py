@@ -34,47 +34,77 @@ program = typer.Typer(
 _File = Annotated[
     Path,
     typer.Option(
-        "--keys", metavar="FILE", dir_okay=False, envvar="FOVEA_KEYS_FILE", help="File of the keys."
+        "--keys",
+        metavar="FILE",
+        dir_okay=False,
+        envvar="FOVEA_KEYS_FILE",
+        help="Key file: the same file as for `fovea serve --keys`.",
     ),
 ]
 _Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of the key's owner; it is not secret.")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help=(
+            "Name of the key, for example its user. The name is not secret; it appears in logs and "
+            "metrics."
+        ),
+    ),
 ]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+_Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON document instead of text.")
+]
 _Scope = Annotated[
     list[str] | None,
     typer.Option(
         metavar="|".join(SCOPES),
-        help="Rights of the key, separated by commas: predict, control (load models, change "
-        "settings), metrics, capture (the server may keep its images), cameras (watch streams "
-        "and events). A new key has predict.",
+        help=(
+            "Permissions of the key, separated by commas: predict (run models), control (load "
+            "models, change settings), metrics (read metrics), capture (the server may store "
+            "images that are sent with this key), cameras (watch streams and events). Default for "
+            "a new key: predict."
+        ),
     ),
 ]
 _Model = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATTERN",
-        help="Models that the key may use: names or patterns such as cam-*, separated by commas.",
+        help=(
+            "Models that the key may use: names or patterns such as cam-*, separated by commas. "
+            "Default for a new key: all models."
+        ),
     ),
 ]
 _Rate = Annotated[
     str | None,
     typer.Option(
         metavar="N/s|N/m|N/h",
-        help="Largest rate of images: 20/s. The server rejects more with 429 and Retry-After.",
+        help=(
+            "Largest number of images per second, minute or hour, e.g. 20/s. The server rejects "
+            "further images with status 429 and a Retry-After header. Default for a new key: no "
+            "limit."
+        ),
     ),
 ]
 _Quota = Annotated[
     str | None,
     typer.Option(
         metavar="N/hour|N/day|N/month",
-        help="Largest number of images in an hour, a day or a month of UTC: 1e6/day.",
+        help=(
+            "Largest number of images per calendar hour, day or month (UTC), e.g. 1e6/day. "
+            "Default for a new key: no limit."
+        ),
     ),
 ]
 _Expires = Annotated[
     str | None,
     typer.Option(
-        metavar="TIME", help="Time from now until the key expires: 90d, 12h, 30m. Default never."
+        metavar="TIME",
+        help=(
+            "Time from now until the key expires, in days, hours, minutes or seconds, e.g. 90d, "
+            "12h, 30m or 10s. Default for a new key: never."
+        ),
     ),
 ]
 _FILE = Path("keys.json")
@@ -84,7 +114,8 @@ _FILE = Path("keys.json")
 def key() -> None:
     """Make, list, change, replace and remove the keys of a server.
 
-    A server with --keys FILE reads changes of the file without a restart.
+    The keys are in a file. A server that was started with --keys FILE reads changes of this file
+    without a restart.
     """
 
 
@@ -135,7 +166,8 @@ def set_(
 ) -> None:
     """Change the permissions of a key.
 
-    The key itself stays the same. An empty value ("") removes a limit.
+    The key itself stays the same. Options that are not given do not change. An empty value ("")
+    removes a limit.
 
     Example: fovea key set gate-camera --rate 50/s --expires 90d
     """
@@ -155,7 +187,10 @@ def rotate(
     file: _File = _FILE,
     grace: Annotated[
         str,
-        typer.Option(metavar="TIME", help=("Time for which the old key stays valid: 0s, 1h, 7d.")),
+        typer.Option(
+            metavar="TIME",
+            help="Time from now for which the old key stays valid, e.g. 0s, 1h or 7d.",
+        ),
     ] = "1d",
     expires: _Expires = None,
     as_json: _Json = False,

@@ -24,7 +24,8 @@ from fovea_preprocess.errors import InvalidOption, NotFound
 ServeFlags: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="-- FLAGS", help="Flags of `fovea serve`, for the server that this command starts."
+        metavar="-- FLAGS",
+        help="Flags of `fovea serve` for the server that this command starts, e.g. -- --threads 2.",
     ),
 ]
 
@@ -105,7 +106,7 @@ else:  # typer shows these values in the help
     Backend = Literal[("auto", *BACKEND_NAMES)]
 
 ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL.onnx", help="The exported model.", exists=True)
+    Path, typer.Argument(metavar="MODEL.onnx", help="ONNX file of the model.", exists=True)
 ]
 RepositoryOption = Annotated[
     Path,
@@ -114,7 +115,7 @@ RepositoryOption = Annotated[
         metavar="DIR",
         envvar="FOVEA_MODEL_REPOSITORY",
         show_envvar=True,
-        help="Folder of the models.",
+        help="Model repository: the folder that contains the models.",
         file_okay=False,
         callback=_local,
     ),
@@ -123,8 +124,26 @@ ServedModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Name of the model, or path of its folder or of a version.",
+        help="Name of the model, or path to its folder or to the folder of one of its versions.",
         autocompletion=model_names,
+    ),
+]
+ModelFolderArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Name of the model, or path to its folder.",
+        autocompletion=model_names,
+    ),
+]
+SourcesArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE",
+        help=(
+            "Image files, videos (mp4, avi, mkv, mov, webm), folders, or patterns in quotes, e.g. "
+            "'data/**/*.jpg'."
+        ),
     ),
 ]
 UrlOption = Annotated[
@@ -133,7 +152,10 @@ UrlOption = Annotated[
         metavar="URL",
         envvar="FOVEA_URL",
         show_envvar=True,
-        help="Use this server, for example http://127.0.0.1:8000. FOVEA_API_KEY is its key.",
+        help=(
+            "Use the running server at this URL, e.g. http://127.0.0.1:8000. If the server "
+            "requires an API key, set it in the variable FOVEA_API_KEY."
+        ),
         show_default="none",
         callback=_drop_url_if_local,
     ),
@@ -144,20 +166,46 @@ AllowCodeOption = Annotated[
         "--allow-code",
         envvar="FOVEA_ALLOW_CODE",
         show_envvar=True,
-        help="Run the model's head if it is a Python file. Trust its author first.",
+        help=(
+            "Run the Python file that decodes the outputs of this model (`fovea build --head "
+            "FILE.py`). Without this option, such a model is rejected. Use it only if you trust "
+            "the author of the file."
+        ),
     ),
 ]
 VersionOption = Annotated[
     int | None,
-    model_option(metavar="N", min=1, help="Version of the model.", show_default="the current one"),
+    model_option(
+        metavar="N",
+        min=1,
+        help="Number of the model version to use.",
+        show_default="the current one",
+    ),
 ]
 EveryOption = Annotated[
-    int, typer.Option(metavar="N", min=1, help="Use every N-th frame of a video.")
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="Process only every Nth frame of a video; 1 processes all frames.",
+    ),
 ]
-BackendOption = Annotated[Backend, model_option(help=f"Runtime; auto is {DEFAULT_CPU_BACKEND}.")]
+BackendOption = Annotated[
+    Backend,
+    model_option(
+        help=f"Runtime of the engines that the command compares; auto means {DEFAULT_CPU_BACKEND}."
+    ),
+]
 SizeOption = Annotated[
     str | None,
-    model_option(metavar="HxW", help="Input size in pixels.", show_default="the model's own"),
+    model_option(
+        metavar="HxW",
+        help=(
+            "Height and width of the input in pixels, e.g. 384x640, for a model with a dynamic "
+            "input size."
+        ),
+        show_default="the model's own",
+    ),
 ]
 HeadOption = Annotated[
     str | None,
@@ -165,8 +213,11 @@ HeadOption = Annotated[
         "--head",
         "--family",
         metavar="FAMILY",
-        help="Head family, if it is not recognised; or FILE.py, a head of your own (`fovea init "
-        "--head` writes a template). The build runs its code.",
+        help=(
+            "Format of the model's outputs (head family), e.g. yolox, if Fovea does not recognise "
+            "it; or a Python file FILE.py that decodes the outputs (`fovea init --head` writes a "
+            "template). The command runs the code in this file."
+        ),
         show_default="recognised",
         autocompletion=lambda: list(FAMILIES),
     ),
@@ -176,8 +227,8 @@ ForceHeadOption = Annotated[
     model_option(
         "--force-head",
         help=(
-            "Build with --head even if the metadata or the output values contradict it. The card "
-            "records the contradiction."
+            "Use --head even if the metadata or the output values of the model contradict it. "
+            "Without this option, the build stops in this case."
         ),
     ),
 ]
@@ -185,8 +236,11 @@ CalibrationOption = Annotated[
     Path | None,
     precision_option(
         metavar="DIR|FILE.json",
-        help="Images to measure INT8 ranges on, a hundred or more from your camera; or "
-        "calibration.json of another build.",
+        help=(
+            "Folder with 100 or more images from your camera, without labels, to measure the "
+            "value ranges for INT8; or the file calibration.json of an earlier build. INT8 "
+            "requires this option."
+        ),
         exists=True,
     ),
 ]
@@ -194,8 +248,9 @@ CalibratorOption = Annotated[
     Method,
     precision_option(
         help=(
-            "How to choose the INT8 range of each tensor: percentile drops outliers, minmax keeps "
-            "all values, entropy minimises the loss of information, mse the mean squared error."
+            "Method that chooses the INT8 value range of each tensor: percentile ignores "
+            "outliers, minmax includes all values, entropy minimises the loss of information, and "
+            "mse minimises the mean squared error."
         )
     ),
 ]
@@ -205,8 +260,9 @@ PreprocessOption = Annotated[
         metavar="NAME|FILE.json",
         help=(
             f"How images were preprocessed in training: a preset ({', '.join(PRESETS)}); one "
-            f"change to the default of the model's family ({', '.join(list(VARIANTS)[1:])}); or a "
-            "JSON file with the fields of `preprocess` in the card."
+            "change to the usual preprocessing of the head family "
+            f"({', '.join(list(VARIANTS)[1:])}); or a JSON file with fields such as "
+            '{"channels": "BGR", "scale": 1}. family means no change.'
         ),
         show_default="family",
         autocompletion=lambda: list(NAMES),
@@ -216,8 +272,11 @@ ProfileOption = Annotated[
     list[str] | None,
     _tensorrt_option(
         metavar="MIN,OPT,MAX",
-        help="Smallest batch size, the size to optimise for, and the largest. May be repeated.",
-        show_default="1,1,1 and 2,N,N of --max-batch",
+        help=(
+            "TensorRT profile: the smallest batch size, the batch size to optimise for, and the "
+            "largest batch size, e.g. 1,4,8. May be repeated."
+        ),
+        show_default="1,1,1 and 2,N,N, with N from --max-batch",
     ),
 ]
 WorkspaceOption = Annotated[
@@ -225,7 +284,7 @@ WorkspaceOption = Annotated[
     _tensorrt_option(
         metavar="MIB",
         min=1,
-        help="GPU memory that a layer may use in addition to its tensors, MiB.",
+        help="Largest GPU memory, in MiB, that a layer may use in addition to its tensors.",
         show_default="all",
     ),
 ]
@@ -233,8 +292,10 @@ LabelsOption = Annotated[
     str | None,
     model_option(
         metavar="SET|FILE",
-        help="Class names: a text file with one name per line; or coco (80), coco91 (COCO's ids 0"
-        " to 90) or imagenet (1000).",
+        help=(
+            "Class names: a text file with one name per line, or a built-in list: coco (80 names), "
+            "coco91 (91 names, COCO ids 0 to 90) or imagenet (1000 names)."
+        ),
         show_default="from the model",
         autocompletion=lambda: list(LABEL_SETS),
     ),
@@ -247,8 +308,8 @@ LevelOption = Annotated[
         min=0,
         max=5,
         help=(
-            "Effort of the search for kernels; a higher level builds longer, and can make the "
-            "engine faster."
+            "Effort of TensorRT's search for fast kernels. A higher level takes longer to build, "
+            "and can make the engine faster."
         ),
     ),
 ]
@@ -258,10 +319,11 @@ CapabilityOption = Annotated[
         "--compute-capability",
         metavar="80,89,...",
         help=(
-            "GPUs to build for with --backend tensorrt-rtx; this machine need not have them. 80: "
-            "A100; 86: A10, RTX 30; 89: L4, RTX 40; 120: RTX 50."
+            "Compute capabilities of the target GPUs, separated by commas, with --backend "
+            "tensorrt-rtx. The build machine needs no such GPU. 80: A100; 86: A10, RTX 30; 89: "
+            "L4, RTX 40; 120: RTX 50."
         ),
-        show_default="the GPU that is here",
+        show_default="the GPU of this machine",
     ),
 ]
 PluginOption = Annotated[
@@ -271,14 +333,18 @@ PluginOption = Annotated[
         metavar="LIB.so",
         exists=True,
         dir_okay=False,
-        help="Library of TensorRT plugins that the model needs. May be repeated.",
+        help="Shared library with TensorRT plugins that the model requires. May be repeated.",
     ),
 ]
 PlotOption: TypeAlias = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.svg", help="Plot the results.", dir_okay=False),
+    typer.Option(
+        metavar="FILE.svg", help="Write a chart of the results to this SVG file.", dir_okay=False
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON document instead of text.")
+]
 
 
 def check_options(

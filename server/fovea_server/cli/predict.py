@@ -22,6 +22,7 @@ from fovea_server.cli.options import (
     EveryOption,
     RepositoryOption,
     ServedModelArgument,
+    SourcesArgument,
     UrlOption,
     VersionOption,
     check_options,
@@ -66,46 +67,65 @@ _results_option = partial(typer.Option, rich_help_panel=_RESULTS)
 def predict(
     context: typer.Context,
     model: ServedModelArgument,
-    sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SOURCE",
-            help="Image files, folders, quoted globs, videos (mp4, avi, mkv, mov, webm).",
-        ),
-    ],
+    sources: SourcesArgument,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
     version: VersionOption = None,
     *,
     allow_code: AllowCodeOption = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Do not normalize embeddings.")] = False,
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw",
+            help=(
+                "Return embeddings as the model computes them. Without this option, they are "
+                "scaled to length 1."
+            ),
+        ),
+    ] = False,
     every: EveryOption = 1,
     line: Annotated[
         list[str] | None,
         _results_option(
             metavar="NAME=X,Y,X,Y",
-            help="Count objects that cross the line in videos, as `fovea watch` does. Enables "
-            "tracking (bytetrack).",
+            help=(
+                "Count objects that cross this line in videos, e.g. door=0.1,0.6,0.9,0.6. `fovea "
+                "watch --help` explains the format. Enables --track bytetrack. May be repeated."
+            ),
         ),
     ] = None,
     zone: Annotated[
         list[str] | None,
         _results_option(
             metavar="NAME=X,Y,...",
-            help="Count objects in the zone in videos, as `fovea watch` does.",
+            help=(
+                "Count objects in this zone in videos, e.g. yard=0.1,0.5,0.9,0.5,0.9,1,0.1,1. "
+                "`fovea watch --help` explains the format. Enables --track bytetrack. May be "
+                "repeated."
+            ),
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        _results_option(metavar="DIR", help="Folder for the results.", file_okay=False),
+        _results_option(
+            metavar="DIR",
+            help=(
+                "Folder into which the command writes the results. Without it, the results are "
+                "printed."
+            ),
+            file_okay=False,
+        ),
     ] = None,
     format: Annotated[
         list[str] | None,
         _results_option(
             metavar="FORMAT,...",
-            help="annotated: images and videos with the results drawn in; coco: a dataset in one "
-            "JSON file; yolo: a label file per image; csv: a row per object; jsonl: a line "
-            "of JSON per image, always written.",
+            help=(
+                "Formats of the files in --out, separated by commas. annotated: images and videos "
+                "with drawn results; coco: one JSON file with a COCO dataset; yolo: one label "
+                "file per image; csv: one row per object; jsonl: one line of JSON per image, "
+                "which is always written."
+            ),
             show_default=ANNOTATED,
             autocompletion=lambda: list(FILES),
         ),
@@ -114,28 +134,43 @@ def predict(
         CodecName,
         _results_option(
             metavar="CODEC",
-            help="Codec of annotated videos: h264 (needs PyAV, the extra `streams`), vp9 (slow "
-            "without PyAV), mpeg4 (browsers do not play it), or auto: the first available.",
+            help=(
+                "Codec of annotated videos: h264 (requires PyAV, from the extra `streams`), vp9 "
+                "(slow without PyAV), mpeg4 (browsers do not play it), or auto, the first of "
+                "these that is available."
+            ),
         ),
     ] = "auto",
     resume: Annotated[
         bool,
-        _results_option("--resume", help="Continue an interrupted run into --out."),
+        _results_option(
+            "--resume",
+            help=(
+                "Continue an interrupted run: keep the results that are in --out, and process only "
+                "the other images."
+            ),
+        ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the server's response as one JSON document.")
+        bool,
+        typer.Option(
+            "--json",
+            help="Print the results as one JSON document, in the format of a server's response.",
+        ),
     ] = False,
     **given: Any,
 ) -> None:
     """Run a model on images and videos.
 
-    Runs the engine in this process, or uses a running server (--url). Prints a table per image, or
-    a line per image of a folder, a glob or a video; --out writes files instead.
+    The command runs the engine in this process, or uses a running server (--url). It prints a table
+    for each image file, or one line per image for a folder, a pattern or a video. With --out it
+    writes files instead.
 
-    A folder stands for all images below it. An image that cannot be read does not stop the run, and
-    the exit code is then 1.
+    A folder means all images in it and in its subfolders. If an image cannot be read, the command
+    continues with the next image, and exits with status 1 at the end.
 
-    Ctrl-C keeps the results so far, and the same command with --resume continues.
+    After Ctrl-C, the results so far stay in --out. The same command with --resume continues the
+    run.
 
     Example: fovea predict yolov8n bus.jpg --url http://127.0.0.1:8000
 

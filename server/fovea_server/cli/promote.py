@@ -20,8 +20,8 @@ from fovea_preprocess.errors import InvalidOption
 from fovea_preprocess.text import counted
 from fovea_server.cli.options import (
     AsJson,
+    ModelFolderArgument,
     RepositoryOption,
-    ServedModelArgument,
     UrlOption,
     check_options,
     find_models,
@@ -45,7 +45,9 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _Why = Annotated[
     str,
     typer.Option(
-        metavar="TEXT", help=("Reason, for the history."), rich_help_panel="Model and repository"
+        metavar="TEXT",
+        help="Reason for the change. It is stored in the model's history.",
+        rich_help_panel="Model and repository",
     ),
 ]
 
@@ -55,15 +57,17 @@ LimitOption = Annotated[
         metavar="N",
         min=1,
         max=MAX_EVENTS,
-        help=("Largest number of events that --history lists, the newest."),
+        help="Largest number of events that --history lists; older events are left out.",
     ),
 ]
 
 
 def promote(
     context: typer.Context,
-    model: ServedModelArgument,
-    version: Annotated[int, typer.Argument(metavar="VERSION", min=1, help="Version to promote.")],
+    model: ModelFolderArgument,
+    version: Annotated[
+        int, typer.Argument(metavar="VERSION", min=1, help="Number of the version to promote.")
+    ],
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
     why: _Why = "",
@@ -71,44 +75,56 @@ def promote(
         str | None,
         typer.Option(
             metavar="SHARE",
-            help=("Start as a canary that gets this share of the requests, for example 5%."),
+            help=(
+                "Start as a canary: the version first processes only this share of the requests, "
+                "from 0.1% to 50%, e.g. 5%. Without this option, it becomes current at once."
+            ),
         ),
     ] = None,
     span: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="Time until a canary becomes current.")
+        str,
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help=(
+                "Time after which a successful canary becomes current, in seconds, minutes, hours "
+                "or days, e.g. 30s, 10m, 2h or 1d."
+            ),
+        ),
     ] = "10m",
     max_p99: Annotated[
         str | None,
         typer.Option(
-            metavar="PART",
+            metavar="PERCENT",
             help=(
-                "Largest accepted increase of the canary's p99 latency over the current "
-                "version's, for example +10%."
+                "Largest accepted increase of the p99 latency, e.g. +10%: a canary that is slower "
+                "than the current version by more is withdrawn."
             ),
-            show_default="any",
+            show_default="no limit",
         ),
     ] = None,
     max_disagreement: Annotated[
         str | None,
         typer.Option(
-            metavar="PART",
+            metavar="PERCENT",
             help=(
-                "Largest share of images whose results differ from the current version's, for "
-                "example 2%."
+                "Largest accepted share of objects (for a classifier: images) on which the "
+                "versions differ, e.g. 2%: a canary with a larger share is withdrawn."
             ),
-            show_default="any",
+            show_default="no limit",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a version the current one, at once or as a canary.
 
-    The promotion is written into history.jsonl in the model's folder, and servers follow this file
-    within a second. With --url a server writes it, after it has loaded the version.
+    The command writes the promotion into history.jsonl in the model's folder. Running servers apply
+    it within a second. With --url, the server first loads the version, and then writes the
+    promotion itself.
 
     The current version responds to requests that name no version. With --canary, the new version
-    first gets a share of these requests. It is withdrawn if it fails more requests than the current
-    version, exceeds a limit, or gets too few requests. Otherwise it becomes current.
+    first processes only a share of these requests. It is withdrawn if it fails more requests than
+    the current version, exceeds a limit, or gets too few requests. Otherwise it becomes current.
 
     Example: fovea promote yolov8n 7 --url http://127.0.0.1:8000 --why "new cameras"
 
@@ -141,7 +157,7 @@ def promote(
 
 def rollback(
     context: typer.Context,
-    model: ServedModelArgument,
+    model: ModelFolderArgument,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
     why: _Why = "",
@@ -167,7 +183,7 @@ def rollback(
 
 def history(
     context: typer.Context,
-    model: ServedModelArgument,
+    model: ModelFolderArgument,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
     limit: LimitOption = DEFAULT_EVENTS,

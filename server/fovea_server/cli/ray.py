@@ -21,8 +21,9 @@ program = typer.Typer(
 def ray() -> None:
     """Deploy a repository to a Ray cluster.
 
-    Ray starts, scales, moves and replaces the processes. docs/how-to/cluster.md sets up three
-    nodes. Ray's own `serve status` and `serve shutdown` show and end the deployment.
+    Ray starts, scales, moves and replaces the server processes. docs/how-to/cluster.md explains how
+    to set up three nodes. Ray's own commands `serve status` and `serve shutdown` show and end the
+    deployment.
     """
 
 
@@ -35,8 +36,8 @@ def deploy(
             metavar="PATH|ADDRESS",
             envvar="FOVEA_MODEL_REPOSITORY",
             help=(
-                "Folder of models that exists on every node, or the URL of a store "
-                "(s3://bucket/prefix). Default: `repository` in the file of --config."
+                "Model repository: a folder that exists on every node, or the URL of a store, "
+                "e.g. s3://bucket/prefix. Default: the entry `repository` of the --config file."
             ),
         ),
     ] = None,
@@ -47,8 +48,9 @@ def deploy(
             exists=True,
             dir_okay=False,
             help=(
-                "File with the settings, and the replicas of each model: fovea-ray.yaml of "
-                "docs/how-to/cluster.md."
+                "YAML file with the settings of the servers, and the number of replicas of each "
+                "model. docs/how-to/cluster.md has an example. Without a file, all settings have "
+                "their defaults."
             ),
         ),
     ] = None,
@@ -56,15 +58,15 @@ def deploy(
         str,
         typer.Option(
             envvar="RAY_ADDRESS",
-            help=("Address of the Ray cluster; auto: the cluster of this node."),
+            help="Address of the Ray cluster; auto means the cluster that runs on this machine.",
         ),
     ] = "auto",
 ) -> None:
     """Deploy a repository to a running cluster, or change the deployment there.
 
     Each model becomes a deployment of Ray Serve. The command ends when all models are ready, and
-    lists the models that do not start. The old deployments respond to requests until the new ones
-    are ready.
+    lists the models that cannot start. The old deployments respond to requests until the new
+    deployments are ready.
 
     Example: fovea ray deploy --repository s3://bucket/models --config fovea-ray.yaml
     """

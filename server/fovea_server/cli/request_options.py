@@ -43,7 +43,7 @@ def _declare(option: Field[Any], panel: str | None) -> inspect.Parameter:
     text = CLASSES_AS_TEXT if name == "classes" else option.metadata["description"]
     # The message names other options as they are typed on the command line.
     text = re.sub(r"`(\w+)`", lambda named: flag(named[1]), text)
-    text, _, default = text.partition(", default ")
+    text, _, default = text.partition("; default: ")
     default = _DEFAULTS.get(name, default) if option.default is None else str(option.default)
     if "ge" in option.metadata:
         default += f"; {option.metadata['ge']}<=x<={option.metadata['le']}"

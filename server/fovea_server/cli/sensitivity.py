@@ -47,7 +47,11 @@ def sensitivity(
     images: Annotated[
         Path | None,
         folder_option(
-            help="Images to measure on; at most 24 are used.", show_default="those of --calibration"
+            help=(
+                "Folder of images on which the accuracy loss is measured; at most 24 images are "
+                "used."
+            ),
+            show_default=("the images of --calibration"),
         ),
     ] = None,
     calibrator: CalibratorOption = "percentile",
@@ -59,9 +63,10 @@ def sensitivity(
 ) -> None:
     """Rank the blocks of a model by the accuracy they lose in INT8.
 
-    The command keeps one block at a time in float, and compares the model with the source on
-    images. This takes seconds per block. `fovea build --exclude-nodes auto` searches in the same
-    way if the agreement is poor. This command always searches, and writes no engine.
+    The command converts the model to INT8, but keeps one block at a time in floating point, and
+    compares the results with the source model. This takes seconds per block. `fovea build
+    --exclude-nodes auto` searches in the same way if the agreement is poor. This command always
+    searches, and writes no engine.
 
     Example: fovea sensitivity yolov8n.onnx --calibration images/
     """

@@ -79,7 +79,7 @@ class ServeCommand(SwitchCommand):
         super().format_options(ctx, formatter)
         if not ctx.meta.get(HELP_ALL):
             return
-        with formatter.section("Taken from Triton's command lines, without effect"):
+        with formatter.section("Accepted from Triton's command lines, without effect"):
             flags = ", ".join(map(flag, WITHOUT_EFFECT))
             # click would break the names at their hyphens, so the lines are wrapped here.
             lines = wrap(flags, formatter.width - 2, break_on_hyphens=False)
@@ -100,7 +100,10 @@ def serve(
         str | None,
         typer.Argument(
             metavar="REPOSITORY",
-            help="Folder of models, or its address in a store (s3://bucket/prefix).",
+            help=(
+                "Model repository: a folder of models, or the URL of a store, e.g. "
+                "s3://bucket/prefix. It is the same as --model-repository."
+            ),
         ),
     ] = None,
     *,
@@ -110,15 +113,18 @@ def serve(
             "--help-all",
             callback=show_all_flags,
             is_eager=True,
-            help=f"Show all {len(Settings.model_fields)} flags and exit.",
+            help=(
+                f"Show the help of all {len(Settings.model_fields)} flags, and exit; --help shows "
+                "only the most used flags."
+            ),
         ),
     ] = False,
     **given: object,
 ) -> None:
     """Serve every model of a repository over HTTP and gRPC.
 
-    Flags that Triton also has keep Triton's names. You can also set each flag in the environment:
-    FOVEA_HTTP_PORT for --http-port. A flag overrides the environment.
+    A flag that Triton also has keeps Triton's name. You can also set each flag with an environment
+    variable, e.g. FOVEA_HTTP_PORT for --http-port. A flag overrides its variable.
 
     Example: fovea serve repository --host 0.0.0.0 --model-control-mode poll
     """

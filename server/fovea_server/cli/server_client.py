@@ -17,14 +17,19 @@ from fovea_server.models.config.config_check import Document
 
 _SHARE = re.compile(r"\+?(?P<number>\d{1,4}(?:\.\d{1,6})?)(?P<percent>%?)")
 
-NameArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model.")]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Name of the model on the server.")
+]
 ServerOption = Annotated[
     str,
     typer.Option(
         "--url",
         metavar="URL",
         envvar="FOVEA_URL",
-        help="URL of the server. FOVEA_API_KEY is its key.",
+        help=(
+            "URL of the running server. If the server requires an API key, set it in the variable "
+            "FOVEA_API_KEY."
+        ),
     ),
 ]
 SERVER = "http://127.0.0.1:8000"

@@ -41,7 +41,10 @@ def shadow(
         typer.Argument(
             metavar="[VERSION]",
             min=1,
-            help=("Candidate version; default: the running shadow test."),
+            help=(
+                "Number of the candidate version to test. Without it, the command shows the "
+                "running shadow test."
+            ),
         ),
     ] = None,
     url: ServerOption = SERVER,
@@ -49,17 +52,21 @@ def shadow(
         str,
         typer.Option(
             metavar="SHARE",
-            help=("Share of the live images that the candidate also gets, for example 10%."),
+            help="Share of the live images that the candidate also processes, e.g. 10%.",
         ),
     ] = "10%",
-    images: Annotated[int, typer.Option(metavar="N", help="Stop after this many images.")] = 1000,
+    images: Annotated[
+        int,
+        typer.Option(metavar="N", help="Number of compared images after which the test ends."),
+    ] = 1000,
     max_disagreement: Annotated[
         str | None,
         typer.Option(
             metavar="PERCENT",
             help=(
-                "Stop when the share of different results is clearly below or above this limit, "
-                "for example 2%. Above it the exit status is 1."
+                "Limit of the share of objects (for a classifier: images) on which the versions "
+                "differ, e.g. 2%. The test ends early when the share is clearly below or above "
+                "the limit. If it is above, the exit status is 1."
             ),
         ),
     ] = None,
@@ -68,18 +75,23 @@ def shadow(
         typer.Option(
             metavar="DIR",
             file_okay=False,
-            help="Write shadow.json, shadow.md and the worst images at the end.",
+            help=(
+                "Folder into which the command writes the report (shadow.json, shadow.md) and the "
+                "images with the largest differences, at the end of the test."
+            ),
         ),
     ] = None,
     stop: Annotated[
-        bool, typer.Option("--stop", help=("Stop the shadow test, and show the report."))
+        bool, typer.Option("--stop", help="Stop the running shadow test, and show its report.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Test a candidate version on live images.
 
-    The test uses idle CPU time, and slows responses a little (docs/how-to/shadow.md has figures).
-    Ctrl-C leaves the test running; `fovea shadow MODEL` shows it again.
+    The server also runs the candidate on a part of the live images, and compares the results with
+    the responses. The test uses idle CPU time, and slows responses a little
+    (docs/how-to/shadow.md has figures). After Ctrl-C the test continues on the server, and `fovea
+    shadow MODEL` shows it again.
 
     Example: fovea shadow yolov8n 7 --share 0.1 --out shadow
     """

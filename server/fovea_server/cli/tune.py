@@ -32,9 +32,9 @@ from fovea_server.cli.bench_tables import uncut_console
 from fovea_server.cli.options import (
     AllowCodeOption,
     AsJson,
+    ModelFolderArgument,
     PlotOption,
     RepositoryOption,
-    ServedModelArgument,
     ServeFlags,
     check_plot,
     find_models,
@@ -60,10 +60,13 @@ _search_option = partial(typer.Option, rich_help_panel="Search")
 
 def tune(
     context: typer.Context,
-    model: ServedModelArgument,
+    model: ModelFolderArgument,
     images: Annotated[
         Path,
-        folder_option(help="Representative images, which the clients send.", show_default=False),
+        folder_option(
+            help="Folder of typical images of your application. The clients send them.",
+            show_default=False,
+        ),
     ],
     serve_flags: ServeFlags = None,
     repository: RepositoryOption = DEFAULT_REPOSITORY,
@@ -72,15 +75,21 @@ def tune(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Limit for the 99th percentile of the latency: 50ms, 0.2s.",
-            show_default="twice the time of a lone image, at least 100ms",
+            help=(
+                "Limit of the 99th percentile of the latency, e.g. 50ms or 0.2s. If no setting "
+                "meets it, nothing changes, and the exit status is 1."
+            ),
+            show_default="twice the p99 latency of single images, at least 100ms",
         ),
     ] = None,
     clients: Annotated[
         str,
         _search_option(
             metavar="N,N,...",
-            help="Numbers of clients to measure. Each client sends one image after the other.",
+            help=(
+                "Numbers of parallel clients to measure, separated by commas. A client sends its "
+                "next image when it has received a response."
+            ),
         ),
     ] = "1,2,4,8,16,32",
     seconds: Annotated[
@@ -88,26 +97,31 @@ def tune(
         _search_option(
             metavar="SECONDS",
             min=0.2,
-            help="Length of each run; slow models may take up to four times as long.",
+            help=(
+                "Duration of each run in seconds. Runs of slow models can take up to four times "
+                "as long."
+            ),
         ),
     ] = 2.0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the changes without making them.")
+        bool, typer.Option("--dry-run", help="Show the changes, but do not apply them.")
     ] = False,
     plot: PlotOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest version and settings of a model, and apply them.
 
-    The settings go into config.pbtxt, and a faster version is promoted.
+    The command writes the settings into config.pbtxt. If another version is faster, the command
+    promotes it.
 
-    The command tries the versions of the model that agree with it according to their card (backend,
-    precision). For each version it tries numbers of cores and of parallel executions, and on a GPU
-    batch sizes and queue delays. It serves the model with each setting on a free port, and sends
-    the images. It uses the whole machine for some minutes, so run nothing else.
+    The command measures the versions of the model (backend, precision) whose cards record a
+    sufficient agreement with the source model. For each version, it tries several numbers of CPU
+    cores and of parallel executions, and on a GPU several batch sizes and queue delays. It serves
+    the model with each setting on a free port, and sends the images. It uses the whole machine for
+    some minutes, so run nothing else at the same time.
 
-    The best setting has the highest rate of images/s at which 99 of 100 responses arrive within
-    --p99. Ctrl-C stops the search, and changes nothing.
+    The best setting has the most images per second while 99 of 100 responses arrive within --p99.
+    After Ctrl-C, nothing changes.
 
     To try other backends and precisions, first build them as versions with `fovea build`.
 

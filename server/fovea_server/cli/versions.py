@@ -73,19 +73,30 @@ def versions(
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     url: UrlOption = None,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Delete old versions, after a confirmation.")
+        bool,
+        typer.Option(
+            "--prune",
+            help="Delete old versions, after a confirmation; --keep sets how many stay.",
+        ),
     ] = False,
     keep: Annotated[
         int,
         typer.Option(
-            metavar="N", min=1, help=("Number of the newest versions that --prune keeps.")
+            metavar="N", min=1, help="Number of newest versions that --prune does not delete."
         ),
     ] = 2,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="Delete without a confirmation.")
     ] = False,
     history: Annotated[
-        bool, typer.Option("--history", help="Show who promoted which version, when and why.")
+        bool,
+        typer.Option(
+            "--history",
+            help=(
+                "Show the history instead of the versions: who promoted which version, when and "
+                "why."
+            ),
+        ),
     ] = False,
     limit: LimitOption = DEFAULT_EVENTS,
     as_json: AsJson = False,
@@ -96,8 +107,8 @@ def versions(
     and the current one, which responds to requests that name no version. With --url the table also
     shows the versions that a running server has loaded.
 
-    --prune keeps the newest versions, the served versions, and the versions that the server of
-    --url has loaded. Without --url a running server may lose a version that it still serves.
+    --prune keeps the newest versions, the served versions, and the versions that the server at
+    --url has loaded. Without --url, --prune may delete a version that a running server still uses.
 
     --history lists promotions, canaries and rollbacks. With --url it also shows the progress of a
     canary.

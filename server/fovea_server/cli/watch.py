@@ -27,7 +27,7 @@ from starlette.routing import Route
 from fovea_engines.repository.repository import DEFAULT_REPOSITORY, ModelRepository
 from fovea_preprocess.errors import InvalidOption, ModelNotReady, NotFound
 from fovea_preprocess.mistakes import similar_path
-from fovea_server.cli.options import AllowCodeOption, RepositoryOption, ServedModelArgument
+from fovea_server.cli.options import AllowCodeOption, ModelFolderArgument, RepositoryOption
 from fovea_server.cli.request_options import with_request_options
 from fovea_server.dataplane.reach import EVERYWHERE
 from fovea_server.streams.cameras.config import StreamConfig
@@ -84,35 +84,51 @@ def page_server(streams: Sequence[CameraStream], port: int) -> uvicorn.Server:
 
 @with_request_options("conf", "classes", "track", "track_high", "track_new", "min_frames")
 def watch(
-    model: ServedModelArgument,
+    model: ModelFolderArgument,
     sources: Annotated[
         list[str],
         typer.Argument(
             metavar="SOURCE",
             help=(
-                "Cameras and videos: rtsp://, rtsps://, http:// (MJPEG), a file, or a device such "
-                "as /dev/video0 or 0."
+                "Cameras and videos: a URL (rtsp:// or rtsps://; http:// or https:// for MJPEG), "
+                "a video file, or a device such as /dev/video0 or 0."
             ),
         ),
     ],
     repository: RepositoryOption = DEFAULT_REPOSITORY,
     allow_code: AllowCodeOption = False,
     every: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Time between frames: 200ms, 2s.")
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help=(
+                "Time between two processed frames, e.g. 200ms or 2s. By default, the command "
+                "processes as many frames as the model can."
+            ),
+        ),
     ] = None,
-    fps: Annotated[float | None, typer.Option(metavar="N", help="Frames per second.")] = None,
+    fps: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", help="Number of frames to process per second, instead of --every."
+        ),
+    ] = None,
     *,
     transport: Annotated[
-        Literal["tcp", "udp"], typer.Option(help="Transport protocol of RTSP.")
+        Literal["tcp", "udp"], typer.Option(help="Transport protocol for RTSP cameras.")
     ] = "tcp",
     line: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=X,Y,X,Y",
-            help="Count objects that cross the line. 'in' is from right to left, looking from the "
-            "first point. Coordinates are fractions of the image, or pixels. Append "
-            "':classes=person,car' or ':anchor=center'. Enables tracking (bytetrack); a "
-            "crossing counts after 300 ms.",
+            help=(
+                "Count objects that cross the line between two points. Coordinates are fractions "
+                "of the image (0 to 1), or pixels. Look from the first point to the second: a "
+                "crossing from right to left counts as 'in', the other direction as 'out'. Append "
+                "':classes=person,car' to count only these classes, and ':anchor=center' to use "
+                "the centre of a box as its position instead of the middle of its lower edge. "
+                "Enables --track bytetrack. A crossing counts after 300 ms. May be repeated."
+            ),
         ),
     ] = None,
     zone: Annotated[
@@ -120,8 +136,10 @@ def watch(
         typer.Option(
             metavar="NAME=X,Y,...",
             help=(
-                "Count objects in the zone of three or more points. Append options as for --line, "
-                "or ':after=30s' to count only objects that stay that long."
+                "Count objects in the zone with these three or more corners. Coordinates and "
+                "appended options are the same as for --line. Also append ':after=30s' to count "
+                "only objects that stay for 30 s or longer. Enables --track bytetrack. May be "
+                "repeated."
             ),
         ),
     ] = None,
@@ -129,40 +147,57 @@ def watch(
         list[str] | None,
         typer.Option(
             metavar="KIND",
-            help="Events: appeared, lost, crossed, entered, left, count.",
+            help=(
+                "Kind of events to report: appeared, lost, crossed, entered, left or count. May "
+                "be repeated."
+            ),
             show_default="all",
         ),
     ] = None,
     webhook: Annotated[
-        str | None, typer.Option(metavar="URL", help="POST each event to this URL, as JSON.")
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="URL to which the command sends each event as JSON, in a POST request.",
+        ),
     ] = None,
     mqtt: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Publish events and counts: mqtt://user:password@host:1883/prefix. Home "
-            "Assistant discovers them.",
+            help=(
+                "URL of an MQTT broker to which the command publishes events and counts: "
+                "mqtt://user:password@host:1883/prefix. Home Assistant discovers them "
+                "automatically."
+            ),
         ),
     ] = None,
     show: Annotated[
         int | None,
         typer.Option(
-            metavar="PORT", min=1, max=65535, help="Show the streams at http://127.0.0.1:PORT."
+            metavar="PORT",
+            min=1,
+            max=65535,
+            help="Show the annotated streams on a web page at http://127.0.0.1:PORT.",
         ),
     ] = None,
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print one line of JSON per frame; with lines or zones, one per event."
+            "--json",
+            help=(
+                "Print one line of JSON per frame instead of a table. With events (e.g. --line or "
+                "--zone), print one line per event."
+            ),
         ),
     ] = False,
     **given: Any,
 ) -> None:
     """Run a model on cameras and live streams.
 
-    A model that is slower than a camera skips frames and takes the newest one, so it never lags
-    behind. No frame of a file is skipped. If a camera is lost, the command reconnects. Ctrl-C ends
-    it.
+    If the model is slower than a camera, it skips frames and processes the newest frame, so the
+    results have no growing delay. No frame of a file is skipped. If the connection to a camera
+    fails, the command connects again. Ctrl-C ends the command.
 
     Example: fovea watch yolov8n rtsp://user:password@camera/stream --every 200ms --track bytetrack
 

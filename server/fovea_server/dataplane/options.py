@@ -11,8 +11,8 @@ from fovea_engines.results.options import MaskFormat, PredictOptions, VectorForm
 from fovea_preprocess.errors import InvalidOption
 
 CLASSES_AS_TEXT = (
-    "names or ids of the classes to keep, for example person,2; put a name in double quotes if it "
-    "has a comma, consists of digits, or begins or ends with a blank"
+    "names or ids of the classes to return, separated by commas, e.g. person,2; put a name in "
+    "double quotes if it contains a comma, consists of digits, or begins or ends with a space"
 )
 """Description of the option `classes` in forms and queries, where it is text. In JSON it is a list.
 """

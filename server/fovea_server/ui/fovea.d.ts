@@ -137,41 +137,41 @@ export interface StreamEvent {
 /** A JSON request. */
 export interface PredictJson {
   images: ImageSource[];
-  /** lowest score of an object; no effect on classifiers; default 0.25 */
+  /** lowest score of the objects to return; not for classifiers; default 0.25 */
   conf?: number;
-  /** IoU above which the weaker of two boxes is suppressed; default 0.7 */
+  /** overlap (IoU) of two boxes above which only the box with the higher score is returned; default 0.7 */
   iou?: number;
-  /** classes to keep, default all: text is a name, a number is an id */
+  /** classes to return, default all: text is a name, a number is an id */
   classes?: (number | string)[] | null;
-  /** maximum number of detections per image; default 300 */
+  /** maximum number of objects to return per image; default 300 */
   max_det?: number;
-  /** maximum number of classes to return for a classifier; default 5 */
+  /** maximum number of classes that a classifier returns, the highest scores first; default 5 */
   top_k?: number;
-  /** also suppress overlapping boxes of different classes; default false */
+  /** return only the best of several overlapping boxes even if their classes differ; by default, only boxes of the same class are compared; default false */
   agnostic?: boolean;
-  /** format of masks and class maps: rle (COCO), polygon, png or none; png or none for saliency, depth and output images; default "rle" */
+  /** format of masks and class maps: rle (run lengths, as in COCO), polygon, png, or none to leave them out; saliency, depth and generated images support only png (their default) and none; default "rle" */
   mask?: "rle" | "polygon" | "png" | "none";
-  /** texts to classify an image by (CLIP, SigLIP) or to detect (open-vocabulary detectors) */
+  /** texts that describe the classes to find, e.g. a cat,a dog: for CLIP and SigLIP, which then classify the image, and for open-vocabulary detectors */
   labels?: string[] | null;
-  /** L2-normalize the embedding; default true */
+  /** scale the embedding to length 1 (L2 norm); default true */
   normalize?: boolean;
-  /** format of the embedding: float32 in base64, little-endian, or a list; default "base64" */
+  /** format of the embedding: base64 (little-endian float32 values) or list (numbers); default "base64" */
   vector?: "base64" | "list";
-  /** cut the image into tiles: 640 is the side in pixels, 3x2 are columns and rows */
+  /** cut the image into tiles, to find small objects: 640 is the side of a tile in pixels; 3x2 is 3 columns and 2 rows */
   tile?: string | null;
-  /** overlap of neighbouring tiles, as a fraction; default 0.2 */
+  /** overlap of neighbouring tiles, as a fraction of a tile's side; requires `tile`; default 0.2 */
   overlap?: number;
-  /** track objects over frames: bytetrack, sort, ocsort or botsort */
+  /** tracker that gives an object the same id in all frames: bytetrack, sort, ocsort or botsort. By default, objects have no ids */
   track?: string | null;
-  /** camera or video that `track` follows */
+  /** name of the camera or video to which the frame belongs, for `track` */
   stream_id?: string | null;
-  /** number of the frame for `track`; default the next */
+  /** number of the frame in the video, for `track`; default: the next number */
   frame?: number | null;
-  /** score from which `track` matches boxes first; default slightly above `conf` */
+  /** lowest score of the boxes that `track` matches with known objects first; boxes with lower scores are matched later; default: slightly above `conf` */
   track_high?: number | null;
-  /** score from which a box starts a track; default slightly above `conf` */
+  /** lowest score of a box that `track` accepts as a new object; default: slightly above `conf` */
   track_new?: number | null;
-  /** frames that `track` must see an object before it gets an id; default 1 */
+  /** number of consecutive frames with an object before `track` gives it an id; default: 1 */
   min_frames?: number | null;
 }
 
@@ -281,35 +281,35 @@ export interface OwnKey {
 
 /** The settings of a new stream. */
 export interface StreamSettings {
-  /** lowest score of an object; no effect on classifiers */
+  /** lowest score of the objects to return; not for classifiers */
   conf?: number;
-  /** IoU above which the weaker of two boxes is suppressed */
+  /** overlap (IoU) of two boxes above which only the box with the higher score is returned */
   iou?: number;
-  /** classes to keep, default all: text is a name, a number is an id */
+  /** classes to return, default all: text is a name, a number is an id */
   classes?: (number | string)[];
-  /** maximum number of detections per image */
+  /** maximum number of objects to return per image */
   max_det?: number;
-  /** maximum number of classes to return for a classifier */
+  /** maximum number of classes that a classifier returns, the highest scores first */
   top_k?: number;
-  /** also suppress overlapping boxes of different classes */
+  /** return only the best of several overlapping boxes even if their classes differ; by default, only boxes of the same class are compared */
   agnostic?: boolean;
-  /** format of masks and class maps: rle (COCO), polygon, png or none; png or none for saliency, depth and output images */
+  /** format of masks and class maps: rle (run lengths, as in COCO), polygon, png, or none to leave them out; saliency, depth and generated images support only png (their default) and none */
   mask?: "rle" | "polygon" | "png" | "none";
-  /** texts to classify an image by (CLIP, SigLIP) or to detect (open-vocabulary detectors) */
+  /** texts that describe the classes to find, e.g. a cat,a dog: for CLIP and SigLIP, which then classify the image, and for open-vocabulary detectors */
   labels?: string[];
-  /** L2-normalize the embedding */
+  /** scale the embedding to length 1 (L2 norm) */
   normalize?: boolean;
-  /** format of the embedding: float32 in base64, little-endian, or a list */
+  /** format of the embedding: base64 (little-endian float32 values) or list (numbers) */
   vector?: "base64" | "list";
-  /** cut the image into tiles: 640 is the side in pixels, 3x2 are columns and rows */
+  /** cut the image into tiles, to find small objects: 640 is the side of a tile in pixels; 3x2 is 3 columns and 2 rows */
   tile?: string;
-  /** overlap of neighbouring tiles, as a fraction */
+  /** overlap of neighbouring tiles, as a fraction of a tile's side; requires `tile` */
   overlap?: number;
-  /** score from which `track` matches boxes first; default slightly above `conf` */
+  /** lowest score of the boxes that `track` matches with known objects first; boxes with lower scores are matched later; default: slightly above `conf` */
   track_high?: number;
-  /** score from which a box starts a track; default slightly above `conf` */
+  /** lowest score of a box that `track` accepts as a new object; default: slightly above `conf` */
   track_new?: number;
-  /** frames that `track` must see an object before it gets an id; default 1 */
+  /** number of consecutive frames with an object before `track` gives it an id; default: 1 */
   min_frames?: number;
   /** rtsp://, rtsps:// or http:// (MJPEG) */
   source: string;
@@ -343,35 +343,35 @@ export interface StreamSettings {
 
 /** Settings to change. A value of null removes a setting. */
 export interface StreamChange {
-  /** lowest score of an object; no effect on classifiers */
+  /** lowest score of the objects to return; not for classifiers */
   conf?: number;
-  /** IoU above which the weaker of two boxes is suppressed */
+  /** overlap (IoU) of two boxes above which only the box with the higher score is returned */
   iou?: number;
-  /** classes to keep, default all: text is a name, a number is an id */
+  /** classes to return, default all: text is a name, a number is an id */
   classes?: (number | string)[];
-  /** maximum number of detections per image */
+  /** maximum number of objects to return per image */
   max_det?: number;
-  /** maximum number of classes to return for a classifier */
+  /** maximum number of classes that a classifier returns, the highest scores first */
   top_k?: number;
-  /** also suppress overlapping boxes of different classes */
+  /** return only the best of several overlapping boxes even if their classes differ; by default, only boxes of the same class are compared */
   agnostic?: boolean;
-  /** format of masks and class maps: rle (COCO), polygon, png or none; png or none for saliency, depth and output images */
+  /** format of masks and class maps: rle (run lengths, as in COCO), polygon, png, or none to leave them out; saliency, depth and generated images support only png (their default) and none */
   mask?: "rle" | "polygon" | "png" | "none";
-  /** texts to classify an image by (CLIP, SigLIP) or to detect (open-vocabulary detectors) */
+  /** texts that describe the classes to find, e.g. a cat,a dog: for CLIP and SigLIP, which then classify the image, and for open-vocabulary detectors */
   labels?: string[];
-  /** L2-normalize the embedding */
+  /** scale the embedding to length 1 (L2 norm) */
   normalize?: boolean;
-  /** format of the embedding: float32 in base64, little-endian, or a list */
+  /** format of the embedding: base64 (little-endian float32 values) or list (numbers) */
   vector?: "base64" | "list";
-  /** cut the image into tiles: 640 is the side in pixels, 3x2 are columns and rows */
+  /** cut the image into tiles, to find small objects: 640 is the side of a tile in pixels; 3x2 is 3 columns and 2 rows */
   tile?: string;
-  /** overlap of neighbouring tiles, as a fraction */
+  /** overlap of neighbouring tiles, as a fraction of a tile's side; requires `tile` */
   overlap?: number;
-  /** score from which `track` matches boxes first; default slightly above `conf` */
+  /** lowest score of the boxes that `track` matches with known objects first; boxes with lower scores are matched later; default: slightly above `conf` */
   track_high?: number;
-  /** score from which a box starts a track; default slightly above `conf` */
+  /** lowest score of a box that `track` accepts as a new object; default: slightly above `conf` */
   track_new?: number;
-  /** frames that `track` must see an object before it gets an id; default 1 */
+  /** number of consecutive frames with an object before `track` gives it an id; default: 1 */
   min_frames?: number;
   /** rtsp://, rtsps:// or http:// (MJPEG) */
   source?: string;
@@ -403,35 +403,35 @@ export interface StreamChange {
 
 /** A stream: its settings without passwords, and its state. */
 export interface StreamStatus {
-  /** lowest score of an object; no effect on classifiers */
+  /** lowest score of the objects to return; not for classifiers */
   conf?: number;
-  /** IoU above which the weaker of two boxes is suppressed */
+  /** overlap (IoU) of two boxes above which only the box with the higher score is returned */
   iou?: number;
-  /** classes to keep, default all: text is a name, a number is an id */
+  /** classes to return, default all: text is a name, a number is an id */
   classes?: (number | string)[];
-  /** maximum number of detections per image */
+  /** maximum number of objects to return per image */
   max_det?: number;
-  /** maximum number of classes to return for a classifier */
+  /** maximum number of classes that a classifier returns, the highest scores first */
   top_k?: number;
-  /** also suppress overlapping boxes of different classes */
+  /** return only the best of several overlapping boxes even if their classes differ; by default, only boxes of the same class are compared */
   agnostic?: boolean;
-  /** format of masks and class maps: rle (COCO), polygon, png or none; png or none for saliency, depth and output images */
+  /** format of masks and class maps: rle (run lengths, as in COCO), polygon, png, or none to leave them out; saliency, depth and generated images support only png (their default) and none */
   mask?: "rle" | "polygon" | "png" | "none";
-  /** texts to classify an image by (CLIP, SigLIP) or to detect (open-vocabulary detectors) */
+  /** texts that describe the classes to find, e.g. a cat,a dog: for CLIP and SigLIP, which then classify the image, and for open-vocabulary detectors */
   labels?: string[];
-  /** L2-normalize the embedding */
+  /** scale the embedding to length 1 (L2 norm) */
   normalize?: boolean;
-  /** format of the embedding: float32 in base64, little-endian, or a list */
+  /** format of the embedding: base64 (little-endian float32 values) or list (numbers) */
   vector?: "base64" | "list";
-  /** cut the image into tiles: 640 is the side in pixels, 3x2 are columns and rows */
+  /** cut the image into tiles, to find small objects: 640 is the side of a tile in pixels; 3x2 is 3 columns and 2 rows */
   tile?: string;
-  /** overlap of neighbouring tiles, as a fraction */
+  /** overlap of neighbouring tiles, as a fraction of a tile's side; requires `tile` */
   overlap?: number;
-  /** score from which `track` matches boxes first; default slightly above `conf` */
+  /** lowest score of the boxes that `track` matches with known objects first; boxes with lower scores are matched later; default: slightly above `conf` */
   track_high?: number;
-  /** score from which a box starts a track; default slightly above `conf` */
+  /** lowest score of a box that `track` accepts as a new object; default: slightly above `conf` */
   track_new?: number;
-  /** frames that `track` must see an object before it gets an id; default 1 */
+  /** number of consecutive frames with an object before `track` gives it an id; default: 1 */
   min_frames?: number;
   /** rtsp://, rtsps:// or http:// (MJPEG) */
   source: string;

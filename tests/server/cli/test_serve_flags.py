@@ -25,7 +25,7 @@ FROM_TRITON = shlex.split(
     "--allow-metrics=0 --metrics-port 9002 --cache-config local,size=1048576 --log-verbose=1 "
     "--allow-client-shm=true --repository-poll-secs 3 --id=camera"
 )
-IDLE = "Taken from Triton's command lines, without effect:"
+IDLE = "Accepted from Triton's command lines, without effect:"
 
 
 def parse(*args: str) -> Settings:
