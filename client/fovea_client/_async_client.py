@@ -264,12 +264,12 @@ class _Lanes:
             RuntimeError: the client is closed.
         """
         if self._closed:
-            raise RuntimeError("the client is closed: create another one")
+            raise RuntimeError("the client is closed: create a new one")
         try:
             async with asyncio.timeout(request.extensions["timeout"].get("pool")):
                 await self._room.acquire()
         except TimeoutError as error:
-            message = f"{MAX_IN_FLIGHT} requests were under way all the time"
+            message = f"{MAX_IN_FLIGHT} requests were in flight for the whole time"
             raise httpx.PoolTimeout(message, request=request) from error
         lane = self._idle.pop() if self._idle else self._new()
         sound = False

@@ -54,15 +54,16 @@ class Policy:
 
     def __post_init__(self) -> None:
         if not (isinstance(self.timeout, int | float) and 0 < self.timeout < math.inf):
-            raise ValueError(f"timeout is a positive number of seconds, not {self.timeout!r}")
+            raise ValueError(f"timeout must be a positive number of seconds, not {self.timeout!r}")
         if not (isinstance(self.retries, int) and self.retries >= 0):
-            raise ValueError(f"retries is a number from 0 up, not {self.retries!r}")
+            raise ValueError(f"retries must be a whole number of 0 or more, not {self.retries!r}")
         for name, value in self.headers.items():
             if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value)):
                 # The message leaves out the value, which may be a secret.
                 raise ValueError(
-                    f"the header {name!r} cannot be sent: its name must be of ASCII letters, "
-                    "digits and hyphens, its value of printable ASCII without spaces around it"
+                    f"the header {name!r} cannot be sent: use only ASCII letters, digits and "
+                    "hyphens in the name, and only printable ASCII in the value, without spaces "
+                    "at its ends"
                 )
 
 
@@ -176,35 +177,35 @@ def _translate_error(error: httpx.RequestError, policy: Policy) -> FoveaClientEr
         return ConnectionFailed(f"the request to {url} cannot be sent ({error})")
     if isinstance(error, httpx.PoolTimeout):
         return ConnectionFailed(
-            f"the request was not sent to {url}: for {policy.timeout:g} s all connections of this "
-            "client were in use; ask for less at once, or raise timeout"
+            f"the request was not sent to {url}, because all connections of this client were in "
+            f"use for {policy.timeout:g} s: send fewer requests at once, or raise timeout"
         )
     if isinstance(error, httpx.TimeoutException):
         return ConnectionFailed(
-            f"{url} did not answer within {policy.timeout:g} s", unanswered=unanswered
+            f"{url} did not respond within {policy.timeout:g} s", unanswered=unanswered
         )
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return ConnectionFailed(
-            f"the certificate of {url} is not trusted ({error}): set SSL_CERT_FILE "
-            "to the file of the certificate, PEM, or of the authority that signed it"
+            f"the certificate of {url} is not trusted ({error}): set SSL_CERT_FILE to a PEM file "
+            "with this certificate, or with the certificate of the authority that signed it"
         )
     if isinstance(error, httpx.RemoteProtocolError) and "illegal" in str(error):
         return UnexpectedAnswer(
-            f"{url} does not answer in HTTP ({error}): is it the port for gRPC? "
-            "`fovea serve` has HTTP on port 8000 and gRPC on 8001"
+            f"the response of {url} is not HTTP ({error}): is this the gRPC port? By default, "
+            "`fovea serve` uses port 8000 for HTTP and 8001 for gRPC"
         )
     if unanswered:
         # Typical errors of a TLS port that receives plain HTTP: it closes or resets the connection.
         broken = ("without sending a response", "reset by peer")
         tls = url.startswith("http:") and any(each in str(error) for each in broken)
-        hint = "; if it speaks TLS, its address begins with https" if tls else ""
+        hint = "; if the server uses TLS, its URL must begin with https" if tls else ""
         return ConnectionFailed(
-            f"the connection to {url} broke before the answer was there "
+            f"the connection to {url} broke before the response arrived "
             f"({error or type(error).__name__}); the server may have executed the request{hint}",
             unanswered=True,
         )
     return ConnectionFailed(
-        f"no answer from {url} ({error}): is a server running there? `fovea serve` starts one"
+        f"cannot connect to {url} ({error}): is a server running there? `fovea serve` starts one"
     )
 
 
@@ -218,7 +219,7 @@ def server_address(url: str) -> str:
     try:
         parsed = httpx.URL(address)
     except httpx.InvalidURL as error:
-        raise ValueError(f"{url!r} is not an address: {error}") from error
+        raise ValueError(f"{url!r} is not a valid URL: {error}") from error
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000")
+        raise ValueError(f"{url!r} is not a valid URL: use a URL such as http://127.0.0.1:8000")
     return address.rstrip("/")

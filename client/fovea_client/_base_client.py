@@ -76,7 +76,7 @@ class BaseClient:
         if isinstance(to_send, ImageError):
             return to_send
         if to_send == b"":
-            return ImageError("invalid_image", "the image has no bytes")
+            return ImageError("invalid_image", "the image is empty")
 
         def read(response: httpx.Response) -> ImageResult | ImageError:
             try:
@@ -118,7 +118,7 @@ class BaseClient:
         **options: int | str | None,
     ) -> Call[tuple[Match, ...]]:
         if (image is None) == (text is None):
-            raise ValueError("a search is for an image or for text: give one of them")
+            raise ValueError("a search needs either an image or a text: give one of them")
         query = _requests.query({"text": text, **options})
         path = f"{_requests.model_path(model, version)}/search{query}"
         if image is None:
@@ -154,7 +154,9 @@ def remember_source(result: ImageResult | ImageError, source: Source) -> None:
 def _prediction(response: httpx.Response, count: int) -> Prediction:
     found = _responses.prediction(response)
     if len(found.images) != count:
-        raise UnexpectedAnswer(f"{count} images were sent, but the answer has {len(found.images)}")
+        raise UnexpectedAnswer(
+            f"{count} images were sent, but the response has results for {len(found.images)}"
+        )
     return found
 
 
@@ -165,7 +167,7 @@ def check_many(in_flight: int, options: PredictOptions) -> None:
         ValueError: `in_flight` is out of its range, or `channels` is unknown.
     """
     if not 1 <= in_flight <= MAX_IN_FLIGHT:
-        raise ValueError(f"in_flight is 1 to {MAX_IN_FLIGHT}, not {in_flight}")
+        raise ValueError(f"in_flight must be from 1 to {MAX_IN_FLIGHT}, not {in_flight}")
     check_channels(options.get("channels", "RGB"))
 
 

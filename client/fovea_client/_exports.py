@@ -26,8 +26,8 @@ def coco(
         return [_coco_row(found, image_id, found.class_id) for found in result.detections]
     if missing := {found.class_name for found in result.detections} - categories.keys():
         raise ValueError(
-            f"the categories have no {', '.join(sorted(missing))}: add them, or exclude these "
-            "classes from the request with the option classes"
+            f"no category has the name {', '.join(sorted(missing))}: add these names to "
+            "categories, or request only the other classes with the option `classes`"
         )
     return [_coco_row(each, image_id, categories[each.class_name]) for each in result.detections]
 
@@ -125,7 +125,7 @@ def fiftyone(result: ImageResult, kind: FiftyOneKind) -> Any:
         case "rotated":
             outlines = [_outline(fo, each, size) for each in result.detections]
             return fo.Polylines(polylines=outlines)
-    raise ValueError(f"kind is 'boxes', 'keypoints' or 'rotated', not {kind!r}")
+    raise ValueError(f"kind must be 'boxes', 'keypoints' or 'rotated', not {kind!r}")
 
 
 def _detection(fo: Any, found: Detection, size: tuple[int, int]) -> Any:

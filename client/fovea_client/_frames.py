@@ -45,9 +45,9 @@ class Frames:
 
     def __init__(self, policy: Policy, model: str, in_flight: int, options: PredictOptions) -> None:
         if not 1 <= in_flight <= MAX_IN_FLIGHT:
-            raise ValueError(f"in_flight is 1 to {MAX_IN_FLIGHT}, not {in_flight}")
+            raise ValueError(f"in_flight must be from 1 to {MAX_IN_FLIGHT}, not {in_flight}")
         if options.get("frame") is not None:
-            raise ValueError("a stream numbers its frames itself: leave frame out")
+            raise ValueError("a stream numbers its frames itself: remove the option `frame`")
         self._channels = options.get("channels", "RGB")
         check_channels(self._channels)
         import_package("websockets", "websockets")
@@ -77,7 +77,9 @@ class Frames:
         """Return the bytes of an image, or an `ImageError` if it cannot be read."""
         data = _base_client.encode_image(image, self._channels)
         if isinstance(data, Url):
-            return ImageError("invalid_image", "a stream takes images, not their addresses")
+            return ImageError(
+                "invalid_image", "a stream does not accept image URLs: send the images themselves"
+            )
         return data
 
     def read_result(self, image: ImageSource, text: str | bytes) -> Found:
@@ -111,7 +113,7 @@ class Frames:
         except ConnectionClosed as error:
             reason = error.rcvd.reason if error.rcvd and error.rcvd.reason else "it broke"
             raise ConnectionFailed(
-                f"the connection to {url} has ended ({reason})", unanswered=True
+                f"the connection to {url} ended ({reason})", unanswered=True
             ) from error
         except InvalidStatus as error:
             rejection = error.response
@@ -125,12 +127,12 @@ class Frames:
             raise UnexpectedAnswer(f"{url} is not a WebSocket server ({error})") from error
         except TimeoutError as error:
             raise ConnectionFailed(
-                f"{url} did not answer within {self.timeout_s:g} s", unanswered=True
+                f"{url} did not respond within {self.timeout_s:g} s", unanswered=True
             ) from error
         except OSError as error:
             raise ConnectionFailed(
-                f"no answer from {url} ({error}): is a server running there? `fovea serve` starts "
-                "one"
+                f"cannot connect to {url} ({error}): is a server running there? `fovea serve` "
+                "starts one"
             ) from error
 
 

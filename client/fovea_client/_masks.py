@@ -113,7 +113,7 @@ def run_length_pixels(size: tuple[int, int], counts: str) -> NDArray[np.bool_]:
     pixels = _empty(size[::-1])
     edges = list(accumulate(lengths))
     if shift or not edges or min(lengths) < 0 or edges[-1] != pixels.size:
-        raise ValueError("the run lengths of a mask do not fit its size")
+        raise ValueError("the run lengths of a mask do not add up to its number of pixels")
     line = pixels.reshape(-1)
     for start, end in zip(edges[::2], edges[1::2], strict=False):
         line[start:end] = True

@@ -31,7 +31,9 @@ def plot(result: ImageResult, image: ImageSource | None, channels: Channels) -> 
     if result.picture is not None:
         return Image.fromarray(result.picture.pixels).convert("RGB")
     if result.tensors or result.embedding is not None:
-        raise ValueError("tensors and vectors cannot be drawn: `tensors` and `embedding` have them")
+        raise ValueError(
+            "tensors and embeddings cannot be drawn: read them from `tensors` or `embedding`"
+        )
     canvas = _upright(result, image, channels) if result.depth is None else _depths(result.depth)
     if result.saliency is not None:
         dimmed = canvas.point(lambda level: level / 4)
@@ -52,14 +54,16 @@ def _upright(result: ImageResult, image: ImageSource | None, channels: Channels)
     again = getattr(result, "source", lambda: None)
     sent = again() if image is None else image_to_send(image, channels)
     if not isinstance(sent, bytes) or not sent:
-        raise ValueError("the result has no image: give plot() the path, bytes or array of it")
+        raise ValueError(
+            "the result does not contain its image: give plot() the image as a path, bytes or array"
+        )
     with Image.open(io.BytesIO(sent)) as file:
         upright = ImageOps.exif_transpose(file)
     if upright.size != (result.width, result.height):
         raise ValueError(
             f"the image has {upright.width}x{upright.height} pixels, and the request's image had "
-            f"{result.width}x{result.height}: give plot() the original image; results keep a "
-            "reduced copy of large arrays"
+            f"{result.width}x{result.height}: give plot() the original image (results keep only a "
+            "reduced copy of large arrays)"
         )
     if upright.mode.startswith("I;16"):
         upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))

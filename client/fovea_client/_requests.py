@@ -115,10 +115,12 @@ def predict(
         OSError: a file cannot be read.
     """
     if not images:
-        raise ValueError("there is no image to send")
+        raise ValueError("the list of images is empty: give at least one")
     timeout_ms = options.pop("timeout_ms", None)
     if timeout_ms is not None and not timeout_ms > 0:
-        raise ValueError(f"timeout_ms is a positive number of milliseconds, not {timeout_ms!r}")
+        raise ValueError(
+            f"timeout_ms must be a positive number of milliseconds, not {timeout_ms!r}"
+        )
     path = images_path(model, "predict", options)
     content_type, body = body_of(images, options.get("channels", "RGB"))
     return Request("POST", path, {"accept": accept, "content-type": content_type}, body, timeout_ms)

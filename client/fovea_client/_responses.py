@@ -74,7 +74,7 @@ def image(response: Response) -> bytes:
     raise_for_status(response)
     kind = response.headers.get("content-type", "nothing")
     if not kind.startswith("image/"):
-        raise UnexpectedAnswer(f"expected an image, but the response is {kind}")
+        raise UnexpectedAnswer(f"expected an image, but the response has the content type {kind}")
     return Picture(response.content)
 
 
@@ -115,7 +115,7 @@ def _error(response: Response) -> tuple[str, str]:
                 return code, message
     # The body may be an HTML page of a proxy. Its first 200 bytes usually contain the error.
     text = response.content[:200].decode("utf-8", "replace").strip()
-    return code, text or "the answer has no content"
+    return code, text or "the response is empty"
 
 
 @contextmanager
@@ -133,8 +133,8 @@ def parse_json(response: Response, kind: str) -> Iterator[dict[str, Any]]:
         ValueError,
     ) as error:
         raise UnexpectedAnswer(
-            f"the answer is not {kind} ({type(error).__name__}: {error}); "
-            "is this the address of a Fovea server?"
+            f"the response is not {kind} ({type(error).__name__}: {error}): is this the URL of a "
+            "Fovea server?"
         ) from error
 
 

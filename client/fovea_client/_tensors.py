@@ -56,7 +56,7 @@ def infer(
         "inputs": described,
     }
     if isinstance(names, str):
-        raise TypeError(f"outputs is a list of names: outputs=[{names!r}]")
+        raise TypeError(f"outputs must be a list of names: write outputs=[{names!r}]")
     if names is not None:
         binary = {"binary_data": True}
         document["outputs"] = [{"name": name, "parameters": binary} for name in names]
@@ -83,15 +83,15 @@ def outputs(response: Response) -> dict[str, NDArray[Any]]:
 def _encode(name: str, array: NDArray[Any]) -> tuple[str, bytes]:
     """Return the datatype of an array and its bytes, in C order and little-endian."""
     if not isinstance(array, np.ndarray):
-        raise TypeError(f"the input {name!r} must be an array of NumPy, not {type(array).__name__}")
+        raise TypeError(f"the input {name!r} must be a NumPy array, not {type(array).__name__}")
     if array.dtype.kind in _TEXT:
         return "BYTES", b"".join(_encode_element(name, each) for each in array.ravel().tolist())
     if array.dtype.name == "bfloat16":  # the dtype of ml_dtypes
         return "BF16", array.view(np.uint16).astype("<u2").tobytes()
     if (datatype := _DATATYPES.get(array.dtype.name)) is None:
         raise TypeError(
-            f"the input {name!r} is {array.dtype}, which the protocol cannot send: convert it "
-            "with astype to the type in Client.model"
+            f"the input {name!r} has the type {array.dtype}, which the protocol does not support: "
+            "convert it with astype() to the type in Client.model"
         )
     return datatype, array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
@@ -100,8 +100,8 @@ def _encode_element(name: str, element: object) -> bytes:
     data = element.encode() if isinstance(element, str) else element
     if not isinstance(data, bytes):
         raise TypeError(
-            f"the input {name!r} has an element that is {type(element).__name__}: elements of an "
-            "object array must be bytes or str; use a numeric dtype for numbers"
+            f"the input {name!r} has an element of type {type(element).__name__}, but an object "
+            "array must contain bytes or str: use a numeric dtype for numbers"
         )
     return len(data).to_bytes(_LENGTH, "little") + data
 

@@ -146,8 +146,8 @@ def _type(described: Model, boxes: bool) -> str:
         return "rectangle"
     if described.task not in _TYPES:
         raise ValueError(
-            f"CVAT cannot store results of the task {described.task!r} ({described.name!r}); it "
-            f"can store {', '.join(_TYPES)}"
+            f"CVAT cannot store the results of {described.name!r}, whose task is "
+            f"{described.task!r}; it supports {', '.join(_TYPES)}"
         )
     return _TYPES[described.task]
 
@@ -155,7 +155,8 @@ def _type(described: Model, boxes: bool) -> str:
 def _class_names(described: Model) -> tuple[str, ...]:
     if described.labels is None:
         raise ValueError(
-            f"the classes of {described.name!r} have no names: build it with `fovea build --labels`"
+            f"the classes of {described.name!r} have no names: build the model with `fovea build "
+            "--labels`"
         )
     return described.labels
 
@@ -165,6 +166,6 @@ def _keypoint_names(described: Model) -> list[str]:
     if skeleton is None:
         raise ValueError(
             f"the keypoints of {described.name!r} have no names, because the model has no card "
-            f"({described.card_reason}): build it with `fovea build`, or request boxes only"
+            f"({described.card_reason}): build the model with `fovea build`, or request boxes only"
         )
     return list(skeleton["names"])

@@ -82,8 +82,8 @@ def image_to_send(image: ImageSource, channels: Channels = "RGB") -> bytes | Url
         return Url(image)
     if isinstance(image, str) and _OTHER_ADDRESS.match(image):
         raise ValueError(
-            f"{image} is not an image URL, which begins with http:// or https://. Send the frames "
-            "of a video one by one"
+            f"{image} is not an image URL: it must begin with http:// or https://. Send the "
+            "frames of a video one by one"
         )
     if isinstance(image, str | os.PathLike):
         return Path(image).read_bytes()
@@ -95,10 +95,10 @@ def image_to_send(image: ImageSource, channels: Channels = "RGB") -> bytes | Url
         data = image.read()
         if isinstance(data, bytes):
             return data
-        raise TypeError("the file must be open for binary reading: open(path, 'rb')")
+        raise TypeError("the file is not open for binary reading: use open(path, 'rb')")
     raise TypeError(
-        "an image is bytes, a path, an address, a binary file, a uint8 array or an image of "
-        f"Pillow, not {type(image).__name__}"
+        "an image must be bytes, a path, a URL, a binary file, a uint8 array or a Pillow image, "
+        f"not {type(image).__name__}"
     )
 
 
@@ -155,7 +155,7 @@ def check_channels(channels: str) -> None:
         ValueError: `channels` is neither "RGB" nor "BGR".
     """
     if channels not in ("RGB", "BGR"):
-        raise ValueError(f"channels is 'RGB' or 'BGR', not {channels!r}")
+        raise ValueError(f"channels must be 'RGB' or 'BGR', not {channels!r}")
 
 
 def multipart(images: Sequence[bytes]) -> tuple[str, bytes]:

@@ -25,7 +25,7 @@ def read_grey(data: bytes) -> NDArray[Any]:
     """
     found = read_levels(data)
     if found.ndim != 2:
-        raise ValueError("a PNG file with three channels is not a map")
+        raise ValueError("the PNG file has three channels, but a map has one")
     return found
 
 
@@ -53,7 +53,7 @@ def read_levels(data: bytes) -> NDArray[Any]:
     except zlib.error as error:
         raise ValueError(f"the PNG file is damaged: {error}") from error
     if len(unpacked) != whole:
-        raise ValueError("the PNG file is damaged: its rows do not fit its size")
+        raise ValueError("the PNG file is damaged: its number of bytes does not match its size")
     rows = np.frombuffer(unpacked, np.uint8).reshape(height, 1 + length)
     pixels = rows[:, 1:].reshape(height, -1, size)
     found = np.empty_like(pixels)
@@ -99,7 +99,7 @@ def write_rgb(pixels: NDArray[np.uint8]) -> bytes:
 def _chunks(data: bytes) -> tuple[bytes, bytes]:
     """Return the header chunk and the compressed rows."""
     if not data.startswith(_SIGNATURE):
-        raise ValueError("this is no PNG file")
+        raise ValueError("the file is not a PNG file")
     at, head, packed = len(_SIGNATURE), b"", bytearray()
     while at + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, at)

@@ -97,7 +97,7 @@ class Semantic:
             person = client.predict("segformer", "bus.jpg", mask="png").image.semantic.class_ids ==
             12
         """
-        return read_grey(_require_png(self.png, "map", 'ask for mask="png"'))
+        return read_grey(_require_png(self.png, "map", 'request mask="png"'))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class Saliency(Value):
         Raises:
             ValueError: the request had mask="none".
         """
-        return read_grey(_require_png(self.png, "map", 'leave mask="none" out'))
+        return read_grey(_require_png(self.png, "map", 'remove mask="none" from the request'))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class Depth(Value):
         Raises:
             ValueError: the request had mask="none".
         """
-        levels = read_grey(_require_png(self.png, "map", 'leave mask="none" out'))
+        levels = read_grey(_require_png(self.png, "map", 'remove mask="none" from the request'))
         return (levels * (self.scale or 1.0) + (self.offset or 0.0)).astype(np.float32)
 
 
@@ -206,13 +206,15 @@ class NewPicture(Value):
         Raises:
             ValueError: the request had mask="none".
         """
-        levels = read_levels(_require_png(self.png, "picture", 'leave mask="none" out'))
+        levels = read_levels(
+            _require_png(self.png, "picture", 'remove mask="none" from the request')
+        )
         return levels.astype(np.uint8, copy=False)
 
     @property
     def lines(self) -> tuple[str, ...]:
         """Return the size of the generated image."""
-        return (f"a picture of {self.width} x {self.height} pixels",)
+        return (f"an image of {self.width} x {self.height} pixels",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,5 +310,5 @@ class Match:
 
 def _require_png(png: bytes | None, what: str, advice: str) -> bytes:
     if png is None:
-        raise ValueError(f"the answer has no {what}: {advice}")
+        raise ValueError(f"the response has no {what}: {advice}")
     return png

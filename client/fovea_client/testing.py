@@ -77,7 +77,10 @@ class FakeServer(httpx.MockTransport):
             if isinstance(each, ImageError) and len(outcomes) == 1:
                 alone = ServerError(400, each.code, each.message)
                 if not alone.of_one_image:
-                    raise ValueError(f"{each}: servers have {sorted(OF_ONE_IMAGE)} for one image")
+                    raise ValueError(
+                        f"{each}: for one image, servers only return the errors "
+                        f"{sorted(OF_ONE_IMAGE)}"
+                    )
                 return _error(alone)
             results.append(each)
         accepted = request.headers["accept"]
@@ -110,7 +113,7 @@ def _plain(value: Any) -> Any:
     """Convert a NumPy number to a Python number, for `json.dumps`."""
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"FakeServer got {value!r}, which is not a result")
+    raise TypeError(f"FakeServer cannot return {value!r}: give it a result or an error")
 
 
 def _error(error: ServerError) -> httpx.Response:

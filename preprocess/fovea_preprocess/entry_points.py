@@ -13,14 +13,16 @@ from fovea_preprocess.errors import Unavailable
 log = logging.getLogger(__name__)
 
 _OWN = "fovea-serve"
-_SERVICE = "let a service of its own ask this server, with fovea-client"
-_ALONE = "Fovea uses its own code there"
+_SERVICE = (
+    "run that code as a separate service that sends requests to this server with fovea-client"
+)
+_ALONE = "Fovea uses its own code instead"
 # Entry point group of version 0.1 that Fovea no longer reads -> replacement of the group.
 _REMOVED = {
     "fovea.abilities": _ALONE,
     "fovea.checks": _ALONE,
     "fovea.commands": "make it a script of that package",
-    "fovea.doors": "keys are known by --keys, and tokens by --jwt-issuer",
+    "fovea.doors": "use --keys for API keys, or --jwt-issuer for tokens",
     "fovea.folders": _ALONE,
     "fovea.labels": _ALONE,
     "fovea.parts": _SERVICE,
@@ -53,7 +55,7 @@ def entry_points(group: Group) -> dict[str, metadata.EntryPoint]:
     for point in sorted(_list_foreign(group), key=lambda one: (_package(one), one.name)):
         if (first := found.setdefault(point.name, point)) is not point:
             log.warning(
-                "%s: %r of %s is ignored, because %s has that name",
+                "%s: %r of %s is ignored, because %s uses the same name",
                 group,
                 point.name,
                 _package(point),
@@ -98,7 +100,7 @@ def describe_entry(point: metadata.EntryPoint) -> str:
 def removed_tables() -> list[str]:
     """Describe the entry points of other packages in groups that Fovea does not read any more."""
     return [
-        f"{_package(point)} adds {point.name!r} to {group}, which is not read any more: {instead}"
+        f"{_package(point)} adds {point.name!r} to {group}, which Fovea no longer reads: {instead}"
         for group, instead in _REMOVED.items()
         for point in _list_foreign(group)
     ]

@@ -182,7 +182,7 @@ def decode_image(
     """
     if len(data) > limits.max_bytes:
         raise ImageTooLarge(
-            f"the image is over the limit of {size_text(limits.max_bytes)}: {limits.bytes_advice}"
+            f"the image exceeds the limit of {size_text(limits.max_bytes)}: {limits.bytes_advice}"
         )
     if isinstance(data, memoryview):
         data = bytes(data)
@@ -222,8 +222,8 @@ def decode_image(
     except _DAMAGED as error:
         if _lacks_memory(error, width * height):
             raise NoMemory(
-                f"there is not enough memory to decode an image of {width}x{height} now: send it "
-                "again later, or send a smaller image"
+                f"not enough memory is free to decode an image of {width}x{height} pixels: send "
+                "it again later, or send a smaller image"
             ) from error
         raise InvalidImage(_unreadable(data, error)) from error
 
@@ -231,8 +231,8 @@ def decode_image(
 def _unreadable(data: bytes | bytearray, error: Exception) -> str:
     if str(error) == _UNKNOWN_MODE and (form := tiff.form_of(data)) is not None:
         return (
-            f"the TIFF has {form}, and 1, 3 and 4 bands of 8 or 16 bits are read: save the three "
-            "that are red, green and blue, in 8 bits"
+            f"the TIFF has {form}, but only 1, 3 or 4 bands of 8 or 16 bits are supported: save "
+            "the red, green and blue bands with 8 bits each"
         )
     return f"the image is damaged or incomplete ({error}): send the whole file as it is"
 
@@ -286,7 +286,7 @@ def _description(data: bytes | bytearray) -> str:
         return "the image is empty"
     for name, signature in _SIGNATURES:
         if signature.match(data[:2048]):
-            return f"this is {name}, which is not decoded"
+            return f"this is {name}, which is not supported"
     head = data[:8]
     readable = head.isascii() and head.decode().isprintable()
     words = f'"{head.decode()}"' if readable else head.hex(" ")
@@ -298,8 +298,8 @@ def _check_size(width: int, height: int, limits: ImageLimits) -> None:
         raise InvalidImage(f"the image is empty ({width}x{height})")
     if width * height > limits.max_pixels:
         raise ImageTooLarge(
-            f"the image is {width}x{height}, over the limit of {limits.max_pixels / 1e6:g} "
-            f"megapixels: {limits.pixels_advice}"
+            f"the image has {width}x{height} pixels, which exceeds the limit of "
+            f"{limits.max_pixels / 1000000.0:g} megapixels: {limits.pixels_advice}"
         )
 
 
@@ -317,8 +317,8 @@ def _check_storage(image: ImageFile.ImageFile, data: bytes, limits: ImageLimits)
     sides = [image.tag_v2.get(tag, 0) for tag in tiff.TILE_SIDES]
     if all(isinstance(side, int) for side in sides) and prod(sides) > limits.max_pixels:
         raise ImageTooLarge(
-            f"the image is stored in tiles of {sides[0]}x{sides[1]}, over the limit of "
-            f"{limits.max_pixels / 1e6:g} megapixels: save it in smaller tiles"
+            f"the image is stored in tiles of {sides[0]}x{sides[1]} pixels, which exceed the "
+            f"limit of {limits.max_pixels / 1000000.0:g} megapixels: save it in smaller tiles"
         )
 
 
@@ -378,7 +378,7 @@ def _decode_webp(data: bytes | bytearray) -> NDArray[np.uint8]:
     flags = cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION
     pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     if pixels is None:
-        raise ValueError("libwebp cannot decode it")
+        raise ValueError("libwebp cannot decode the image")
     return np.asarray(pixels, np.uint8)
 
 

@@ -15,8 +15,8 @@ _KINDS = {
     "string_type": "text in quotes",
     "int_type": "a whole number",
     "float_type": "a number",
-    "list_type": 'a list, as ["a", "b"]',
-    "dict_type": "a table, as { a = 1 }",
+    "list_type": 'a list, such as ["a", "b"]',
+    "dict_type": "a table, such as { a = 1 }",
 }
 _SHOWN = 60
 

@@ -45,7 +45,8 @@ def check_png(data: bytes) -> None:
             # The caller checked only the size in the first header. A second header could contain a
             # size that needs more memory.
             raise InvalidImage(
-                "the PNG must begin with an IHDR chunk, and have only one: save it again"
+                "the PNG does not begin with an IHDR chunk, or has a second one: save the image "
+                "again"
             )
         if kind == b"IHDR":
             needed = _filtered_size(body)
@@ -58,7 +59,7 @@ def check_png(data: bytes) -> None:
             except zlib.error as error:
                 raise InvalidImage(f"the PNG is damaged: {error}") from error
     if found < needed or not needed:
-        raise InvalidImage(f"the PNG has {found} bytes of pixels, and its header requires {needed}")
+        raise InvalidImage(f"the PNG has {found} bytes of pixels, but its header requires {needed}")
 
 
 def is_deep(data: bytes | bytearray) -> bool:
@@ -76,7 +77,7 @@ def _chunks(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
         if data[at + 8 + length : at + 12 + length] != struct.pack(
             ">I", zlib.crc32(body, zlib.crc32(kind))
         ):
-            raise InvalidImage("the PNG is damaged or ends early: a checksum does not fit")
+            raise InvalidImage("the PNG is damaged or ends early: a checksum does not match")
         yield kind, body
         at += 12 + length
 

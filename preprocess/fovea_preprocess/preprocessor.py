@@ -56,8 +56,8 @@ class Preprocessor:
         self.spec = spec
         if prod(spec.row_shape) > _MAX_ELEMENTS:
             raise InvalidModel(
-                f"its input of {spec.width} x {spec.height} pixels takes more than a gigabyte per "
-                "image: export the model with a smaller input"
+                f"the model's input of {spec.width} x {spec.height} pixels needs more than a "
+                "gigabyte per image: export the model with a smaller input"
             )
         self._tables = _tables(spec)
         # Cache the maps, because a camera or video sends images of only a few sizes.
@@ -76,11 +76,14 @@ class Preprocessor:
         """
         spec = self.spec
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
-            raise ValueError(f"pixels are {pixels.dtype} {pixels.shape}; uint8 [h, w, 3] is needed")
+            raise ValueError(
+                f"pixels have type {pixels.dtype} and shape {pixels.shape}; they must be uint8 "
+                "[height, width, 3]"
+            )
         if out.dtype != spec.dtype or out.shape != spec.row_shape or not out.flags.writeable:
             raise ValueError(
-                f"out is {out.dtype} {out.shape}, writeable: {out.flags.writeable}; "
-                f"a writeable {spec.dtype} {spec.row_shape} is needed"
+                f"out is {out.dtype} {out.shape}, writeable: {out.flags.writeable}; it must be a "
+                f"writeable array of {spec.dtype} {spec.row_shape}"
             )
         box = self._fit(pixels.shape[1], pixels.shape[0])
         row = out if out.flags.carray else np.empty(out.shape, out.dtype)

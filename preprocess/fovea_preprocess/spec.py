@@ -132,7 +132,9 @@ class PreprocessSpec:
             place = "centred" if self.anchor == "center" else "at the top left"
             shape = f"letterboxed to {size} (height x width), {place}, padded with grey {self.pad}"
             if self.step:
-                shape += f", cut to multiples of {self.step} that hold the image"
+                shape += (
+                    f", with sides cut to the smallest multiples of {self.step} that fit the image"
+                )
             if self.max_scale is not None:
                 shape += f", enlarged {self.max_scale:g} times at most"
         return f"{shape}{_RESAMPLED[self.resample]}; {self.values_text}"

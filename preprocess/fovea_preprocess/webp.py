@@ -45,7 +45,7 @@ def read_webp_header(data: bytes | bytearray) -> WebPHeader:
     if kind == b"VP8 " and body[3:6] == b"\x9d\x01\x2a":
         width, height = (int.from_bytes(body[at : at + 2], "little") & 0x3FFF for at in (6, 8))
         return WebPHeader(width, height, animated=False)
-    raise ValueError(f"its first chunk is {kind!r}")
+    raise ValueError(f"unknown first chunk {kind!r}")
 
 
 def exif_of(data: bytes | bytearray) -> bytes:

@@ -103,5 +103,5 @@ def test_classes_and_maps(fiftyone):
     got = kept(fiftyone, ImageResult(10, 8, 1, (), depth=depth).to_fiftyone())
     assert (got.map == PIXELS + 1).all()
     assert got.range == [1.0, 2.0]
-    with pytest.raises(ValueError, match='ask for mask="png"'):
+    with pytest.raises(ValueError, match='mask="png"'):
         ImageResult(10, 8, 1, (), semantic=Semantic(())).to_fiftyone()

@@ -114,7 +114,7 @@ def test_an_image_that_cannot_be_sent_only_fails_itself(kind: str) -> None:
     images = [b"1", b"", "nowhere.jpg", grey, 3, io.BytesIO(b"2")]
     results = through(kind, Feed(images), FakeServer({"m": told}))
     assert [type(each) for each in results] == [ImageResult, *[ImageError] * 4, ImageResult]
-    words = ("no bytes", "nowhere.jpg", r"uint8 \[height", "not int")
+    words = ("is empty", "nowhere.jpg", r"uint8 \[height", "not int")
     for result, word in zip(results[1:5], words, strict=True):
         assert isinstance(result, ImageError)
         assert result.code == "invalid_image"

@@ -143,7 +143,7 @@ def test_several_images_travel_as_multipart_in_order() -> None:
 
 
 def test_no_image_is_refused_before_anything_is_sent() -> None:
-    with pytest.raises(ValueError, match="no image"):
+    with pytest.raises(ValueError, match="list of images is empty"):
         _requests.predict("m", [])
 
 

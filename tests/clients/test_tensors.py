@@ -130,10 +130,10 @@ def test_errors_of_the_server(infer, model, inputs, options, status, told):
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (np.zeros((1, 16), complex), "'INPUT0' is complex128"),
+        (np.zeros((1, 16), complex), "'INPUT0' has the type complex128"),
         (np.zeros((1, 16), "datetime64[s]"), "convert it with astype"),
-        (np.array([[1, 2.5]], object), "'INPUT0' has an element that is int"),
-        ([[1.0] * 16], "must be an array of NumPy, not list"),
+        (np.array([[1, 2.5]], object), "'INPUT0' has an element of type int"),
+        ([[1.0] * 16], "must be a NumPy array, not list"),
         (np.float32(1), "not float32"),
     ],
 )

@@ -179,7 +179,7 @@ def test_a_fault_of_a_models_file_is_told_when_it_is_loaded(server, repository, 
 
 
 FAULTS = {
-    '[capture]\nrules = "empty"': "rules is 'empty'; it must be a list, as",
+    '[capture]\nrules = "empty"': "rules is 'empty'; it must be a list",
     "[capture]\nrules = [1]": "rules has 1; it must be text in quotes",
     '[capture]\nrules = ["classes 7,digit"]': "the model has no class 'digit'",
     '[capture]\nblur = "digit"': "blur names the unknown model 'digit', so "

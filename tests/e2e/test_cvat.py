@@ -211,7 +211,7 @@ def test_tags_and_areas(server, bus, tmp_path):
 @pytest.mark.parametrize(
     ("model", "told"),
     [
-        ("saliency", "cannot store results of the task 'saliency'"),
+        ("saliency", "task is 'saliency'"),
         ("plain", "fovea build"),
         ("nobody", "no model 'nobody'"),
     ],

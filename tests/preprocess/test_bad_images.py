@@ -92,7 +92,7 @@ def test_tiff_of_more_bands_or_bits_than_are_read(photo: Pixels) -> None:
         (photo.astype(np.float32), "3 bands of 32 bits"),
         (np.dstack([photo, photo[..., :2]]), "5 bands of 8 bits"),
     ):
-        with pytest.raises(InvalidImage, match=f"the TIFF has {form}, and 1, 3 and 4 bands of 8"):
+        with pytest.raises(InvalidImage, match=f"the TIFF has {form}, "):
             decode_image(_tiff(pixels))
 
 
@@ -184,7 +184,7 @@ def test_foreign(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"\0\0\0\x20ftypavif\0\0\0\0", "this is AVIF, which is not decoded: send JPEG, PNG"),
+        (b"\0\0\0\x20ftypavif\0\0\0\0", "this is AVIF, which is not supported: send JPEG, PNG"),
         (b"\0\0\0\x1cftypheic\0\0\0\0", "this is HEIC, "),
         (b"\0\0\0\x18ftypmif1\0\0\0\0", "this is HEIC, "),
         (b"\0\0\0\x20ftypisom\0\0\2\0", "this is a video (MP4 or QuickTime), "),

@@ -213,7 +213,7 @@ def test_wrong_arguments(bus: Pixels) -> None:
         with pytest.raises(ValueError, match="out is"):
             preprocess(bus, bad)
     for pixels in (bus[..., 0], bus[..., :2], bus.astype(np.float32), bus[:0]):
-        with pytest.raises(ValueError, match="pixels are"):
+        with pytest.raises(ValueError, match="pixels have type"):
             preprocess(pixels, out)
 
 

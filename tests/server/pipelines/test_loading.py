@@ -37,7 +37,7 @@ FAULTS = {
     "model = 'attributes'\nif = 2": "stage 2: if is 2; it must be less than or equal to 1",
     "model = 'attributes'\nif = true": "stage 2: if is true; it must be a number",
     "model = 'attributes'\ntop_k = '5'": "stage 2: top_k is '5'; it must be a whole number",
-    "model = 'attributes'\nclasses = '1'": "classes is '1'; it must be a list, as ",
+    "model = 'attributes'\nclasses = '1'": "classes is '1'; it must be a list, ",
     "model = 'attributes'\nclasses = [{}]": "classes has a table; it must be text in quotes",
     "name = 'attributes'": "stage 2: 'model' is missing",
     "model = 'attributes'\ncrop = 'rotatd'": "must be 'box', 'rotated' .*; did you mean 'rotated'",

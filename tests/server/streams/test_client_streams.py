@@ -73,7 +73,7 @@ def test_frames_are_found_as_by_predict(kind, server, secret):
     assert found[:2] == wanted
     assert found[0].source() == SCENES[0].read_bytes()
     assert [each.code for each in found[2:5]] == ["invalid_image"] * 3
-    assert "not their addresses" in found[4].message
+    assert "image URLs" in found[4].message
     assert len(found[5].detections) == len(wanted[0].detections)
 
 
@@ -155,8 +155,8 @@ def test_what_the_server_refuses(kind, server, secret):
 def test_arguments_that_are_wrong(kind, server, secret):
     client = kind(server.url)
     for error, words, how in (
-        (ValueError, "in_flight is 1 to 8", {"in_flight": 9}),
-        (ValueError, "leave frame out", {"frame": 1}),
+        (ValueError, "in_flight must be from 1 to 8", {"in_flight": 9}),
+        (ValueError, "option `frame`", {"frame": 1}),
         (ValueError, "channels", {"channels": "GBR"}),
         (TypeError, "unknown option confidence", {"confidence": 1}),
     ):
