@@ -210,7 +210,7 @@ class Engine(Closing):
             return resolve_classes(options, self.labels, self.card.name, self.num_classes)
         words = self.require_words()
         if task != "embed" and not words.finds:
-            raise InvalidOption(f"model '{self.card.name}' takes no labels: leave them out")
+            raise InvalidOption(f"model '{self.card.name}' does not accept labels: leave them out")
         words.matrix(options.labels)
         return resolve_classes(options, options.labels, self.card.name, len(options.labels))
 
@@ -230,8 +230,8 @@ class Engine(Closing):
         """
         if self.words is None:
             raise InvalidOption(
-                f"model '{self.card.name}' does not accept texts: build it from a model of images "
-                "and texts such as CLIP with `fovea build --tokenizer`, or send images alone"
+                f"model '{self.card.name}' does not accept texts: send only images, or use a "
+                "model such as CLIP that was built with `fovea build --tokenizer`"
             )
         return self.words
 
@@ -293,9 +293,9 @@ class Engine(Closing):
         assert self.head is not None, "the caller has checked it"
         if (broken := self.head.unsound(outputs, row)) is not None:
             raise NotFinite(
-                f"{broken} of {self.card.name} is NaN or infinite for this image, so it cannot be "
-                "decoded: build the model with --precision fp32, another --backend, and --images "
-                "like this one to check it on them (/v2 returns the tensors unchanged)"
+                f"{broken} of {self.card.name} is NaN or infinite for this image, so it "
+                "cannot be decoded: build the model with --precision fp32 or another --backend, "
+                "and check it on such images with --images (/v2 returns the tensors unchanged)"
             )
         found = self.head.decode(outputs, row, options)
         if options.labels is not None and isinstance(found, Embedding):
@@ -355,7 +355,7 @@ class Engine(Closing):
         found = self.predict(pixels, options, alone=alone)
         if not isinstance(found, Detections):
             raise UnsupportedModel(
-                f"{self.card.name} finds no objects: its task is {self.card.task}"
+                f"{self.card.name} does not detect objects: its task is {self.card.task}"
             )
         return found
 
@@ -371,7 +371,9 @@ class Engine(Closing):
         self, pixels: NDArray[np.uint8], options: PredictOptions, alone: bool
     ) -> tuple[dict[str, Array], LetterboxMap]:
         if self.preprocessor is None:
-            raise UnsupportedModel(f"{self.card.name} takes no images; use session.infer")
+            raise UnsupportedModel(
+                f"{self.card.name} does not accept images: use session.infer with tensors"
+            )
         if self.images is not None:
             image, back = self.images.place(pixels)
             return self.images.infer_images([image]), back
@@ -417,12 +419,12 @@ def open_built(
     """
     if (reason := mismatch(card)) is not None:
         kept = get_backend(card.backend).kept_file
-        cure = "serve it with `fovea serve --rebuild`, or " if kept else ""
+        cure = "run `fovea serve --rebuild`, or " if kept else ""
         raise BackendUnavailable(f"{reason}: {cure}build it again with `fovea build`")
     for name, digest in card.files.items():
         if file_sha256(folder / name) != digest:
             raise InvalidModel(
-                f"{folder / name} is not the file that was built (its sha256 differs from the "
+                f"{folder / name} was changed after the build (its sha256 differs from the "
                 "card's): build the engine again"
             )
     return open_session(

@@ -80,10 +80,12 @@ def open_plain(
     file = next(filter(None, (_engine_file(folder, name) for name in names)), choice.file)
     if not file:
         raise NotFound(
-            f"{folder} has no engine file: expected one of {CARD_FILE}, {', '.join(names)}"
+            f"{folder} has no engine file: put one of these there: {CARD_FILE}, {', '.join(names)}"
         )
     if not (folder / file).is_file():
-        raise NotFound(f"{folder} has no {file}, which config.pbtxt names: put it there")
+        raise NotFound(
+            f"config.pbtxt names the file {file}, which {folder} does not have: copy it there"
+        )
     if (other := explain_file(folder / file)) is not None:
         raise InvalidModel(f"{folder / file} is {other}")
     backend, metadata = _origin(folder / file, choice.backend)
@@ -123,8 +125,8 @@ def _origin(file: Path, declared: str) -> tuple[str, dict[str, str]]:
     fitting = {backend.name: backend for backend in backends_for(file.name)}
     if declared and declared not in fitting:
         raise InvalidModel(
-            f"{file} is a file for {' or '.join(fitting)}, not for the backend '{declared}': "
-            "correct config.pbtxt, or the file's suffix"
+            f"{file} fits the backend {' or '.join(fitting)}, but config.pbtxt names "
+            f"'{declared}': correct config.pbtxt, or the suffix of the file"
         )
     made_for, metadata = next(iter(fitting.values())).read_header(file)
     return declared or made_for, read_metadata(file) if file.suffix == ".onnx" else metadata
@@ -156,7 +158,7 @@ def _card(
         fields = {**recognition.own_preprocess, **own}
         preprocess = _preprocess(recognition.family, image, metadata, fields)
     except UnsupportedModel as error:
-        reason = f"{recognition.reason}; but {error}"
+        reason = f"{recognition.reason}; its tensors are served, because {error}"
         recognition = replace(recognition, family=None, task=TENSORS, reason=reason)
         preprocess = None
     labels = labels_from_metadata(metadata, recognition.num_classes) or recognition.labels

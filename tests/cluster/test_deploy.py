@@ -77,7 +77,7 @@ def test_a_model_that_cannot_be_loaded(cluster, demo_repository, repository):
     (repository / "spare" / "1" / "model.xml").write_bytes(b"no engine")
     done = cluster.deploy(repository=str(repository))
     assert done.returncode == 1
-    assert "is not the file that was built" in done.stderr, done.stdout + done.stderr
+    assert "was changed after the build" in done.stderr, done.stdout + done.stderr
     cluster.serve(repository=str(demo_repository))
 
 
@@ -101,7 +101,7 @@ def test_a_model_that_cannot_be_woken_is_refused(cluster, repository, scene):
 
     refused = predict("spare")
     assert refused.status_code == 503
-    assert "is not the file that was built" in refused.text
+    assert "was changed after the build" in refused.text
     assert httpx.get(f"{cluster.url}/v1/models/spare/ready").status_code == 503
     assert predict("digits").status_code == 200
     engine.write_bytes(whole)

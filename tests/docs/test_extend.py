@@ -131,7 +131,7 @@ def test_names_stay_with_the_first(tmp_path, monkeypatch):
     doctor = subprocess.run([*FOVEA, "doctor"], capture_output=True, text=True, check=False)
     for taken in ("onnxruntime", "tensorrt"):
         assert (
-            f"backend '{taken}' of late 1.0 is ignored: another backend has that name"
+            f"backend '{taken}' of late 1.0 is ignored: another backend has the same name"
             in doctor.stderr
         )
 

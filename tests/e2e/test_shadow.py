@@ -186,7 +186,7 @@ def test_it_never_runs_while_requests_wait(server, http):
     [
         (CLASSIFIER, "version 2 has the task classify, but version 6 has the task detect"),
         (OTHER_LABELS, "class 3 is 'three' instead of '3'"),
-        (DAMAGED, "not the file that was built"),
+        (DAMAGED, "changed after the build"),
     ],
 )
 def test_a_candidate_that_cannot_be_compared_says_why(server, http, version, reason):

@@ -74,7 +74,9 @@ def _plainly_right(
 
 def _check_array(spec: TensorSpec, array: Array) -> None:
     if array.dtype != spec.numpy_dtype:
-        raise InferenceFailed(f"input {spec.name!r} is {array.dtype.name}; it must be {spec.dtype}")
+        raise InferenceFailed(
+            f"input {spec.name!r} has the type {array.dtype.name}; it must be {spec.dtype}"
+        )
     fits = array.ndim == len(spec.shape) and all(
         want in (-1, have) for want, have in zip(spec.shape, array.shape, strict=True)
     )
@@ -85,7 +87,7 @@ def _check_array(spec: TensorSpec, array: Array) -> None:
         )
     if not array.flags.c_contiguous:
         raise InferenceFailed(
-            f"input {spec.name!r} is not C-contiguous; pass it through numpy.ascontiguousarray"
+            f"input {spec.name!r} is not C-contiguous: convert it with numpy.ascontiguousarray"
         )
 
 

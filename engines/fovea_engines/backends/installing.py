@@ -44,7 +44,7 @@ def install_extra(extra: str) -> str:
     fovea = distribution(NAME)
     requirements = _requirements(fovea, extra)
     if not requirements:
-        return f"it has no packages for {sys.platform} on {platform.machine()}"
+        return f"it is not available for {sys.platform} on {platform.machine()}"
     return install(*(_find_source(fovea, extra) or requirements))
 
 

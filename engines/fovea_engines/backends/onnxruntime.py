@@ -140,8 +140,8 @@ class _Layout:
         elements = {spec.dtype for spec in tensors}
         if elements >= {"object", "bfloat16"}:
             raise UnsupportedModel(
-                "the model has strings and bfloat16, and only one of the two is supported in a "
-                "model"
+                "the model has tensors of strings and of bfloat16, but Fovea supports only one of "
+                "these types in a model: export it without one"
             )
         if "object" in elements:
             return partial(_run_strings, self._session, self._names)
@@ -170,7 +170,7 @@ def _spec(node: Any) -> TensorSpec:
         spec.numpy_dtype  # noqa: B018 - the property raises TypeError for unknown types
     except TypeError:
         raise UnsupportedModel(
-            f"{node.name!r} has elements of type {element}, which numpy does not know"
+            f"{node.name!r} has elements of type {element}, which NumPy does not support"
         ) from None
     return spec
 

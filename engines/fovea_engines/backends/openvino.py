@@ -146,7 +146,9 @@ class _Layout:
         # OpenVINO silently ignores a precision hint that the CPU does not support.
         used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         if used != hint:
-            raise BackendUnavailable(f"OpenVINO computes in {used} on this CPU, not in {hint}")
+            raise BackendUnavailable(
+                f"OpenVINO cannot compute in {hint} on this CPU: it would use {used}"
+            )
         self._inputs = [_name(port) for port in model.inputs]
         # The names come from the model, because compilation may add the names of fused nodes to an
         # output.
@@ -200,8 +202,8 @@ def _refuse_strings(model: Any) -> None:
     for spec in map(_spec, (*model.inputs, *model.outputs)):
         if spec.dtype == "object":
             raise UnsupportedModel(
-                f"{spec.name!r} has strings, which OpenVINO does not take from Python: "
-                "build it for onnxruntime"
+                f"{spec.name!r} has strings, which OpenVINO does not accept from Python: build "
+                "the model with --backend onnxruntime"
             )
 
 

@@ -41,7 +41,8 @@ class _Backends(Mapping[str, Backend]):
         for name, point in entry_points(Group.BACKENDS).items():
             if name in found:
                 log.warning(
-                    "backend %s is ignored: another backend has that name", describe_entry(point)
+                    "backend %s is ignored: another backend has the same name",
+                    describe_entry(point),
                 )
                 continue
             try:
@@ -52,7 +53,9 @@ class _Backends(Mapping[str, Backend]):
             if isinstance(backend, Backend) and backend.name == name:
                 found[name] = backend
             else:
-                log.warning("%r is ignored: it is not a backend with that name", name)
+                log.warning(
+                    "%r is ignored: its entry point is not a Backend object with this name", name
+                )
         return found
 
     def __getitem__(self, name: str) -> Backend:
@@ -120,7 +123,7 @@ def open_session(
     """
     chosen = get_backend(backend)
     if not path.is_file():
-        raise InvalidModel(f"there is no engine at {path}")
+        raise InvalidModel(f"the engine file {path} does not exist")
     try:
         return chosen.open(path, OpenPlan(max_batch, threads, streams, plugins, precision))
     except ImportError as error:

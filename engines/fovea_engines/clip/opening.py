@@ -47,7 +47,8 @@ def open_words(
         tokens = Tokens(folder / TOKENIZER_FILE, spec.length, spec.pad)
     except ModuleNotFoundError as error:
         raise BackendUnavailable(
-            f"{card.name} reads texts, and {error.name} is not installed: {install_extra('clip')}"
+            f"{card.name} accepts texts and needs the package {error.name}, which is not "
+            f"installed: {install_extra('clip')}"
         ) from error
     session = open_session(
         REFERENCE_BACKEND, folder / TEXT_FILE, max_batch=MAX_ROWS, threads=threads
@@ -72,6 +73,10 @@ def own_words(folder: Path, card: EngineCard, session: Session) -> Words | None:
         found = words_of_texts(folder / TOKENIZER_FILE, session, card.metadata)
     except ModuleNotFoundError as error:
         # Without the tokenizer, the server still serves the raw tensors of the model.
-        log.warning("%s reads no texts: %s is not installed", card.name, error.name)
+        log.warning(
+            "%s serves tensors only, because the package %s for texts is not installed",
+            card.name,
+            error.name,
+        )
         return None
     return found and Words(found[0], session, found[1])

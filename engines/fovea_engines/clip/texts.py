@@ -138,7 +138,7 @@ class Tokens:
         try:
             self._tokenizer: Tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # `tokenizers` raises only this class
-            raise InvalidModel(f"{file} is no tokenizer.json: {error}") from error
+            raise InvalidModel(f"{file} is not a valid tokenizer.json: {error}") from error
         self.pad = self._own_pad(file) if pad is None else pad
         declared = read_tokenizer_config(file).get("model_max_length")
         # If a tokenizer has no limit, transformers writes a number of thirty digits as its limit.
@@ -286,8 +286,8 @@ class Words(Closing):
         with self._lock:
             if self._waiting >= _MAX_WAITING:
                 raise QueueFull(
-                    f"{self._waiting} requests wait for text embeddings: send again later. Cached "
-                    "texts are answered at once",
+                    f"{self._waiting} requests wait for text embeddings, which is the limit: send "
+                    "the request again later. Texts whose embeddings are cached do not wait",
                     retry_after_s=1.0,
                 )
             self._waiting += 1
@@ -296,7 +296,9 @@ class Words(Closing):
             # images.
             with self._computing:
                 if self._closed:
-                    raise ModelNotReady("the model was unloaded meanwhile: send the texts again")
+                    raise ModelNotReady(
+                        "the model was unloaded during the request: send the texts again"
+                    )
                 starts = range(0, len(texts), self._rows)
                 found = np.concatenate([self._run(texts[at : at + self._rows]) for at in starts])
         finally:

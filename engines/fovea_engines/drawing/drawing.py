@@ -356,8 +356,8 @@ def encode(pixels: Pixels, media_type: MediaType) -> bytes:
     suffix, settings, longest = _FORMS[media_type]
     if max(pixels.shape[:2]) > longest:
         raise InvalidOption(
-            f"the picture is {pixels.shape[1]}x{pixels.shape[0]}, and {media_type} holds sides of "
-            f"{longest} pixels at most: accept image/png"
+            f"the image would have {pixels.shape[1]}x{pixels.shape[0]} pixels, but a side of "
+            f"{media_type} can have at most {longest}: request image/png"
         )
     bgr = cv2.cvtColor(pixels, cv2.COLOR_RGBA2BGRA if pixels.shape[2] == 4 else cv2.COLOR_RGB2BGR)
     _, data = cv2.imencode(suffix, bgr, settings)

@@ -156,7 +156,7 @@ def test_a_record_that_is_not_json_is_none(tmp_path, monkeypatch):
 
 def test_an_extra_with_nothing_for_this_system_is_not_advised(tmp_path, monkeypatch):
     recorded(tmp_path, monkeypatch, None)
-    assert installing.install_extra("other").startswith("it has no packages for ")
+    assert installing.install_extra("other").startswith("it is not available for ")
 
 
 def test_an_environment_without_pip(monkeypatch):

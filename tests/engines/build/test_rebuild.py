@@ -186,7 +186,7 @@ def test_what_cannot_be_rebuilt_stays_as_it_was(folder, monkeypatch, reason):
         case "GPU":
             error, says, here = InvalidOption, "'90'", Gpu("NVIDIA H200", "90")
         case "stopped":
-            error, says = BuildError, "TensorRT gives no plan"
+            error, says = BuildError, "TensorRT failed to build"
             progress.cancelled = True
         case "no folder":
             error, says = BackendUnavailable, "Read-only file system"

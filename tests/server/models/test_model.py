@@ -265,7 +265,7 @@ def test_a_server_that_stops_does_not_wait_for_a_rebuild(repository, start):
         for model in registry:
             model.cancel()
     old = wait(registry, "old", State.UNAVAILABLE)
-    assert "TensorRT gives no plan" in old.reason
+    assert "TensorRT failed to build" in old.reason
     assert card(repository).backend_version == OLD
 
 

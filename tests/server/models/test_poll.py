@@ -102,7 +102,7 @@ def test_an_old_version_is_served_until_the_new_one_has_been_built_again(reposit
         old.engine.card.write(folder / CARD_FILE)
         adder(repository, "plus", version=2, add=7)
         # Its rebuild fails, as the card is of another file.
-        refused = "is not the file that was built"
+        refused = "was changed after the build"
         wait_until(lambda: any(refused in (entry.reason or "") for entry in registry.index()))
         assert registry.find("plus") is old
         rejections.clear()

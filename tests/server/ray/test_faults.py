@@ -22,8 +22,8 @@ pytestmark = pytest.mark.cluster
 
 MESSAGE = """The deployment failed to start 3 times in a row. Error:
 Traceback (most recent call last):
-fovea_preprocess.errors.ModelNotReady: m: m/1/model.xml is not the file that was built"""
-REASON = "m/1/model.xml is not the file that was built"
+fovea_preprocess.errors.ModelNotReady: m: m/1/model.xml was changed after the build"""
+REASON = "m/1/model.xml was changed after the build"
 
 
 def unhealthy(trigger: str, status: str = "UNHEALTHY", **states: int) -> ApplicationStatusOverview:

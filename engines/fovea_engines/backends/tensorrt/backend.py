@@ -50,8 +50,8 @@ class TensorRTBackend(Backend):
         if plan.precision == "int8" and _TURING in capabilities:
             raise InvalidOption(
                 "TensorRT-RTX computes INT8 convolutions in FP16 for compute capability 75, and "
-                "for every other capability in the same build: build for 75 separately, with "
-                "--precision fp16"
+                "would then do so for all other capabilities of the same build: build for 75 "
+                "separately, with --precision fp16"
             )
 
     def compile(self, model: bytes | Path, folder: Path, plan: CompilePlan | None = None) -> Path:
@@ -88,7 +88,7 @@ class TensorRTBackend(Backend):
             return None
         made = f"{card.backend} {card.backend_version}{_target(card)}"
         here = f"{card.backend} {version}" + (f" and {gpu}" if gpu else "")
-        return f"the engine was built with {made}, and here is {here}"
+        return f"the engine was built with {made}, but this machine has {here}"
 
     def _is_for(self, card: EngineCard, gpu: Gpu | None) -> bool:
         if gpu is None:

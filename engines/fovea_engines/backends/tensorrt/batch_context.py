@@ -188,7 +188,10 @@ class Recorder:
             _run_after_refusal(stream, enqueue)
         if reason:
             self._wanted = False
-            log.warning("this engine runs without CUDA graphs, kernel by kernel: %s", reason)
+            log.warning(
+                "this engine runs without CUDA graphs, so it launches each kernel separately: %s",
+                reason,
+            )
         return None
 
 

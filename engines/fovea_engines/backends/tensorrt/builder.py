@@ -25,35 +25,38 @@ from fovea_preprocess.errors import BuildError, InvalidModel, InvalidOption, Uns
 _ADVICE = (
     (
         r"Plugin not found|plugin creator .* not found",
-        "it needs a plugin: load the plugin's library with --plugin LIB.so, or export the model "
-        "without it (Fovea does non-maximum suppression itself)",
+        "the operator needs a plugin: load the plugin's library with --plugin LIB.so, or export "
+        "the model without this operator (Fovea runs NMS itself)",
     ),
     (
         r"UINT8|UInt8|[Zz]ero.?point",
-        "TensorRT computes in int8 with zero point 0, never in uint8: build from the float model "
-        "with --precision int8",
+        "TensorRT only supports int8 with zero point 0, not uint8: build the float model with "
+        "--precision int8",
     ),
     (
         r"must have same (input )?types|requires inputs with (the )?same type",
-        "TensorRT converts nothing by itself: put a Cast in front of it, or export in float32",
+        "TensorRT does not convert types automatically: insert a Cast before this node, or export "
+        "the model in float32",
     ),
     (
         r"[Dd]ynamic",
-        "a size is known only when it runs: fix the input with --size HxW, and export with no "
-        "dynamic axis except the batch",
+        "a size depends on the input: fix the input size with --size HxW, and export the model "
+        "without dynamic axes except the batch",
     ),
     (
         r"Failed to open file|import initializer",
-        "weights in another file are missing: put that file beside the model, or export the model "
-        "as one file",
+        "a file with external weights is missing: copy it into the model's directory, or export "
+        "the model as one file",
     ),
     (
         r"convert ONNX dat[ae] type",
-        "an input has a type that TensorRT lacks: export it in float32 or int64",
+        "TensorRT does not support the type of an input: export it in float32 or int64",
     ),
 )
-_UNKNOWN = "TensorRT has no such operator: export the model without it, e.g. at another opset"
-_OTHERWISE = "export the model at another opset, or simplify it with onnxslim first"
+_UNKNOWN = (
+    "TensorRT does not support this operator: export the model without it, e.g. with another opset"
+)
+_OTHERWISE = "export the model with another opset, or simplify it with onnxslim first"
 _LONGEST = 300
 
 
@@ -135,16 +138,16 @@ def _failure(messages: Sequence[str]) -> BuildError:
     # too much memory, but its last message only reports that no kernel is left.
     if (short := next(filter(out_of_memory, texts), None)) is not None:
         return BuildError(
-            f"the GPU has too little free memory for this build ({short}): free some, or give "
-            "less --workspace"
+            f"the GPU has too little free memory for this build ({short}): free some, or use a "
+            "smaller --workspace"
         )
-    reason = texts[-1] if texts else "it does not say why"
+    reason = texts[-1] if texts else "no reason given"
     if re.search("no runners that implement|any implementation for node", reason):
         return UnsupportedModel(
             f"TensorRT has no kernel for a part of the model ({reason}): export the model without "
-            "it, or give more --workspace"
+            "this part, or use a larger --workspace"
         )
-    return BuildError(f"TensorRT gives no plan: {reason}")
+    return BuildError(f"TensorRT failed to build the engine: {reason}")
 
 
 def parse_network(runtime: Runtime, builder: Any, model: bytes) -> Any:
@@ -163,7 +166,9 @@ def parse_network(runtime: Runtime, builder: Any, model: bytes) -> Any:
     # The parser accepts some bytes that are not ONNX, and returns an empty network for them.
     broken = any(error.code().name == "MODEL_DESERIALIZE_FAILED" for error in errors)
     if broken or (taken and network.num_outputs == 0):
-        raise InvalidModel("TensorRT found no model: is the ONNX file complete?")
+        raise InvalidModel(
+            "TensorRT found no model in the ONNX file: copy or export the file again"
+        )
     if not taken:
         raise UnsupportedModel(_refusal(errors))
     return network
@@ -179,8 +184,8 @@ def _refusal(errors: list[Any]) -> str:
     # For an operator that the parser cannot import, the parser's message is only "false".
     reason = "" if text == "false" else f": {_shorten(text)}"
     more = sorted({error.node_operator() for error in others} - {operator, ""})
-    also = f"; nor does it take {', '.join(more)}" if more else ""
-    return f"TensorRT does not take {where}{reason}: {_advice(first, text)}{also}"
+    also = f"; it also does not support {', '.join(more)}" if more else ""
+    return f"TensorRT does not support {where}{reason}: {_advice(first, text)}{also}"
 
 
 def _advice(error: Any, text: str) -> str:
@@ -217,15 +222,16 @@ def add_profiles(builder: Any, config: Any, network: Any, profiles: Sequence[Pro
 def _check_shape(name: str, shape: tuple[int, ...], profiles: Sequence[Profile]) -> None:
     if -1 in shape[1:]:
         raise UnsupportedModel(
-            f"input {name!r} is {_shape_text(shape)}: only its batch may be dynamic here; "
-            "fix the others, e.g. with --size 640x640"
+            f"input {name!r} has the shape {_shape_text(shape)}, but only its batch size may be "
+            "dynamic: fix the other dimensions, e.g. with --size 640x640"
         )
     if not shape or shape[0] == -1:
         return
     if max(profile.max for profile in profiles) != shape[0]:
         raise InvalidOption(
             f"profile {' and '.join(map(str, profiles))} does not fit input {name!r}, whose batch "
-            f"is fixed to {shape[0]}: leave --profile out, or export with a dynamic batch"
+            f"size is fixed to {shape[0]}: leave --profile out, or export the model with a "
+            "dynamic batch size"
         )
 
 

@@ -116,10 +116,12 @@ def keep_kernels(runtime_cache: Any, engine: Path, known: bytes) -> None:
         try:
             write_whole(file, kernels)
         except OSError as error:
-            log.info("kernels cannot be kept in %s: %s", file, error.strerror)
+            log.info("cannot write compiled kernels to %s: %s", file, error.strerror)
         else:
             return
-    log.warning("the kernels of %s cannot be kept: every start compiles them again", engine)
+    log.warning(
+        "the compiled kernels of %s cannot be stored: each start will compile them again", engine
+    )
 
 
 def _kernel_files(engine: Path) -> tuple[Path, Path]:

@@ -59,7 +59,7 @@ def write_engine(backend: str, model: bytes, folder: Path, plan: CompilePlan) ->
     cache = cache_folder()
     builds = cache / "builds.json"
     if (seconds := last_duration(builds, key)) is not None:
-        progress.note(f"the last time this took {duration(seconds)} for {device}")
+        progress.note(f"the last build of this engine for {device} took {duration(seconds)}")
     began = perf_counter()
     timings = timing_cache_file(cache, runtime, device)
     built = build_plan(model, options, runtime, progress, timings)
@@ -136,14 +136,18 @@ def _load(runtime: Runtime, file: PlanFile, device: Device) -> Any:
             engine = deserializer.deserialize_cuda_engine(data)
             if engine is not None:
                 return engine
-    reason = reason or " ".join(messages) or "it does not say why"
+    reason = reason or " ".join(messages) or "no reason given"
     if out_of_memory(reason):
         free, total = device.memory()
         raise OutOfMemory(
-            f"{file.path} does not fit: {device.name} has {megabytes(free)} of "
-            f"{megabytes(total)} free; unload a model, or stop what else uses the GPU"
+            f"not enough GPU memory for {file.path}: {device.name} has {megabytes(free)} of "
+            f"{megabytes(total)} free: unload a model, or stop other programs on the GPU"
         )
-    remedy = "update NVIDIA's driver" if _OLD_DRIVER in reason else "build it here"
+    remedy = (
+        "update the NVIDIA driver"
+        if _OLD_DRIVER in reason
+        else ("build the engine on this machine")
+    )
     raise BackendUnavailable(
         f"TensorRT {runtime.version} cannot load {file.path} on {device.name} ({reason}): {remedy}"
     )

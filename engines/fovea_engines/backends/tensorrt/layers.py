@@ -48,7 +48,8 @@ def engine_layers(runtime: Runtime, plan: bytes, progress: Progress) -> PlanLaye
     # versions may do so too.
     except (BackendUnavailable, ValueError, TypeError, AttributeError, RuntimeError) as error:
         progress.note(
-            f"the list has the layers of the ONNX file, because the engine lists none: {error}"
+            "the layer list was made from the ONNX file, because the engine does not list its "
+            f"layers: {error}"
         )
         return None
 

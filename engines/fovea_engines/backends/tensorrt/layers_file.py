@@ -69,7 +69,7 @@ class PlanLayers:
             layers: Self = _ADAPTER.validate_json(path.read_bytes(), strict=True)
         except FileNotFoundError as error:
             raise NotFound(
-                f"{path} does not exist: build the engine again to list layers"
+                f"{path} does not exist: build the engine again to create this list of layers"
             ) from error
         except ValidationError as error:
             raise InvalidModel(f"{path} is damaged: build the engine again") from error

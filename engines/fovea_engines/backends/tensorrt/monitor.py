@@ -81,7 +81,7 @@ class Phases:
         try:
             self._progress.now(self._text())
         except Exception as error:  # noqa: BLE001  any error may happen; the build continues
-            log.warning("the phases of the build can no longer be shown: %s", str(error))
+            log.warning("cannot show the progress of the build any more: %s", str(error))
             self._shown = False
 
     def _text(self) -> str:

@@ -126,13 +126,13 @@ def _read(path: Path, file: BinaryIO, size: int) -> PlanFile:
             raise InvalidModel(f"{path} is empty: copy or export it again")
         if start[_LENGTH:] != b"{":
             raise InvalidModel(
-                f"{path} is no TensorRT engine (it begins with {start[:4]!r}): give a plan of "
-                "TensorRT 10 or newer, or an .engine file of Ultralytics"
+                f"{path} is not a TensorRT engine (it begins with {start[:4]!r}): give an engine "
+                "of TensorRT 10 or newer, or an .engine file of Ultralytics"
             )
         offset = _LENGTH + length
         if not 2 <= length <= min(_LONGEST_HEADER, size - _LENGTH - _PLAN_START):
             raise InvalidModel(
-                f"{path} has {size} bytes and claims a header of {length}: it is damaged, copy or "
+                f"{path} is damaged (it has {size} bytes, but a header of {length}): copy or "
                 "export it again"
             )
         file.seek(_LENGTH)

@@ -66,7 +66,7 @@ def _load(runtime: Runtime, plugin: Plugin) -> None:
         if any(hasattr(library, entry) for entry in _ENTRIES):
             registry.load_library(str(plugin.path))
     if len(registry.all_creators) == before:
-        reason = " ".join(messages) or "it registers none that is new"
+        reason = " ".join(messages) or "it registers no new plugin"
         raise InvalidOption(
             f"{runtime.backend} {runtime.version} found no plugin in {plugin.path} ({reason}): "
             "give the library with the model's plugins, or leave --plugin out"

@@ -34,7 +34,7 @@ RTX = "tensorrt-rtx"
 # Name of a backend -> names of its possible Python modules. The first installed module is used.
 _MODULES = {TENSORRT: ("tensorrt",), RTX: ("tensorrt_rtx", "tensorrt_rtx_bindings")}
 
-_H100 = {"90": "; for an H100 or H200 take --backend tensorrt on a machine that has one"}
+_H100 = {"90": "; for an H100 or H200, build with --backend tensorrt on a machine with this GPU"}
 
 # TensorRT's name of an element type -> NumPy's name.
 _DTYPES = {
@@ -110,8 +110,8 @@ class Runtime:
             here = gpu_here()
             if here is None:
                 raise InvalidOption(
-                    "this machine has no GPU: name the GPUs with --compute-capability "
-                    f"({', '.join(known)}), e.g. 80,89"
+                    "this machine has no GPU: give the compute capability of the GPUs to build "
+                    f"for with --compute-capability ({', '.join(known)}), e.g. 80,89"
                 )
             # A GPU that is newer than all listed GPUs is supported, because it compiles the kernels
             # itself. For another GPU that is not in the list, RTX builds a plan without an error,

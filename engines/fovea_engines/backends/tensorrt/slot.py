@@ -125,8 +125,8 @@ def _check_rows(spec: PreprocessSpec, inputs: Sequence[Tensor]) -> None:
     # This check prevents a kernel for larger rows from writing beyond the end of the GPU buffer.
     if [(i.row, i.dtype.name) for i in inputs] != [(spec.row_shape, spec.dtype)]:
         raise InvalidModel(
-            f"the letterbox kernel writes rows of {spec.dtype} {list(spec.row_shape)}, and the "
-            "engine takes other rows: build it again"
+            f"the letterbox kernel writes images as {spec.dtype} {list(spec.row_shape)}, but the "
+            "engine's input is different: build the engine again"
         )
 
 
@@ -147,10 +147,10 @@ def check_memory(device: Device, slots: int, activations: int, buffers: int, row
     free, total = device.memory()
     if needed <= free:
         return
-    ways = [f"a build with a --max-batch below {rows}"] if rows > 1 else []
-    ways += ["stopping what else uses the GPU"]
+    ways = [f"build with a --max-batch below {rows}"] if rows > 1 else []
+    ways += ["stop other programs on the GPU"]
     raise OutOfMemory(
-        f"the engine needs {megabytes(needed)} besides its weights, and {device.name} has "
+        f"the engine needs {megabytes(needed)} besides its weights, but {device.name} has only "
         f"{megabytes(free)} of {megabytes(total)} free: {counted(slots, 'slot')} of "
         f"{megabytes(activations)} for activations, and {megabytes(buffers)} for inputs and "
         f"outputs. To reduce it: {', '.join(ways)}"

@@ -85,13 +85,14 @@ def read_outputs(engine: Any, context: Any, rows: int, *, batched: bool) -> tupl
         if -1 in shape:
             raise UnsupportedModel(
                 f"output {name!r} has shape {list(shape)}: its size depends on the number of "
-                "detections. Build the engine from ONNX with `fovea build`, which gives it a "
-                "fixed size"
+                "detections. Build the engine from ONNX with `fovea build`, which gives the "
+                "output a fixed size"
             )
         if batched and shape[:1] != (rows,):
             raise UnsupportedModel(
                 f"output {name!r} has shape {list(shape)} for a batch of {rows}: its first "
-                "dimension must be the batch. Export the model so, and build it again"
+                "dimension must be the batch. Export the model again with this layout, then build "
+                "it"
             )
         outputs.append(_tensor(engine, name, shape, batched))
     return tuple(outputs)
@@ -127,5 +128,8 @@ def _tensor(engine: Any, name: str, shape: tuple[int, ...], batched: bool) -> Te
             "--inputIOFormats and --outputIOFormats"
         )
     if batched and not shape:
-        raise UnsupportedModel(f"tensor {name!r} is one number: it has no batch dimension")
+        raise UnsupportedModel(
+            f"tensor {name!r} is a scalar without a batch dimension: export the model with a "
+            "batch dimension for each input and output"
+        )
     return Tensor(name, np.dtype(dtype), shape[1:] if batched else shape, batched)

@@ -43,7 +43,7 @@ def test_a_plan_a_card_and_layers(fovea, deep_detector, tmp_path, precision):
     assert code == 0, err
     assert "for SM80, SM89" in out
     assert "it has not run" in " ".join(out.split())
-    assert "the last time" not in err
+    assert "the last build of this engine" not in err
     folder = tmp_path / "repository" / "d" / "1"
     card = EngineCard.read(folder / "card.json")
     assert next(iter(card.files)) == ENGINE_FILE
@@ -90,7 +90,7 @@ def test_the_next_build_is_told_how_long_it_takes(fovea, tiny_model):
     assert fovea("build", tiny_model, *RTX)[0] == 0
     code, _, err = fovea("build", tiny_model, "--name", "other", *RTX)
     assert code == 0
-    assert "the last time this took" in err
+    assert "the last build of this engine" in err
     assert "for SM80, SM89" in err
 
 

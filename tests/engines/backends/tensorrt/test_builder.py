@@ -136,7 +136,7 @@ def test_the_largest_batch_is_that_of_all_profiles():
 REFUSED = {
     "an operator without an importer": (
         model(helper.make_node("Det", ["x"], ["y"], "det"), takes=[2, 4, 4], gives=[2]),
-        r"node 'det' \(Det\): TensorRT has no such operator",
+        r"node 'det' \(Det\): TensorRT does not support this operator",
     ),
     "an operator of someone's own": (
         model(helper.make_node("Foo", ["x"], ["y"], "foo", domain="mine")),
@@ -165,14 +165,14 @@ REFUSED = {
             takes=[4, 4],
             gives=[1],
         ),
-        r"node 'unique' \(Unique\).*nor does it take Det",
+        r"node 'unique' \(Unique\).*also does not support Det",
     ),
     "two types": (
         model(
             helper.make_node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
             helper.make_node("Add", ["x", "h"], ["y"], "add"),
         ),
-        r"node 'add' \(Add\): .*put a Cast",
+        r"node 'add' \(Add\): .*insert a Cast",
     ),
 }
 
@@ -205,12 +205,12 @@ def test_what_parses_and_cannot_be_built_is_told(runtime):
                 NONE,
             ],
             BuildError,
-            "less --workspace",
+            "smaller --workspace",
         ),
-        (["CUDA error 2: out of memory (cudaMalloc)", NONE], BuildError, "less --workspace"),
-        (["OutOfMemory Error in requestTrtMemory", NONE], BuildError, "less --workspace"),
+        (["CUDA error 2: out of memory (cudaMalloc)", NONE], BuildError, "smaller --workspace"),
+        (["OutOfMemory Error in requestTrtMemory", NONE], BuildError, "smaller --workspace"),
         ([NONE], UnsupportedModel, "TensorRT has no kernel for a part of the model"),
-        ([], BuildError, "gives no plan: it does not say why"),
+        ([], BuildError, "failed to build the engine: no reason given"),
     ],
 )
 def test_memory_that_is_short_is_told_before_what_follows_from_it(messages, kind, says):

@@ -48,7 +48,7 @@ def test_rtx_lists_what_it_builds_for(runtime):
 def test_others_are_refused_with_a_list(runtime, text):
     with pytest.raises(InvalidOption, match="75, 80, 86, 89, 120") as refused:
         runtime.check_capabilities(parse_capabilities(text))
-    assert ("H100 or H200 take --backend tensorrt" in str(refused.value)) == (
+    assert ("H100 or H200, build with --backend tensorrt" in str(refused.value)) == (
         parse_capabilities(text)[-1] == "90"
     )
 

@@ -233,7 +233,7 @@ def test_a_list_that_cannot_be_had_is_noted(lists, says):
     progress = Noted()
     assert lists(says, progress) is None
     [note] = progress.notes
-    assert note.startswith("the list has the layers of the ONNX file")
+    assert note.startswith("the layer list was made from the ONNX file")
 
 
 class Noted(Progress):

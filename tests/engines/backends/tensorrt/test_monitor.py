@@ -77,7 +77,7 @@ def test_a_build_goes_on_where_its_phases_cannot_be_shown(told, caplog):
     assert phases.step("Building engine", 0)
     phases.finish("Building engine")
     assert caplog.messages == [
-        "the phases of the build can no longer be shown: the terminal is gone"
+        "cannot show the progress of the build any more: the terminal is gone"
     ]
 
 

@@ -117,9 +117,9 @@ def test_a_library_without_plugins_is_refused(tmp_path, swirl):
     twin.write_bytes(swirl.read_bytes())
     said, _ = load(empty, Plugin.of(swirl), Plugin.of(twin))
     assert said[0].startswith("invalid_option: tensorrt-rtx 1.")
-    assert "libempty.so (it registers none that is new): give the library" in said[0]
+    assert "libempty.so (it registers no new plugin): give the library" in said[0]
     assert said[1] == "loaded"
-    assert "libtwin.so (it registers none that is new)" in said[2]
+    assert "libtwin.so (it registers no new plugin)" in said[2]
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"#!/bin/sh\n", b"\x7fELF" + bytes(60)])

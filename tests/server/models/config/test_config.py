@@ -140,7 +140,7 @@ def test_the_engine_file_may_have_any_name(tmp_path):
     adder(tmp_path, "plus", file="v2.onnx", config='default_model_filename: "v2.onnx"')
     assert loaded(tmp_path).config.default_model_filename == "v2.onnx"
     (tmp_path / "plus" / "config.pbtxt").write_text('default_model_filename: "v3.onnx"')
-    assert "has no v3.onnx, which config.pbtxt names" in refused(tmp_path)
+    assert "config.pbtxt names the file v3.onnx" in refused(tmp_path)
 
 
 def test_an_onnx_file_may_be_run_by_another_backend(tmp_path):
@@ -148,7 +148,7 @@ def test_an_onnx_file_may_be_run_by_another_backend(tmp_path):
     config = loaded(tmp_path).config
     assert (config.backend, config.platform, config.input[0].dims) == ("openvino", "", (4,))
     adder(tmp_path, "plus", config='backend: "tensorrt"')
-    assert "is a file for onnxruntime or openvino" in refused(tmp_path)
+    assert "fits the backend onnxruntime or openvino" in refused(tmp_path)
 
 
 def test_what_has_no_effect_is_told_in_one_line(tmp_path, caplog):

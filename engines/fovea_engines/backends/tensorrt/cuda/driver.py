@@ -30,7 +30,7 @@ from fovea_engines.device import gpu_here
 from fovea_engines.session import Closing
 from fovea_preprocess.errors import BackendUnavailable, InferenceFailed, OutOfMemory
 
-_ADVICE = "nvidia-smi must list it, also in a container (docker run --gpus all)"
+_ADVICE = "check that nvidia-smi lists the GPU; for a container, use docker run --gpus all"
 
 
 def open_device(index: int = 0) -> Device:
@@ -40,13 +40,15 @@ def open_device(index: int = 0) -> Device:
         BackendUnavailable: pycuda, the driver or the GPU is missing. The message names the remedy.
     """
     if gpu_here() is None:
-        raise BackendUnavailable(f"no NVIDIA GPU or no driver was found: {_ADVICE}")
+        raise BackendUnavailable(f"no NVIDIA GPU, or no driver for it, was found: {_ADVICE}")
     driver = _pycuda()
     try:
         driver.init()
         count = driver.Device.count()
         if not 0 <= index < count:
-            raise BackendUnavailable(f"there is no GPU {index}; there are {count}, the first is 0")
+            raise BackendUnavailable(
+                f"unknown GPU {index}: this machine has {count}, numbered from 0"
+            )
         _retain(index)
         return Device(driver, driver.Device(index))
     except (driver.Error, InferenceFailed) as error:
@@ -126,8 +128,9 @@ class Device(Closing):
         except OutOfMemory as error:
             free, total = self.memory()
             raise OutOfMemory(
-                f"{megabytes(size)} are needed, and {self.name} has {megabytes(free)} of "
-                f"{megabytes(total)} free; unload a model, or stop what else uses the GPU"
+                f"{megabytes(size)} of GPU memory are needed, but {self.name} has only "
+                f"{megabytes(free)} of {megabytes(total)} free: unload a model, or stop other "
+                "programs on the GPU"
             ) from error
 
     def open_shared(self, handle: bytes) -> DeviceMemory:
@@ -147,8 +150,8 @@ class Device(Closing):
             return PinnedMemory(self._driver, size)
         except OutOfMemory as error:
             raise OutOfMemory(
-                f"{megabytes(size)} of pinned host memory are needed for copies, and less is "
-                "free; unload a model, or give the container more memory"
+                f"{megabytes(size)} of pinned host memory are needed for copies, but less is "
+                "free: unload a model, or give the container more memory"
             ) from error
 
     def copy_in(self, to: DeviceMemory, source: PinnedMemory, size: int, stream: Stream) -> None:
@@ -195,13 +198,13 @@ def _pycuda() -> Any:
         import_module("cuda.bindings.driver")
     except ModuleNotFoundError as error:
         raise BackendUnavailable(
-            f"no GPU can be used ({error}): {install('pycuda', 'cuda-bindings')}, which need a "
-            "CUDA toolkit; docker/gpu.Dockerfile installs everything"
+            f"no GPU can be used ({error}): {install('pycuda', 'cuda-bindings')} (needs a CUDA "
+            "toolkit; docker/gpu.Dockerfile installs all of this)"
         ) from error
     except ImportError as error:
         raise BackendUnavailable(
-            f"no GPU can be used ({error}); install an NVIDIA driver for the CUDA version of "
-            "pycuda, or newer"
+            f"no GPU can be used ({error}): install an NVIDIA driver that supports pycuda's CUDA "
+            "version"
         ) from error
     return driver
 

@@ -73,8 +73,8 @@ def compile_cuda(source: str, name: str, target: str, options: Sequence[str] = (
             log = _text(nvrtc, nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
             reason = log.decode(errors="replace").strip("\0\n")
             raise BuildError(
-                f"{name} does not compile for {target}: {reason}; if this NVRTC is too old for "
-                "the target, install another release of nvidia-cuda-nvrtc"
+                f"{name} does not compile for {target}: {reason}: if the target is newer than "
+                "this NVRTC, install a newer nvidia-cuda-nvrtc"
             )
         if target.startswith("sm_"):
             return _text(nvrtc, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
@@ -105,7 +105,7 @@ def _text(nvrtc: Any, size_of: Any, read: Any, program: Any) -> bytes:
 def _check_answer(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
     result, *values = answer
     if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise BuildError(f"NVRTC failed ({result.name}); reinstall nvidia-cuda-nvrtc")
+        raise BuildError(f"NVRTC failed ({result.name}): reinstall nvidia-cuda-nvrtc")
     return values[0] if values else None
 
 
@@ -139,7 +139,7 @@ class LetterboxKernel:
         size = packed_size(rows, sum(image.pixels.nbytes for image in images))
         if len(images) > rows or size > staging.array.size:
             raise ValueError(
-                f"{len(images)} images in {rows} rows take {size} bytes, and the buffer has "
+                f"{len(images)} images in a batch of {rows} need {size} bytes, but the buffer has "
                 f"{staging.array.size}"
             )
         table = np.zeros(rows, IMAGE)
@@ -266,12 +266,18 @@ def write_letterbox(folder: Path, spec: PreprocessSpec, progress: Progress) -> N
     """
     floats = spec.resample == "linear-float" and not spec.whole
     if floats or spec.resample in ("area", "bicubic", "lanczos"):
-        progress.note(f"the letterbox kernel lacks {spec.resample}, so the host letterboxes")
+        progress.note(
+            f"the letterbox kernel does not support resample {spec.resample}, so the CPU "
+            "letterboxes images"
+        )
         return
     try:
         kernel = compile_letterbox(spec)
     except BackendUnavailable as error:
-        progress.note(f"the engine is built without its letterbox, so the host does it: {error}")
+        progress.note(
+            "the engine is built without a letterbox kernel, so the CPU letterboxes images: "
+            f"{error}"
+        )
         return
     write_file(folder / LETTERBOX_FILE, pack_kernel(kernel, spec))
 
@@ -304,5 +310,5 @@ def open_letterbox(folder: Path, device: Device) -> LetterboxKernel | None:
     except InferenceFailed as error:
         # Log only the error's text. A log handler may keep an exception, and its frames would keep
         # the engine alive.
-        log.warning("%s: %s; until then the CPU letterboxes images", file, str(error))
+        log.warning("the CPU letterboxes images, because %s cannot be loaded: %s", file, str(error))
         return None

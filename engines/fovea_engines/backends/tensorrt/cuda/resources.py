@@ -279,7 +279,7 @@ def let_go(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-_FAULTED = "after a fault the GPU rejects all work: restart the process"
+_FAULTED = "if all later calls fail too, restart the process"
 
 
 def driver_call(name: str, *arguments: Any) -> Any:
@@ -304,6 +304,6 @@ def failures(driver: Any) -> Iterator[None]:
     try:
         yield
     except driver.MemoryError as error:
-        raise OutOfMemory(f"{error}; unload a model, or stop what else uses the GPU") from error
+        raise OutOfMemory(f"{error}: unload a model, or stop other programs on the GPU") from error
     except driver.Error as error:
         raise InferenceFailed(f"{error}; {_FAULTED}") from error

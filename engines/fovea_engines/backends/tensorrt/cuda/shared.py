@@ -51,7 +51,8 @@ class CudaBuffer:
             undo.callback(self._memory.close)
             if not 0 < byte_size <= self._memory.size:
                 raise InvalidRequest(
-                    f"{byte_size} bytes are requested, and the buffer has {self._memory.size}"
+                    f"the region has {byte_size} bytes, but the GPU buffer has only "
+                    f"{self._memory.size}"
                 )
             self._pinned = device.pinned(byte_size)
             undo.callback(self._pinned.close)

@@ -65,7 +65,7 @@ def test_where_the_driver_refuses_it_the_host_letterboxes(machine, folder, caplo
         assert engine.images is None
         assert len(engine.detect(draw(64, 80, 0)))
     [told] = [r.getMessage() for r in caplog.records if LETTERBOX_FILE in r.getMessage()]
-    assert "until then the CPU letterboxes" in told
+    assert "the CPU letterboxes images" in told
 
 
 def test_without_it_the_host_letterboxes(machine, folder):
@@ -84,7 +84,7 @@ def test_without_a_compiler_the_build_says_so(tmp_path, monkeypatch):
     progress = Noting()
     write_letterbox(tmp_path, SPEC, progress)
     assert list(tmp_path.iterdir()) == []
-    assert "so the host does it: " in progress.notes[0]
+    assert "so the CPU letterboxes images: " in progress.notes[0]
     assert install_extra("tensorrt") in progress.notes[0]
 
 
