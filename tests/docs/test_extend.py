@@ -73,7 +73,7 @@ def test_an_engine_names_the_head_that_is_not_installed(acme, demo_model, tmp_pa
     predict = [*FOVEA, "predict", tmp_path / "models/acme", demo_model.parent / "scene-1.jpg"]
     done = subprocess.run(predict, capture_output=True, text=True, check=False)
     assert done.returncode
-    assert "there is no head 'acme' here: install the package that adds it" in done.stderr
+    assert "the head 'acme' is not installed: install the package" in done.stderr
     assert "Traceback" not in done.stderr
 
 

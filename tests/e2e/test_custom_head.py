@@ -26,14 +26,17 @@ FOUND = f"        if what.max() > 0.5:\n            {{}}\n{LAST}"
 FAILS = {
     "raises": ("what[99]", "raises/1/head.py, line 17: IndexError: index 99 is out of bounds"),
     "leaves": ("raise SystemExit(3)", "leaves/1/head.py, line 17: SystemExit: 3"),
-    "none": ("return None", "line 11: decode returns NoneType, and the result of task detect is"),
+    "none": (
+        "return None",
+        "line 11: decode returns NoneType, but a head of task detect must return",
+    ),
     "nan": (
         "return Detections(boxes * np.nan, scores, class_ids)",
         "line 11: boxes of the result contain NaN or infinity",
     ),
 }
 REFUSED = {
-    "changed": "changed/1/head.py is not the file of the build",
+    "changed": "changed/1/head.py was changed after the build",
     "lost": "ModuleNotFoundError: No module named 'nothing'",
     "broken": "broken/1/head.py, line 17: SyntaxError",
 }

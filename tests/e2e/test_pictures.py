@@ -81,9 +81,9 @@ def test_a_luma_gets_the_colours_of_its_image(client, shared, sources):
 
 def test_it_says_that_the_network_takes_grey(fovea, repository, shared):
     for model in (shared / "models" / "chains" / TEXT, repository / "text"):
-        assert "takes the image in grey" in fovea("inspect", model, "--json")[1]
+        assert "input is a grey image" in fovea("inspect", model, "--json")[1]
     other = shared / "models" / "chains" / PHOTO
-    assert "takes the image in grey" not in fovea("inspect", other, "--json")[1]
+    assert "input is a grey image" not in fovea("inspect", other, "--json")[1]
 
 
 def test_numbers_are_those_of_a_direct_call(server, client, shared, sources):

@@ -45,7 +45,7 @@ YOLOX: Mapping[str, Any] = {
 
 STRETCHED: Mapping[str, Any] = {"fit": "stretch", **IMAGENET}
 STRETCHED_MOSTLY = (
-    "most such networks stretch the image, and take mean and std of ImageNet; others differ"
+    "most such models stretch the image and use ImageNet's mean and std, but some do not"
 )
 """Usual preprocessing of models for whole images or crops, as a text, with its usual variants."""
 
@@ -157,8 +157,8 @@ class Head(ABC):
         """
         if cls.sized and size is None:
             raise UnsupportedModel(
-                f"a head of family {cls.family} is decoded with the input's size, which is "
-                "dynamic: build with --size HEIGHTxWIDTH"
+                f"family {cls.family} needs a fixed input size, but the model's is dynamic: build "
+                "with --size HEIGHTxWIDTH"
             )
         return cls(outputs, size, num_classes, skeleton)
 

@@ -55,9 +55,12 @@ class BoxesAndScores(ScoredBoxes):
             return count
         strength, why = evidence
         if signature.family == cls.named:
-            strength, why = Strength.METADATA, f"{why}; the metadata says {signature.family}"
+            strength, why = (
+                Strength.METADATA,
+                (f"{why}; the metadata names the family {signature.family}"),
+            )
         elif signature.family:
-            return f"the metadata says {signature.family}"
+            return f"the metadata names the family {signature.family}"
         return Fit((boxes.name, scores.name), count, f"{why}; {counted(count, 'class')}", strength)
 
     @classmethod
@@ -110,7 +113,7 @@ HEADS: tuple[type[Head], ...] = (
         named="ppyoloe",
         transposed=True,
         preprocess=STRETCHED,
-        guessed="PP-YOLOE takes mean and std of ImageNet, and PP-YOLOE+ takes neither",
+        guessed="PP-YOLOE uses ImageNet's mean and std, but PP-YOLOE+ does not",
         variants=("0-to-1",),
     ),
     BoxesAndScores.as_family(
@@ -118,7 +121,7 @@ HEADS: tuple[type[Head], ...] = (
         named="damoyolo",
         boxes_first=False,
         preprocess={"scale": 1.0, "anchor": "top-left", "pad": 0},
-        guessed="DAMO-YOLO keeps the aspect and pads, or stretches, by its config",
+        guessed="DAMO-YOLO letterboxes or stretches images, depending on its config",
         variants=("stretched",),
     ),
 )

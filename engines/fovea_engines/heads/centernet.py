@@ -42,7 +42,7 @@ class CenterNet(Detector):
         "mean": (0.408, 0.447, 0.47),
         "std": (0.289, 0.274, 0.278),
     }
-    guessed = "MMDetection's CenterNet takes RGB, and another mean and std"
+    guessed = "MMDetection's CenterNet uses RGB and a different mean and std"
     variants = ("mean-std",)
     logits: ClassVar[bool]
 
@@ -74,9 +74,9 @@ class CenterNet(Detector):
         heat, _, offset = (outputs[name][0] for name in self.outputs)
         cells = heat.reshape(len(heat), -1).T
         if (reason := no_logits(cells) if self.logits else no_probabilities(cells)) is not None:
-            return f"of the heat map, {reason}"
+            return f"heat map: {reason}"
         reason = far_off(offset.reshape(2, -1).T)
-        return reason and f"of the offsets, {reason}"
+        return reason and f"offsets: {reason}"
 
     @np.errstate(divide="ignore", over="ignore", invalid="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:

@@ -43,7 +43,8 @@ class Classifier(Head):
     task = "classify"
     preprocess = CROPPED
     guessed = (
-        "torchvision and timm cut out the middle, and take mean and std of ImageNet; others differ"
+        "torchvision and timm crop the center and use ImageNet's mean and std, but other "
+        "exporters may not"
     )
 
     @classmethod
@@ -55,12 +56,14 @@ class Classifier(Head):
         if len(output.shape) < 2 or output.shape[2:] not in ((), (1, 1)):
             return OTHERS
         if not output.dtype.startswith("float"):
-            return f"{output.name} is of {output.dtype}, not float"
+            return f"{output.name} has the type {output.dtype}, not float"
         if isinstance(count := signature.count_classes(output.shape[1]), str):
             return count
         if count == 1:
-            return "one number per image is not a choice between classes"
-        return Fit((output.name,), count, f"a number for each of {count} classes")
+            return (
+                "the output has only one number per image, so there are no classes to choose from"
+            )
+        return Fit((output.name,), count, f"one number for each of {count} classes")
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Return the reason that excludes the family. Without a reason, return None.
@@ -72,11 +75,11 @@ class Classifier(Head):
         numbers = self._numbers(outputs, 0)
         low, high, total = numbers.min(), numbers.max(), numbers.sum()
         if low < -_ROUNDING or high > 1 + _ROUNDING:
-            return f"its numbers are no probabilities: they go from {low:.3g} to {high:.3g}"
+            return f"its numbers are not probabilities: they range from {low:.3g} to {high:.3g}"
         if abs(total - 1) > _ROUNDING:
             return (
-                f"its probabilities add up to {total:.3g} and not to 1: each class has a sigmoid "
-                "of its own, as where an image has several labels"
+                f"its probabilities add up to {total:.3g} instead of 1, as in a model that can "
+                "give an image several labels"
             )
         return None
 
@@ -112,7 +115,7 @@ class ClassifierLogits(Classifier):
             return fit
         unsure = (
             f"{fit.num_classes} numbers may be features instead of classes: if they are classes, "
-            "give their names with --labels, or --head classifier-logits"
+            "give their names with --labels, or choose --head classifier-logits"
         )
         return replace(fit, unsure=unsure)
 
@@ -125,7 +128,10 @@ class ClassifierLogits(Classifier):
             return reason
         numbers = self._numbers(outputs, 0)
         if numbers.min() >= 0 and numbers.max() <= 1:
-            return f"they are not logits: all are from {numbers.min():.3g} to {numbers.max():.3g}"
+            return (
+                f"all numbers are from {numbers.min():.3g} to {numbers.max():.3g}, so they are "
+                "not logits"
+            )
         return None
 
     @np.errstate(all="ignore")
@@ -187,13 +193,13 @@ class AttributesHead(Head):
         if signature.task is not None:
             return replace(fit, strength=Strength.METADATA, why=f"{why}; the task is attributes")
         if len(outputs) == 1 and cls.exclusive:
-            return "one output is a classifier"
+            return "a model with a single output is a classifier"
         if cls.logits:
             return replace(fit, strength=Strength.ASKED)
         if len(outputs) == 1 and signature.num_labels is None:
             unsure = (
-                "its numbers may be classes that do not exclude each other: if they are, give "
-                f"their names with --labels, or --head {cls.family}"
+                "its numbers may be scores of independent classes: if they are, give the names of "
+                f"the classes with --labels, or choose --head {cls.family}"
             )
             return replace(fit, strength=Strength.RARE, unsure=unsure)
         return fit
@@ -213,13 +219,13 @@ class AttributesHead(Head):
             numbers = outputs[name][0].astype(np.float32)
             low, high = numbers.min(), numbers.max()
             if low < -_ROUNDING or high > 1 + _ROUNDING:
-                return f"its numbers are no probabilities: they go from {low:.3g} to {high:.3g}"
+                return f"its numbers are not probabilities: they range from {low:.3g} to {high:.3g}"
             sums.append(float(numbers.sum()))
         whole = [abs(each - 1) <= _ROUNDING for each in sums]
         if self.exclusive and not all(whole):
-            return f"probabilities of {self.outputs[whole.index(False)]} do not add up to 1"
+            return f"the probabilities of {self.outputs[whole.index(False)]} do not add up to 1"
         if not self.exclusive and all(whole):
-            return "its probabilities add up to 1, as those of a softmax"
+            return "its probabilities add up to 1, as after a softmax"
         return None
 
     def unsound(self, outputs: Mapping[str, Array], row: int) -> str | None:

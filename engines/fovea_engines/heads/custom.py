@@ -114,8 +114,8 @@ class FileHead(Head):
         there, named = [tensor.name for tensor in signature.outputs], cls.written.outputs
         if missing := [name for name in named if name not in there]:
             raise UnsupportedModel(
-                f"{cls.file} reads the output {', '.join(missing)}, which the model lacks: it has "
-                f"{', '.join(there)}; correct `outputs` in the file"
+                f"{cls.file} reads the output {', '.join(missing)}, but the model only has "
+                f"{', '.join(there)}: correct `outputs` in the file"
             )
         count, skeleton = len(cls.labels) or None, cls.written.skeleton
         return Fit(tuple(named), count, f"decoded by {cls.file}", Strength.ASKED, skeleton)
@@ -129,8 +129,8 @@ class FileHead(Head):
         for name in self.outputs if self.written.batched else ():
             if (shape := outputs[name].shape)[:1] != (1,):
                 raise UnsupportedModel(
-                    f"output {name} is {list(shape)} of one image, so it has no axis for the "
-                    f"batch: write `batched = False` into the class of {self.file}"
+                    f"output {name} has the shape {list(shape)} for one image, so it has no batch "
+                    f"axis: set `batched = False` in the class of {self.file}"
                 )
         return None
 
@@ -165,8 +165,8 @@ class FileHead(Head):
         kind = RESULT_OF[self.task]
         if not isinstance(found, kind):
             raise self._make_error(
-                f"decode returns {type(found).__name__}, and the result of task {self.task} is "
-                f"{kind.__name__}"
+                f"decode returns {type(found).__name__}, but a head of task {self.task} must "
+                f"return {kind.__name__}"
             )
         if isinstance(found, Detections):
             return self._objects(found, options)
@@ -174,7 +174,10 @@ class FileHead(Head):
             return self._classes(found, options)
         for array in map(np.asarray, found.arrays):
             if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
-                raise self._make_error(f"{kind.__name__} has {array.dtype}, NaN or infinity")
+                raise self._make_error(
+                    f"{kind.__name__} must contain finite numbers, but has NaN, infinity or the "
+                    f"type {array.dtype}"
+                )
         return found
 
     def _part(self, array: Array, row: int) -> Array:
@@ -207,9 +210,9 @@ class FileHead(Head):
         class_ids = self._array("class_ids", found.class_ids, count, np.int32)
         classes = self.num_classes or sys.maxsize
         if class_ids.size and not 0 <= class_ids.min() <= class_ids.max() < classes:
-            known = f"{classes} labels" if self.num_classes else "class ids from 0 on"
+            known = f"from 0 to {classes - 1}" if self.num_classes else "0 or more"
             raise self._make_error(
-                f"class_ids are from {class_ids.min()} to {class_ids.max()}, of {known}"
+                f"class_ids are from {class_ids.min()} to {class_ids.max()}; they must be {known}"
             )
         return class_ids, scores.clip(max=1)
 
@@ -228,7 +231,8 @@ class FileHead(Head):
             masks = found.masks
             if masks is None or len(masks) != len(scores):
                 raise self._make_error(
-                    "decode returns objects of task segment without a mask for each"
+                    "decode returns objects without masks: the task segment needs one mask for "
+                    "each object"
                 )
         if (skeleton := self.written.skeleton) is not None:
             points = len(skeleton.names)

@@ -69,7 +69,7 @@ class Dense(Detector):
             return reason
         if not layout.objectness and _ends_in_angles(table[4:]):
             return (
-                f"column {len(table) - 1}, the last, holds angles of rotated boxes, not "
+                f"the last column, {len(table) - 1}, contains angles of rotated boxes, not "
                 "probabilities"
             )
         if (reason := no_probabilities(table[4:].T, 4)) is not None:

@@ -76,8 +76,8 @@ class RawRtDetr(SeparateQueries):
     family = "rtdetr-raw"
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch", "resample": "antialias"}
     guessed = (
-        "RT-DETR, D-FINE and DEIM take 0 to 1; Deformable, Conditional and LW-DETR and DEIMv2 from "
-        "S up take ImageNet's mean and std"
+        "RT-DETR, D-FINE and DEIM use values from 0 to 1; Deformable DETR, Conditional DETR, "
+        "LW-DETR, and DEIMv2 of size S or larger use ImageNet's mean and std"
     )
     variants = ("mean-std",)
     names = _NAMES
@@ -93,9 +93,9 @@ class RawRtDetr(SeparateQueries):
         if isinstance(fit, str):
             return fit
         if signature.family == Detr.family:
-            return f"the metadata says {signature.family}"
+            return f"the metadata names the family {signature.family}"
         if signature.family:
-            why = f"{fit.why}; the metadata says {signature.family}"
+            why = f"{fit.why}; the metadata names the family {signature.family}"
             return replace(fit, strength=Strength.METADATA, why=why)
         if fit.num_classes == COCO_IDS + 1 != signature.num_labels:
             return replace(fit, strength=Strength.SHAPE)
@@ -119,7 +119,7 @@ class Detr(Queries):
         "resample": "antialias",
         **IMAGENET,
     }
-    guessed = "the image is stretched, though DETR was trained with its aspect kept"
+    guessed = "the default stretches images, but DETR was trained with their aspect ratio kept"
     variants = ("letterboxed",)
     names = _NAMES
     after = 1
@@ -129,7 +129,7 @@ class Detr(Queries):
         """Check the outputs with `Queries.fit`, and check the family in the metadata."""
         fit = super().fit(signature)
         if isinstance(fit, Fit) and signature.family not in ("", cls.family):
-            return f"the metadata says {signature.family}"
+            return f"the metadata names the family {signature.family}"
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
@@ -170,8 +170,9 @@ class RtDetr(Suppressed):
         "unscale": "ratio",
     }
     guessed = (
-        "RT-DETR, D-FINE and DEIM take 0 to 1, and DEIMv2 from S up takes ImageNet's mean and std; "
-        "all are trained on stretched images, and onnx_inf.py of D-FINE and DEIMv2 letterboxes them"
+        "RT-DETR, D-FINE and DEIM use values from 0 to 1, and DEIMv2 of size S or larger uses "
+        "ImageNet's mean and std; all were trained on stretched images, but onnx_inf.py of D-FINE "
+        "and DEIMv2 letterboxes them"
     )
     variants = ("mean-std", "letterboxed", "letterboxed-mean-std")
 
@@ -192,7 +193,7 @@ class RtDetr(Suppressed):
         if "int" not in labels.dtype or boxes.shape[-1] not in (4, -1):
             return OTHERS
         if signature.family:
-            return f"the metadata says {signature.family}"
+            return f"the metadata names the family {signature.family}"
         why = "class ids, boxes and scores, as RT-DETR's exporters name them"
         outputs = (boxes.name, scores.name, labels.name)
         return Fit(outputs, signature.num_labels, why, Strength.NAMES)
@@ -219,7 +220,7 @@ class UltralyticsRtDetr(Detector):
         if isinstance(output := signature.single(), str):
             return output
         if signature.family not in ("", _HEAD):
-            return f"the metadata says {signature.family}"
+            return f"the metadata names the family {signature.family}"
         if output.shape[1] > MAX_QUERIES:
             return OTHERS
         strength = Strength.METADATA if signature.family else Strength.RARE
@@ -234,7 +235,7 @@ class UltralyticsRtDetr(Detector):
             return f"a row has {columns} numbers, not cx cy w h score class"
         why = "rows of cx cy w h score class"
         if strength is Strength.METADATA:
-            why += f"; the metadata says {_HEAD}"
+            why += f"; the metadata names {_HEAD}"
         return Fit((output.name,), signature.num_labels, why, strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
@@ -291,11 +292,11 @@ class RawUltralyticsRtDetr(UltralyticsRtDetr):
             return OTHERS
         if strength is not Strength.METADATA:
             if rows < _MIN_QUERIES:
-                few = "as many as it finds" if rows == -1 else rows
-                return f"it has at least {_MIN_QUERIES} queries, and the model has {few}"
+                few = "a dynamic number" if rows == -1 else rows
+                return f"the family has at least {_MIN_QUERIES} queries, but the model has {few}"
             if (rows, columns) == signature.size:
-                return "the output has the size of the input, as a map has"
-        why = f"queries of {counted(count, 'class')} as cx cy w h and probabilities"
+                return "the output has the size of the input, so it is a map"
+        why = f"queries with cx cy w h and the probabilities of {counted(count, 'class')}"
         return Fit((output.name,), count, why, strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
@@ -309,7 +310,7 @@ class RawUltralyticsRtDetr(UltralyticsRtDetr):
             no_probabilities(classes, 4)
             or whole_numbers(classes, 4)
             or usual(classes, 4)
-            or ("all columns add up to 1, as a softmax's do" if shares(rows) else None)
+            or ("all columns add up to 1, as after a softmax" if shares(rows) else None)
             or centred_fractions(rows[:, :4])
             or neighbours(rows[:, :4])
             or beyond(rows[:, :4])

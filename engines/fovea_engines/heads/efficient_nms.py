@@ -75,8 +75,8 @@ def _expand(node: onnx.NodeProto, box_shape: Sequence[int], score_shape: Sequenc
         )
     if len(box_shape) == 4 and box_shape[2] != 1:
         raise UnsupportedModel(
-            f"{PLUGIN} takes the same boxes for all classes here, [batch, n, 4], and they are "
-            f"{list(box_shape)}: export the model so"
+            f"{PLUGIN} must have the same boxes for all classes, [batch, n, 4], but the model has "
+            f"{list(box_shape)}: export it with shared boxes"
         )
     write = Writer(node.output[0])
     boxes = write("Reshape", node.input[0], np.array([0, -1, 4]))
@@ -89,8 +89,8 @@ def _expand(node: onnx.NodeProto, box_shape: Sequence[int], score_shape: Sequenc
         columns = np.arange(max(score_shape[-1:], default=-1)) == background
         if not columns.any():
             raise UnsupportedModel(
-                f"{PLUGIN} has class {background} for the background, and scores of shape "
-                f"{list(score_shape)}: export it with background_class -1"
+                f"the background class {background} of {PLUGIN} is not among its scores of shape "
+                f"{list(score_shape)}: export the model with background_class -1"
             )
         scores = write("Where", columns, np.array(_NOTHING), scores)
     best = None
@@ -116,8 +116,8 @@ def _number(node: onnx.NodeProto, name: str, default: float) -> float:
             return only
     shown = next(printable_attribute(one) for one in node.attribute if one.name == name)
     raise UnsupportedModel(
-        f"{PLUGIN} takes one number for each attribute, and the file has {shown}: export the model "
-        "again, or without the operator (Fovea suppresses duplicates itself)"
+        f"each attribute of {PLUGIN} must be one number, but the file has {shown}: export the "
+        "model again, or without this operator (Fovea runs NMS itself)"
     )
 
 

@@ -48,13 +48,16 @@ class EmbeddingHead(Head):
         if len(found) != 1 or not (named or len(signature.outputs) == 1):
             return OTHERS
         if signature.num_labels is not None:
-            return f"the metadata or --labels name {signature.num_labels} classes"
+            return (
+                f"the metadata or --labels name {signature.num_labels} classes, and embeddings "
+                "have none"
+            )
         why = f"{found[0].name} has {found[0].shape[1]} numbers for an image"
         outputs = (found[0].name,)
         if signature.task is not None:
             return Fit(outputs, None, f"{why}, and the task is embed", Strength.METADATA)
         if named:
-            return Fit(outputs, None, f"{why}, and the name of an embedding", Strength.NAMES)
+            return Fit(outputs, None, f"{why}, and a usual name of embeddings", Strength.NAMES)
         unsure = "if it is an embedding, choose --head embedding"
         return Fit(outputs, None, why, Strength.RARE, unsure=unsure)
 
@@ -66,9 +69,9 @@ class EmbeddingHead(Head):
         [name] = self.outputs
         numbers = outputs[name].astype(np.float32)
         if not len(numbers):
-            return f"{name} has no row"
+            return f"{name} is empty"
         if numbers.min() >= 0 and abs(float(numbers[0].sum()) - 1) <= _ROUNDING:
-            return f"the numbers of {name} add up to 1, as those of a softmax"
+            return f"the numbers of {name} add up to 1, as after a softmax"
         return None
 
     def unsound(self, outputs: Mapping[str, Array], row: int) -> str | None:

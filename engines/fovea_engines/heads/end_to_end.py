@@ -78,14 +78,14 @@ class YoloV10(Columns):
         """Check for rows of six columns, which `more` further columns follow."""
         _, boxes, columns = output.shape
         if signature.family == "RTDETRDecoder":
-            return "the metadata says RTDETRDecoder"
+            return "the metadata names the family RTDETRDecoder"
         after = f" and {more} more" if more else ""
         if columns != 6 + more:
             few = boxes <= MAX_ROWS and (boxes == -1 or columns <= boxes)
             row = f"a row has {columns} numbers, not {cls.order}{after}"
             return row if few else OTHERS
         if boxes > MAX_ROWS:
-            return f"it has {MAX_ROWS} rows at most, and the model {boxes}"
+            return f"the family has at most {MAX_ROWS} rows, but the model has {boxes}"
         sure = boxes > 0 or bool(signature.end_to_end)
         rows = "a dynamic number of" if boxes == -1 else str(boxes)
         return Fit(
@@ -124,7 +124,7 @@ class ImageRows(Columns):
         name = signature.outputs[0].name
         declared = read_order(name.lower())
         if declared not in (None, cls.order):
-            return f"the name of the output says that its columns are {declared}"
+            return f"the name of the output lists the columns {declared}"
         named = declared is not None or (cls.named is not None and name.endswith(cls.named))
         if cls.by_name and not named and not signature.forced:
             return OTHERS
@@ -139,9 +139,7 @@ class ImageRows(Columns):
         """
         images = outputs[self.outputs[0]][:, 0]
         if images.any():
-            return (
-                f"column 0 must be 0, the index of the only image: it is up to {images.max():.3g}"
-            )
+            return f"column 0 must be the image index 0, but its maximum is {images.max():.3g}"
         return super().contradiction(outputs)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
@@ -209,7 +207,10 @@ class YoloV3Nms(Suppressed):
             return OTHERS
         classes = signature.num_labels if scores.shape[1] == -1 else scores.shape[1]
         if signature.num_labels not in (None, classes):
-            return f"it has {classes} classes, and the metadata or --labels name others"
+            return (
+                f"the model has {classes} classes, but the metadata or --labels name "
+                f"{signature.num_labels}"
+            )
         why = f"boxes, scores and indices of the layer {_LAYER}"
         return Fit(names, classes, why, Strength.NAMES)
 
@@ -267,7 +268,7 @@ HEADS: tuple[type[Head], ...] = (
         box=3,
         order="image, class, score, x1 y1 x2 y2",
         by_name=True,
-        guessed="YOLO, YOLOX and other families with such rows differ",
+        guessed="YOLO, YOLOX and other families with such rows use different preprocessing",
         variants=("yolox",),
     ),
     AutoMlEfficientDet,

@@ -57,7 +57,7 @@ def no_probability(values: Columns, name: str) -> str | None:
     values = values[np.isfinite(values)]
     low, high = values.min(initial=0), values.max(initial=0)
     if low < -_ROUNDING or high > 1 + _ROUNDING:
-        return f"{name} is no probability: it goes from {low:.3g} to {high:.3g}"
+        return f"{name} is not a probability: it ranges from {low:.3g} to {high:.3g}"
     return None
 
 
@@ -68,7 +68,7 @@ def usual(columns: Columns, first: int = 0) -> str | None:
     middle = np.median(np.asarray(columns, np.float32), axis=0)
     at = int(middle.argmax())
     if middle[at] > _USUAL:
-        return f"column {first + at} is {middle[at]:.3g} for most boxes, so it is no class"
+        return f"column {first + at} is {middle[at]:.3g} for most boxes, so it is not a class score"
     return None
 
 
@@ -81,14 +81,16 @@ def no_class_ids(column: Columns, name: str) -> str | None:
     values = values[np.isfinite(values)]
     wrong = values[(values < -1) | (values != values.round())]
     if len(wrong):
-        return f"{name} holds no class ids: one is {wrong[0]:.3g}"
+        return f"{name} does not contain class ids: one value is {wrong[0]:.3g}"
     return None
 
 
 def lower_class_ids(column: Columns, first: int, name: str) -> str | None:
     """Return a reason if one of the class ids [boxes] is less than `first`."""
     wrong = column[column < first]
-    return f"{name} has a class {wrong[0]:.3g}, and the first is {first}" if len(wrong) else None
+    return (
+        (f"{name} has class {wrong[0]:.3g}, but the first class is {first}") if len(wrong) else None
+    )
 
 
 def whole_numbers(columns: Columns, first: int = 0) -> str | None:
@@ -99,7 +101,10 @@ def whole_numbers(columns: Columns, first: int = 0) -> str | None:
     values = np.asarray(columns, np.float32)
     only = (values == values.round()).all(axis=0) & values.any(axis=0)
     if only.any():
-        return f"column {first + int(only.argmax())} has whole numbers only, so it is no class"
+        return (
+            f"column {first + int(only.argmax())} has only whole numbers, so it is not a class "
+            "score"
+        )
     return None
 
 
@@ -108,7 +113,9 @@ def no_logarithms(columns: Columns, first: int) -> str | None:
     values = np.asarray(columns, np.float32)
     middle = np.median(np.abs(values[np.isfinite(values)])) if values.size else 0
     if middle > _LARGEST_LOG:
-        return f"columns {first} and {first + 1} are no logarithms: most are over {middle:.3g}"
+        return (
+            f"columns {first} and {first + 1} are not logarithms: most values are over {middle:.3g}"
+        )
     return None
 
 
@@ -117,7 +124,7 @@ def no_shares(columns: Columns) -> str | None:
     values = np.asarray(columns, np.float32)
     totals = values[np.isfinite(values).all(axis=1) & values.any(axis=1)].sum(axis=1)
     if len(totals) and np.abs(totals - 1).max() > _SHARES:
-        return f"they do not add up to 1, as a softmax's do: one box has {totals.max():.3g}"
+        return f"the values of a box add up to {totals.max():.3g}, but after a softmax the sum is 1"
     return None
 
 
@@ -129,7 +136,9 @@ def no_logits(columns: Columns) -> str | None:
     values = np.asarray(columns, np.float32)
     values = values[np.isfinite(values)]
     if values.any() and values.min() >= 0 and values.max() <= 1:
-        return f"they are not logits: all are from {values.min():.3g} to {values.max():.3g}"
+        return (
+            f"all values are from {values.min():.3g} to {values.max():.3g}, so they are not logits"
+        )
     return None
 
 
@@ -138,7 +147,7 @@ def no_distances(columns: Columns) -> str | None:
     values = np.asarray(columns, np.float32)
     middle = np.median(values[np.isfinite(values)]) if np.isfinite(values).any() else 0
     if middle > _FAR:
-        return f"distances are not in strides: most are over {middle:.3g}"
+        return f"most distances are over {middle:.3g}, so they are not in strides"
     return None
 
 
@@ -147,7 +156,7 @@ def far_off(columns: Columns) -> str | None:
     values = np.asarray(columns, np.float32)
     values = np.abs(values[np.isfinite(values)])
     if len(values) and np.median(values) > 1:
-        return f"they are not offsets in cells: most are over {np.median(values):.3g}"
+        return f"most values are over {np.median(values):.3g}, so they are not offsets in cells"
     return None
 
 
@@ -158,7 +167,7 @@ def fractions(boxes: Columns, name: str = "boxes") -> str | None:
     largest = np.abs(values).max(initial=0)
     # If all numbers are 0, the rows are padding, which proves nothing.
     if 0 < largest <= _LARGEST_FRACTION:
-        return f"{name} are no pixels: none is over {largest:.3g}"
+        return f"{name} are not in pixels: no value is over {largest:.3g}"
     return None
 
 
@@ -168,7 +177,7 @@ def pixels(boxes: Columns, name: str = "boxes") -> str | None:
     values = np.abs(values[np.isfinite(values)])
     middle = np.median(values) if len(values) else 0
     if middle > _LARGEST_FRACTION:
-        return f"{name} are no fractions of the image: most numbers are over {middle:.3g}"
+        return f"{name} are not fractions of the image: most values are over {middle:.3g}"
     return None
 
 
@@ -184,7 +193,10 @@ def turned(boxes: Columns, size: tuple[int, int]) -> str | None:
     centres = (values[:, :2] + values[:, 2:]) / 2
     share = float((centres > size[::-1]).any(axis=1).mean())
     if share > _OUTSIDE and (centres <= size).all():
-        return f"{share:.0%} of the boxes are outside the input, and with x and y swapped none is"
+        return (
+            f"{share:.0%} of the boxes are outside the input, but none of them if x and y are "
+            "swapped"
+        )
     return None
 
 
@@ -196,7 +208,10 @@ def objectness_first(classes: Columns, first: int) -> str | None:
     """
     objectness, best = _medians(classes)
     if best > _SURE_OF_BACKGROUND and objectness < best / 100:
-        return f"column {first} is an objectness: most boxes have {best:.2g} in another column"
+        return (
+            f"column {first} is an objectness, not a class: most boxes have {best:.2g} in another "
+            "column"
+        )
     return None
 
 
@@ -204,7 +219,9 @@ def no_objectness(columns: Columns, number: int) -> str | None:
     """Return a reason if the first of the columns [boxes, 1 + n] is not an objectness."""
     objectness, best = _medians(columns)
     if best < 10 * objectness:
-        return f"column {number} is no objectness: for most boxes the others are no larger"
+        return (
+            f"column {number} is not an objectness: for most boxes, no class score is much higher"
+        )
     return None
 
 
@@ -237,7 +254,7 @@ def no_sizes(columns: Columns, first: int) -> str | None:
     values = np.asarray(columns, np.float32)
     wrong = (values < 0).any(axis=1)
     if wrong.sum() > _MAX_WRONG * len(values):
-        low = f"{wrong.mean():.0%} of the boxes have one below 0"
+        low = f"{wrong.mean():.0%} of the boxes have a negative value"
         return f"columns {first} and {first + 1} are not sizes: {low}"
     return None
 
@@ -249,7 +266,7 @@ def no_corners(boxes: Columns) -> str | None:
         ((values[:, 2] < values[:, 0]) | (values[:, 3] < values[:, 1])).mean() if len(values) else 0
     )
     if wrong > _MAX_WRONG:
-        return f"boxes are not corners: {wrong:.0%} have x2 < x1 or y2 < y1"
+        return f"boxes are not corners x1 y1 x2 y2: {wrong:.0%} have x2 < x1 or y2 < y1"
     return None
 
 
@@ -264,7 +281,10 @@ def ranks(columns: Columns, first: int = 0) -> str | None:
     steps = np.diff(values, axis=0)
     ranked = (steps <= 0).all(axis=0) & ((steps < 0).mean(axis=0) > 0.5)
     if ranked.any():
-        return f"column {first + int(ranked.argmax())} ranks the rows, so it is no side of a box"
+        return (
+            f"column {first + int(ranked.argmax())} is sorted in descending order like a score, "
+            "so it is not a coordinate of boxes"
+        )
     return None
 
 
@@ -273,7 +293,7 @@ def unranked(scores: Columns, name: str) -> str | None:
     values = np.asarray(scores, np.float32)
     values = values[np.isfinite(values)]
     if (np.diff(values) > _ROUNDING).any():
-        return f"{name} is no score: the rows are not ranked by it"
+        return f"{name} is not a score: the rows are not sorted by it"
     return None
 
 
@@ -294,12 +314,20 @@ def no_class_scores(planes: Columns) -> str | None:
     elif (no_shares(values.reshape(len(values), -1).T)) is None:
         shares = best
     else:
-        return "its channels are no classes: they lie within 0 to 1 and do not add up to 1"
+        return (
+            "its channels are not class scores: the values are from 0 to 1, but do not add up to 1"
+        )
     if (middle := np.median(shares)) < _LIKELY:
-        return f"its channels are no classes: at most pixels the likeliest has {middle:.2g}"
+        return (
+            "its channels are not class scores: for most pixels, the most probable class has only "
+            f"{middle:.2g}"
+        )
     ids = values.argmax(axis=0)
     if (same := float((ids[:, 1:] == ids[:, :-1]).mean())) < _SAME:
-        return f"its channels are no classes: {1 - same:.0%} of the pixels differ from the next"
+        return (
+            f"its channels are not class scores: {1 - same:.0%} of neighbouring pixels have "
+            "different classes"
+        )
     return None
 
 

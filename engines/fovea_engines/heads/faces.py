@@ -81,7 +81,9 @@ class YuNet(ScoredBoxes):
         columns = [count for count in kinds.values() for _ in cls.strides]
         for tensor, count in zip(found, columns, strict=True):
             if len(tensor.shape) != 3 or tensor.shape[2] not in (-1, count):
-                return f"its {tensor.name} has {count} numbers a box, not {tensor.shape[2]}"
+                return (
+                    f"{tensor.name} has {tensor.shape[2]} numbers for each box, instead of {count}"
+                )
         boxes = [tensor.shape[1] for tensor in found[:3]]
         if isinstance(evidence := signature.on_levels(boxes, cls.strides), str):
             return evidence
@@ -225,7 +227,7 @@ class CenterFace(ScoredBoxes):
             return reason
         [(_, values, _)] = self.levels(outputs, 0)
         if (reason := far_off(values[:, 2:])) is not None:
-            return f"of the offsets, {reason}"
+            return f"offsets: {reason}"
         return no_logarithms(values[:, :2], 0)
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
@@ -277,7 +279,7 @@ class YoloV5Face(ScoredBoxes):
         rows = outputs[self.outputs[0]][0]
         points = rows[rows[:, 4] > 0, 5:15]
         if (reason := fractions(points)) is not None:
-            return f"of the landmarks, {reason}"
+            return f"landmarks: {reason}"
         return (
             no_probabilities(rows[:, 4:5], 4)
             or no_probabilities(rows[:, 15:], 15)
@@ -331,7 +333,7 @@ class UltraFace(ScoredBoxes):
         ):
             return OTHERS
         size = f"{signature.size[0]}x{signature.size[1]}"
-        return Fit(names, 1, f"{count} boxes are those of UltraFace at {size}", Strength.SHAPE)
+        return Fit(names, 1, f"UltraFace has {count} boxes at {size}", Strength.SHAPE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Return the reason that excludes the family. Without a reason, return None.
@@ -343,7 +345,7 @@ class UltraFace(ScoredBoxes):
             return reason
         boxes, scores = (outputs[name][0] for name in self.outputs)
         if (reason := no_shares(scores)) is not None:
-            return f"of the scores, {reason}"
+            return f"scores: {reason}"
         return pixels(boxes) or no_corners(boxes)
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
@@ -395,7 +397,7 @@ class BlazeFace(ScoredBoxes):
             return OTHERS
         names = boxes[0].name, scores[0].name
         strength = Strength.NAMES if names == _BLAZE_NAMES else Strength.SHAPE
-        why = f"{expected} boxes are those of BlazeFace at {height}x{width}"
+        why = f"BlazeFace has {expected} boxes at {height}x{width}"
         return Fit(names, 1, why, strength, cls.points)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
@@ -404,7 +406,7 @@ class BlazeFace(ScoredBoxes):
         The family is excluded if scores are after a sigmoid, or if `ScoredBoxes` finds a reason.
         """
         if (reason := no_logits(outputs[self.outputs[1]][0])) is not None:
-            return f"of the scores, {reason}"
+            return f"scores: {reason}"
         return super().contradiction(outputs)
 
     @np.errstate(over="ignore")

@@ -45,7 +45,7 @@ class EfficientNms(Suppressed):
 
     family = "efficientnms"
     preprocess: ClassVar[Mapping[str, Any]] = {"unscale": "ratio"}
-    guessed = "families with these outputs differ; most take letterboxed RGB from 0 to 1"
+    guessed = "most such models use letterboxed RGB images with values from 0 to 1, but some do not"
     variants = ("mean-std",)
 
     @classmethod
@@ -69,7 +69,7 @@ class EfficientNms(Suppressed):
         """
         boxes, _, _, count = (outputs[name][0] for name in self.outputs)
         if not 0 <= _read_count(count) <= len(boxes):
-            return f"{self.outputs[3]} is {_read_count(count)}, and there are {len(boxes)} rows"
+            return f"{self.outputs[3]} is {_read_count(count)}, but there are {len(boxes)} rows"
         return super().contradiction(outputs)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:
@@ -179,8 +179,7 @@ HEADS: tuple[type[Head], ...] = (
         of_api=Strength.NAMES,
         first_class=1,
         preprocess={"fit": "stretch", "scale": 1.0},
-        guessed="SSD stretches the image; EfficientDet and Faster R-CNN keep its aspect, which is "
-        "letterbox",
+        guessed="SSD stretches images, but EfficientDet and Faster R-CNN letterbox them",
         variants=("letterboxed",),
     ),
     # Models with float inputs take values of -1 to 1, as in the API's guide to mobile devices.
@@ -194,7 +193,9 @@ HEADS: tuple[type[Head], ...] = (
             "mean": (127.5, 127.5, 127.5),
             "std": (127.5, 127.5, 127.5),
         },
-        guessed="most such models stretch the image; those of floats take -1 to 1",
+        guessed=(
+            "most such models stretch images, and models with float inputs use values from -1 to 1"
+        ),
         variants=("0-to-1",),
     ),
 )

@@ -86,7 +86,9 @@ class Torchvision(Suppressed):
 
     family = "torchvision"
     preprocess: ClassVar[Mapping[str, Any]] = {"anchor": "top-left"}
-    guessed = "SSD and SSDlite stretch the image, and the others keep its aspect"
+    guessed = (
+        "SSD and SSDlite stretch images, but torchvision's other detectors keep their aspect ratio"
+    )
     variants = ("stretched",)
     resizes = True
 
@@ -114,7 +116,7 @@ class Torchvision(Suppressed):
         """
         rows = self.rows(outputs, 0)
         if np.any((rows.class_ids == 0) & (rows.scores > 0)):
-            return f"{self.fields[1]} has a class 0, which is torchvision's background"
+            return f"{self.fields[1]} has class 0, which torchvision uses for the background"
         return super().doubt(outputs)
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
@@ -132,9 +134,7 @@ class Paddle(Columns):
 
     family = "paddle"
     preprocess = STRETCHED
-    guessed = (
-        "PicoDet and PP-YOLOE take ImageNet's mean and std; PP-YOLOE+ and RT-DETR take neither"
-    )
+    guessed = "PicoDet and PP-YOLOE use ImageNet's mean and std, but PP-YOLOE+ and RT-DETR do not"
     variants = ("0-to-1",)
     box = 2
     score = 1

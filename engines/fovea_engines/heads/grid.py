@@ -62,7 +62,7 @@ def no_grid(boxes: int, size: tuple[int, int], per_cell: int) -> str | None:
     """Return a reason if no usual grid of (height, width) pixels has this number of boxes."""
     if any(per_cell * cells(size, strides) == boxes for strides in STRIDES):
         return None
-    return f"no grid of {size[0]}x{size[1]} has {boxes} boxes"
+    return f"{boxes} boxes do not fit the usual grids of an input of {size[0]}x{size[1]}"
 
 
 def off_cells(centres: Floats, size: tuple[int, int], per_cell: int) -> str | None:
@@ -99,11 +99,13 @@ def off_grid(boxes: NDArray[Any], *, corners: bool) -> str | None:
     """
     left, top, right = (_growth(boxes[:, at]) > _GROWS for at in (0, 1, 2))
     if top:
-        return "column 1 is no y: it grows from cell to cell, as x does"
+        return "column 1 is an x coordinate, not y: it grows from cell to cell"
     if right and not corners:
-        return "column 2 is no width: it grows from cell to cell of the grid, as x does"
+        return "column 2 is an x coordinate, not a width: it grows from cell to cell"
     if left != right and corners:
-        return f"column {2 if left else 0} is no x: it does not grow from cell to cell of the grid"
+        return (
+            f"column {2 if left else 0} is not an x coordinate: it does not grow from cell to cell"
+        )
     return None
 
 
@@ -115,7 +117,10 @@ def no_offsets(columns: NDArray[Any], first: int) -> str | None:
     number = _growing(columns)
     if number is None:
         return None
-    return f"column {first + number} is no offset in a cell: it grows from cell to cell, as x does"
+    return (
+        f"column {first + number} is an x coordinate, not an offset in a cell: it grows from cell "
+        "to cell"
+    )
 
 
 def no_class(columns: NDArray[Any], first: int) -> str | None:
@@ -126,7 +131,9 @@ def no_class(columns: NDArray[Any], first: int) -> str | None:
     number = _growing(columns)
     if number is None:
         return None
-    return f"column {first + number} is no class: it grows from cell to cell, as x does"
+    return (
+        f"column {first + number} is an x coordinate, not a class score: it grows from cell to cell"
+    )
 
 
 def _growing(columns: NDArray[Any]) -> int | None:
@@ -173,8 +180,8 @@ def moving(moved: float | None, most: float = 0.5) -> str | None:
     if moved is None or abs(moved) <= most:
         return None
     return (
-        "neighbouring cells find the same object in other places: from cell to cell its centre "
-        f"moves by {moved:.2f} of a cell"
+        "neighbouring cells predict different places for the same object: its centre moves by "
+        f"{moved:.2f} cells from one cell to the next"
     )
 
 

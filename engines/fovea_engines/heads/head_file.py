@@ -61,7 +61,7 @@ def load_head_of(folder: Path, card: EngineCard, *, allow_code: bool) -> None:
     digest, name = _digest(content), card.family or ""
     if digest != card.files[HEAD_FILE] or not name.endswith(f"@{digest[:_DIGITS]}"):
         raise InvalidModel(
-            f"{shown} is not the file of the build (its sha256 differs from the card's), so the "
+            f"{shown} was changed after the build (its sha256 differs from the card's), so the "
             "server does not run it: build the engine again"
         )
     _load(name, content, path, shown)
@@ -128,7 +128,9 @@ def _class_of(module: ModuleType, shown: str) -> type[CustomHead]:
                 f'{shown}: {field} is {value!r}; it must be a tuple of names, such as ("a", "b")'
             )
     if not written.outputs:
-        raise InvalidModel(f"{shown}: `outputs` must name the outputs of the model that it reads")
+        raise InvalidModel(
+            f"{shown}: `outputs` must list the names of the outputs that decode reads"
+        )
     if written.task == "pose" and written.skeleton is None:
         raise InvalidModel(f"{shown}: task pose needs `skeleton`, the names of its keypoints")
     try:

@@ -49,7 +49,7 @@ def origin_of(image: TensorSpec, origin: str) -> str:
 
     If the model takes grey images, add a note.
     """
-    return f"{origin}; the model takes the image in grey" if is_grey(image) else origin
+    return f"{origin}; the model's input is a grey image" if is_grey(image) else origin
 
 
 def factor_of(image: TensorSpec, other: TensorSpec) -> int | None:
@@ -111,10 +111,10 @@ def image_of(inputs: Sequence[TensorSpec]) -> TensorSpec:
         names = ", ".join(repr(spec.name) for spec in images) or "none"
         known = ", ".join(SIZE_INPUTS)
         raise UnsupportedModel(
-            f"{len(images)} inputs need data ({names}), and a build supports one image input "
-            f"(besides {known}, and an enlarged image): export the model with one input, give "
-            "--tokenizer if the model takes texts, or serve its tensors: put the file into a "
-            "repository as NAME/1/model.onnx"
+            f"{len(images)} inputs need data ({names}), but a build supports only one image input "
+            f"(plus {known} and an enlarged image): export the model with one input, give "
+            "--tokenizer if it accepts texts, or put the file into a repository as "
+            "NAME/1/model.onnx to serve its tensors"
         )
     return images[0]
 
@@ -161,7 +161,7 @@ def fill_input(spec: TensorSpec, height: int, width: int) -> Array:
     assert value is not None, "all inputs but the image are filled in"
     if any(d not in (-1, n) for d, n in zip(spec.shape[1:], value.shape[1:], strict=True)):
         raise UnsupportedModel(
-            f"input {spec.name!r} of shape {list(spec.shape)} is not for an image of "
+            f"input {spec.name!r} of shape {list(spec.shape)} does not fit an image of "
             f"{height}x{width}: build with another --size, or export the model without this input"
         )
     return value

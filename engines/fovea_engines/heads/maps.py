@@ -102,7 +102,10 @@ class ClassIds(Head):
 
     family = "class-map"
     task = "semantic"
-    guessed = "Ultralytics letterboxes RGB from 0 to 1; others stretch, with another mean and std"
+    guessed = (
+        "Ultralytics uses letterboxed RGB images with values from 0 to 1; other exporters stretch "
+        "images and use a mean and std"
+    )
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -178,7 +181,10 @@ class Depth(Head):
     task = "depth"
     nameless = True
     preprocess: ClassVar[Mapping[str, Any]] = {"fit": "stretch", **IMAGENET}
-    guessed = "Depth Anything and MiDaS's small model have ImageNet's mean and std; others differ"
+    guessed = (
+        "Depth Anything and MiDaS's small model use ImageNet's mean and std, but other models may "
+        "not"
+    )
     metres: ClassVar[bool] = False
     corners: ClassVar[bool] = False
 
@@ -198,7 +204,7 @@ class Depth(Head):
         strength = cls._strength(signature)
         if strength is Strength.ASKED and usual is Strength.POSSIBLE:
             return OTHERS
-        return Fit((output.name,), None, f"{why}, of one channel", strength)
+        return Fit((output.name,), None, f"{why}, with one channel", strength)
 
     @classmethod
     def _strength(cls, signature: Signature) -> Strength:
@@ -235,7 +241,11 @@ class YoloDepth(Depth):
         The family is excluded if numbers are negative, so that they are not metres.
         """
         least = np.asarray(outputs[self.outputs[0]], np.float32).min(initial=0)
-        return f"it is no depth in metres: one is {least:.3g}" if least < 0 else None
+        return (
+            (f"depths in metres cannot be negative, but one value is {least:.3g}")
+            if least < 0
+            else None
+        )
 
 
 def _select_ids(options: PredictOptions) -> tuple[int, ...] | None:
@@ -257,7 +267,7 @@ def _find_stride(signature: Signature, places: tuple[int, ...]) -> tuple[Strengt
     fits = [one for one in found if not isinstance(one, str)]
     if fits:
         return fits[0]
-    return f"a map of {places[0]}x{places[1]} is at no stride of the input"
+    return f"a map of {places[0]}x{places[1]} does not fit any stride of the input"
 
 
 def one_channel(signature: Signature, strength: Strength | None = None) -> Fit | str:
@@ -284,7 +294,7 @@ def one_channel(signature: Signature, strength: Strength | None = None) -> Fit |
         return OTHERS
     else:
         strength = Strength.ASKED
-    return Fit((output.name,), None, f"{why}, of one channel", strength)
+    return Fit((output.name,), None, f"{why}, with one channel", strength)
 
 
 _STRETCHED: Mapping[str, Any] = {"fit": "stretch", "resample": "lanczos"}
@@ -294,14 +304,16 @@ HEADS: tuple[type[Head], ...] = (
         "semantic",
         axis=1,
         preprocess={"fit": "stretch", "resample": "antialias", **IMAGENET},
-        guessed="models of Hugging Face and torchvision have ImageNet's mean and std, others "
-        "differ",
+        guessed=(
+            "models of Hugging Face and torchvision use ImageNet's mean and std, but other models "
+            "may not"
+        ),
     ),
     Semantic.as_family(
         "deeplab",
         axis=3,
         preprocess={"fit": "stretch", "scale": 1 / 127.5, "mean": (1.0, 1.0, 1.0)},
-        guessed="models of TensorFlow differ in mean and std",
+        guessed="models of TensorFlow use different values of mean and std",
     ),
     ClassIds,
     # U^2-Net returns seven maps: one for each of six decoder levels, and one that combines them.

@@ -83,8 +83,8 @@ def names_fault(metadata: Mapping[str, str], num_classes: int) -> str | None:
         return None
     last = num_classes - 1
     if isinstance(names, dict) and (more := [i for i in map(str, names) if not _within(i, last)]):
-        return f"the file names a class {more[-1]}, where the model has 0 to {last}"
-    return f"the file names {len(names)} classes, where the model has {num_classes}"
+        return f"the file names class {more[-1]}, but the model's classes are 0 to {last}"
+    return f"the file names {len(names)} classes, but the model has {num_classes}"
 
 
 def _within(class_id: str, last: int) -> bool:

@@ -78,7 +78,7 @@ class Distributions(ScoredBoxes):
         logits = np.concatenate([logits for _, logits in self.levels(outputs, 0)])
         reasons = [no_logits(column[:, None]) for column in logits.T]
         reason = next(filter(None, reasons), None)
-        return reason and f"of the last {SIDES} columns, {reason}"
+        return reason and f"last {SIDES} columns: {reason}"
 
     def levels(self, outputs: Mapping[str, Array], row: int) -> Sequence[Level]:
         """Return scores and logits of each level."""
@@ -119,7 +119,7 @@ class JoinedDistributions(Distributions):
 
 _NANODET: Mapping[str, Any] = {
     "preprocess": {"pad": 0, "resample": "area", **MMDETECTION},
-    "guessed": "NanoDet keeps the aspect and pads, or stretches, by its config",
+    "guessed": "NanoDet letterboxes or stretches images, depending on its config",
     "variants": ("stretched",),
 }
 _FOUR = (8, 16, 32, 64)

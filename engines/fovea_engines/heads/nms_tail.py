@@ -219,15 +219,15 @@ def add_nms_tail(
         )
     if head.task != "detect":
         raise UnsupportedModel(
-            f"suppression in the graph returns boxes alone, and the task of this model is "
-            f"{head.task!r}: build without it"
+            f"NMS in the graph returns only boxes, but the model's task is {head.task!r}: build "
+            "without --nms-tail"
         )
     if not isinstance(head, Detector) or not head.duplicates:
         return recognition
     if not isinstance(head, Decoded):
         raise UnsupportedModel(
-            f"family {head.family} is decoded by the host alone, so that its boxes cannot be "
-            "suppressed in the graph: --no-nms-tail leaves them to the host"
+            f"NMS in the graph does not support the family {head.family}: build with "
+            "--no-nms-tail, which runs NMS on the CPU"
         )
     specs = [tensor for tensor in graph_outputs(model) if tensor.name in head.outputs]
     _check_graph(model, specs)
@@ -242,7 +242,7 @@ def add_nms_tail(
     model.graph.initializer.extend(write.constants)
     rebuild(model, iter([*model.graph.node, *write.nodes]))
     _declare(model, name, count)
-    rows = f"{name} of {count} rows: {recognition.family} with suppression in the graph"
+    rows = f"{name} of {count} rows: {recognition.family} with NMS in the graph"
     return replace(recognition, family=YoloV10.family, outputs=(name,), reason=rows, skeleton=None)
 
 
@@ -340,11 +340,11 @@ def _check_graph(model: onnx.ModelProto, specs: Sequence[TensorSpec]) -> None:
         # Check all dimensions except the batch axis. A tensor of two dimensions has no batch axis.
         if -1 in (spec.shape if len(spec.shape) == 2 else spec.shape[1:]):
             raise UnsupportedModel(
-                f"{describe(spec)} has no fixed shape, which suppression in the graph needs: build "
+                f"NMS in the graph needs fixed shapes, but {describe(spec)} is dynamic: build "
                 "with --size HEIGHTxWIDTH"
             )
     if (opset := opset_of(model)) < _FIRST_OPSET:
         raise UnsupportedModel(
-            f"the model is of opset {opset}, and suppression in the graph needs {_FIRST_OPSET}: "
-            "export it with a newer one"
+            f"NMS in the graph needs opset {_FIRST_OPSET} or newer, but the model has opset "
+            f"{opset}: export it with a newer one"
         )

@@ -49,7 +49,7 @@ class YoloV8Obb(YoloV8):
             return fit
         # A detector with one more class has an output of the same shape.
         strength = Strength.RARE if signature.task is None else fit.strength
-        return replace(fit, why=f"{fit.why}; an angle of each", strength=strength)
+        return replace(fit, why=f"{fit.why}; one angle for each object", strength=strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Return the reason that excludes the family. Without a reason, return None.
@@ -150,9 +150,9 @@ def no_angles(column: Array, number: int) -> str | None:
     values = np.asarray(column, np.float32)
     values = np.abs(values[np.isfinite(values)])
     if len(values) and (values == 1).all():
-        return f"column {number} is no angle: it is 1 for every box"
+        return f"column {number} is not an angle: it is 1 for every box"
     if len(values) and np.median(values) > 2 * np.pi:
-        return f"column {number} is no angle: most are over {np.median(values):.3g}"
+        return f"column {number} is not an angle: most values are over {np.median(values):.3g}"
     return None
 
 

@@ -72,7 +72,10 @@ class Pictures(Head):
             return OTHERS
         if not 1 <= factor <= _LARGEST or (signature.beside and not cls.enlarged):
             return OTHERS
-        why = f"a picture of {counted(output.shape[1], 'channel')}, {factor} times as large"
+        why = (
+            f"an image of {counted(output.shape[1], 'channel')}, {factor} times as large as the "
+            "input"
+        )
         if signature.task is not None:
             return Fit((output.name,), None, f"{why}, and the task is image", cls._raise_strength())
         if factor > 1:
@@ -99,14 +102,14 @@ class Pictures(Head):
         if self.low + _BELOW * span <= least and most <= self.low + _ABOVE * span:
             return None
         return (
-            f"its numbers go from {least:.3g} to {most:.3g}, and not from {self.low:g} (black) to "
-            f"{self.high:g} (white)"
+            f"its numbers range from {least:.3g} to {most:.3g}, instead of {self.low:g} (black) "
+            f"to {self.high:g} (white)"
         )
 
     def _check_brightness(self, outputs: Mapping[str, Array]) -> str | None:
         mean = float(outputs[self.outputs[0]].mean(dtype=np.float64))
         return (
-            (f"a photograph becomes black: the output's mean is {mean:.2g}")
+            (f"the output for a photograph is almost black: its mean is {mean:.2g}")
             if mean < _DARK
             else None
         )
@@ -134,7 +137,7 @@ HEADS: tuple[type[Head], ...] = (
         strength=Strength.SHAPE,
         dark=True,
         preprocess=_FITTED,
-        guessed="most such networks take RGB from 0 to 1; others differ",
+        guessed="most such models use RGB images with values from 0 to 1, but some do not",
     ),
     Pictures.as_family(
         "super-resolution",
@@ -156,13 +159,13 @@ HEADS: tuple[type[Head], ...] = (
         strength=Strength.ASKED,
         high=255.0,
         preprocess={**_FITTED, "scale": 1.0},
-        guessed="most such networks take RGB from 0 to 255; others differ",
+        guessed="most such models use RGB images with values from 0 to 255, but some do not",
     ),
     Pictures.as_family(
         "image-signed",
         strength=Strength.ASKED,
         low=-1.0,
         preprocess={**_FITTED, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)},
-        guessed="most such networks take RGB from -1 to 1; others differ",
+        guessed="most such models use RGB images with values from -1 to 1, but some do not",
     ),
 )

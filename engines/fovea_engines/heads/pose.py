@@ -125,7 +125,7 @@ class _MoveNet(Detector):
         """Check the shape of the output. All models of the family have the same shape."""
         if [one.shape[1:] for one in signature.outputs] != [cls.shape]:
             return OTHERS
-        why = f"{_POINTS} keypoints of each person"
+        why = f"{_POINTS} keypoints for each person"
         return Fit((signature.outputs[0].name,), 1, why, skeleton=PERSON)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
@@ -199,12 +199,15 @@ def _keypoints(signature: Signature, columns: int) -> tuple[Skeleton, int] | str
     if (declared := skeleton_from_metadata(signature.metadata)) is not None:
         return declared
     if columns != 3 * len(PERSON.names):
-        return f"{columns} more columns are not x y and a score of each of a person's 17 keypoints"
+        return (
+            f"{columns} further columns do not fit the 17 keypoints of a person (x, y and score "
+            "each)"
+        )
     return PERSON, 3
 
 
 def _add_keypoints(fit: Fit, skeleton: Skeleton, signature: Signature) -> Fit:
-    why = f"{fit.why}; {len(skeleton.names)} keypoints of each"
+    why = f"{fit.why}; {len(skeleton.names)} keypoints for each object"
     # A detector with more classes has an output of the same shape.
     named = signature.task is not None
     strength = fit.strength if named else Strength.RARE

@@ -116,12 +116,13 @@ def default_preprocess(
     image = inputs[0]
     if (layout := image_layout(image)) is None:
         raise UnsupportedModel(
-            f"input {image.name} of shape {list(image.shape)} takes no colour images: "
-            "it needs [batch, 3, height, width] or [batch, height, width, 3]"
+            f"input {image.name} of shape {list(image.shape)} does not accept colour images: "
+            "export the model with [batch, 3, height, width] or [batch, height, width, 3]"
         )
     if image.dtype not in get_args(PixelType):
         raise UnsupportedModel(
-            f"input {image.name} is of {image.dtype}; images are float32, float16, uint8 or int32"
+            f"input {image.name} has the type {image.dtype}; an image input must be float32, "
+            "float16, uint8 or int32"
         )
     height, width = _resolve(image_sides(image), size, metadata)
     usual = {**FAMILIES[family].preprocess, **own_preprocess(metadata)} if family else {}
@@ -153,7 +154,7 @@ def read_preprocess(name: str) -> Mapping[str, Any]:
     path = Path(name)
     if path.suffix != ".json":
         raise InvalidOption(
-            f"--preprocess {name!r} is none of {', '.join(NAMES)}, nor a .json file"
+            f"unknown --preprocess {name!r}: give {', '.join(NAMES)}, or a .json file"
         )
     try:
         text = path.read_bytes().removeprefix(BOM_UTF8)
@@ -170,9 +171,9 @@ def read_preprocess(name: str) -> Mapping[str, Any]:
         return {**_UNIT, **fields}
     if named := [field for field in ("mean", "std") if field in fields]:
         raise InvalidOption(
-            f"--preprocess {path}: {' and '.join(named)} without scale, which sets their unit: "
-            'add "scale": 1 if they are in 0 to 255, or 0.00392156862745098 if they are in 0 to '
-            "1"
+            f"--preprocess {path}: the field scale is missing, which sets the unit of "
+            f'{" and ".join(named)}: add "scale": 1 for pixel values from 0 to 255, or '
+            "0.00392156862745098 for 0 to 1"
         )
     return fields
 
@@ -205,8 +206,8 @@ def _complaint(field: int | str = "") -> str:
         return 'it must be one JSON object of fields, such as {"channels": "BGR", "scale": 1}'
     if field not in known:
         return (
-            f"there is no field {field!r} to set; there are {', '.join(known)} (size, layout and "
-            "type are those of the model's input)"
+            f"unknown field {field!r}; the fields are {', '.join(known)} (the model's input sets "
+            "size, layout and type)"
         )
     return f"{field} must be {known[str(field)].description}"
 
@@ -217,9 +218,9 @@ def _check_as_they_are(image: TensorSpec, trained: Mapping[str, Any]) -> None:
     ]
     if changed:
         raise InvalidOption(
-            f"input {image.name} is {image.dtype} and takes pixels as they are, 0 to 255, so "
-            f"{', '.join(changed)} cannot be set: give --preprocess a JSON file without, or "
-            "export the model with a float32 input"
+            f"input {image.name} has the type {image.dtype} and needs pixel values from 0 to 255, "
+            f"so {', '.join(changed)} cannot be set: give --preprocess a JSON file without these "
+            "fields, or export the model with a float32 input"
         )
 
 
@@ -234,7 +235,8 @@ def _resolve(
     if wanted is None:
         if -1 in sides:
             raise UnsupportedModel(
-                "the input's size is dynamic and the metadata has no imgsz: say --size HEIGHTxWIDTH"
+                "the input's size is dynamic, and the metadata has no imgsz: give --size "
+                "HEIGHTxWIDTH"
             )
         return sides[0], sides[1]
     resolved = tuple(want if side == -1 else side for side, want in zip(sides, wanted, strict=True))
@@ -242,8 +244,8 @@ def _resolve(
         fixed = "x".join("any" if side == -1 else str(side) for side in sides)
         wished = f"{size[0]}x{size[1]}"
         raise InvalidOption(
-            f"size {wished}: the model's input is fixed at {fixed}: export it again with the size "
-            "that you need"
+            f"size {wished} is impossible, because the model's input is fixed at {fixed}: export "
+            "the model with the size that you need"
         )
     stride = largest_stride(metadata)
     chosen = [side for side, own in zip(resolved, sides, strict=True) if own == -1]

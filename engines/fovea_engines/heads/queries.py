@@ -105,23 +105,23 @@ class Queries(Detector):
         if not by_name.keys() >= set(cls.more):
             return OTHERS
         if more := sorted(by_name.keys() - {*pair, *cls.more}):
-            return f"the model also has {' and '.join(more)}"
+            return f"the model has other outputs, too: {' and '.join(more)}"
         names = *pair, *cls.more
         rows = {logits.shape[1], boxes.shape[1]} - {-1}
         if len(rows) > 1:
-            return f"{logits.shape[1]} rows of logits, and {boxes.shape[1]} of boxes"
+            return f"the logits have {logits.shape[1]} rows, but the boxes have {boxes.shape[1]}"
         if max(rows, default=0) > MAX_QUERIES:
-            return f"it has {MAX_QUERIES} queries at most, and the model {max(rows)}"
+            return f"the family has at most {MAX_QUERIES} queries, but the model has {max(rows)}"
         columns, others = logits.shape[2], cls.first + cls.after
         if (columns - others, signature.num_labels) == (COCO_IDS, 80):
-            why = "logits of COCO's 91 category ids, which the 80 names do not fit, and boxes"
+            why = "boxes, and logits of COCO's 91 category ids, which do not match the 80 names"
             return Fit(names, COCO_IDS, why, Strength.NAMES)
         if isinstance(count := signature.count_classes(columns, others), str):
             return count
         return Fit(
             names,
             count,
-            f"logits of {counted(count, 'class')}, and boxes, by their names",
+            f"boxes and logits of {counted(count, 'class')}, by the names of the outputs",
             Strength.NAMES,
         )
 
@@ -136,7 +136,10 @@ class Queries(Detector):
         if all(shape[2] != 4 for shape in flat):
             return OTHERS
         named = " and ".join((*cls.names[0], *cls.more))
-        return f"its outputs are named {named} (`fovea edit --rename OLD=NEW` renames them)"
+        return (
+            f"the family needs outputs with the names {named} (`fovea edit --rename OLD=NEW` "
+            "renames them)"
+        )
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Return the reason that excludes the family. Without a reason, return None.
@@ -146,7 +149,7 @@ class Queries(Detector):
         """
         logits, boxes = (outputs[name][0] for name in self.outputs[:2])
         if (reason := no_logits(logits)) is not None:
-            return f"of {self.outputs[0]}, {reason}"
+            return f"{self.outputs[0]}: {reason}"
         return centred_fractions(boxes)
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
@@ -222,10 +225,10 @@ def centred_fractions(boxes: Columns) -> str | None:
         # suppression, which return only few boxes.
         beyond = np.abs(values[:, :2] - 0.5) + values[:, 2:] / 2 > 0.5 + _LARGEST_OVERHANG
         if beyond.any(axis=1).sum() > _MAX_WRONG * len(values):
-            return "boxes are no centres and sizes: they would reach far over the image's edge"
+            return "boxes are not centres and sizes: they would extend far beyond the image"
         return None
     if spread and (values[:, 2:] >= values[:, :2]).all():
-        return "boxes are no centres and sizes: each has the second point beyond the first"
+        return "boxes are corners, not centres and sizes: all have x2 >= x1 and y2 >= y1"
     return None
 
 
@@ -234,7 +237,7 @@ def beyond(boxes: Columns) -> str | None:
     values = finite_rows(boxes)
     low, high = values.min(initial=0), values.max(initial=0)
     if low < -_SIGMOID or high > 1 + _SIGMOID:
-        return f"boxes are no fractions of the image: they go from {low:.3g} to {high:.3g}"
+        return f"boxes are not fractions of the image: they range from {low:.3g} to {high:.3g}"
     return None
 
 
@@ -247,10 +250,13 @@ def no_queries(rows: Columns) -> str | None:
     if len(values) < _ENOUGH or not values.any():
         return None
     if same := len(values) - len(np.unique(values, axis=0)):
-        return f"its rows are no queries: {same} of {len(values)} repeat others, as padding does"
+        return (
+            f"its rows are not queries: {same} of {len(values)} are copies of other rows, like "
+            "padding"
+        )
     whole = (values == values.round()).all(axis=0)
     if whole.any():
-        return f"its rows are no queries: column {whole.argmax()} has whole numbers only"
+        return f"its rows are not queries: column {whole.argmax()} has only whole numbers"
     return ranks(values)
 
 
@@ -262,7 +268,10 @@ def neighbours(boxes: Columns) -> str | None:
     values = finite_rows(boxes)
     values = values[values.any(axis=1)]
     if len(values) and (middle := np.median(np.ptp(values, axis=1))) < _MIN_DIFFERENCE:
-        return f"boxes are no centres and sizes: most have four numbers within {middle:.2g}"
+        return (
+            "boxes are not centres and sizes: for most boxes, the four numbers differ by at most "
+            f"{middle:.2g}"
+        )
     return None
 
 
@@ -280,10 +289,13 @@ def separate_classes(logits: Columns) -> str | None:
     """
     values = finite_rows(logits)
     if values.max(initial=0) <= 0 and shares(np.exp(values)):
-        return "they are log-probabilities of one softmax: exp() of each query's adds up to 1"
+        return "the logits are logarithms of a softmax: their exp() adds up to 1 for each query"
     middle = np.median(values.max(axis=1)) if len(values) else 0
     if middle > _USUAL_LOGIT:
-        return f"most queries are sure of a class: their largest logit is over {middle:.3g}"
+        return (
+            f"most queries have a logit over {middle:.3g}, which is too high for a sigmoid for "
+            "each class"
+        )
     return None
 
 
@@ -299,7 +311,8 @@ def none_last(logits: Columns) -> str | None:
     if share < _NEARLY_ALWAYS:
         return None
     return (
-        f'the last class is "none": it is the best or the next one for {share:.0%} of the queries'
+        f'the last class is "none": it is the best or second-best class for {share:.0%} of the '
+        "queries"
     )
 
 
@@ -316,5 +329,8 @@ def background_last(logits: Columns) -> str | None:
     best = values.max(axis=1)
     share = np.mean(values[:, -1] >= best)
     if share < 0.5 and np.median(best) < _USUAL_LOGIT:
-        return f'the last class is not "none": it is the best of {share:.0%} of the queries'
+        return (
+            f'the last class is not "none": it is the best class for only {share:.0%} of the '
+            "queries"
+        )
     return None

@@ -117,9 +117,9 @@ def _choose_verdict(
         best = []
     if best and best[0].rank == Strength.ASKED:
         could = " or ".join(f"--head {one.family}" for one in best)
-        reason = f"{shown} fits models of many kinds: choose {could} if that is right"
+        reason = f"{shown} fits many kinds of models: give {could} if that is your model's family"
         if nearest := nearest_of(verdicts):
-            reason += f"; the nearest others are {nearest}"
+            reason += f"; the nearest families are {nearest}"
         return reject_all(reason, metadata, verdicts)
     if best and best[0].unseen and best[0].rank <= Strength.SHAPE:
         # The sample images gave no evidence. Therefore a rarer family with the same shapes cannot
@@ -130,7 +130,7 @@ def _choose_verdict(
     if best:
         return leave_open(best, shown, metadata, verdicts)
     doubted = " or ".join(f"--head {one.family}" for one in verdicts if one.doubt is not None)
-    cure = f"; give --images that show what it finds, or say {doubted} if it is that"
+    cure = f"; give --images that show objects of its classes, or choose {doubted}"
     why = explain_none(verdicts) + (cure if doubted else "")
     return reject_all(f"{shown}: {why}", metadata, verdicts)
 
@@ -146,8 +146,8 @@ def check_family(family: str | None) -> None:
         return
     near = " or ".join(get_close_matches(family.lower(), known, 2))
     if near:
-        raise InvalidOption(f"there is no head {family!r}; did you mean {near}?")
-    raise InvalidOption(f"there is no head {family!r}; there are {', '.join(known)}")
+        raise InvalidOption(f"unknown head {family!r}; did you mean {near}?")
+    raise InvalidOption(f"unknown head {family!r}; the heads are {', '.join(known)}")
 
 
 class _Judge:
@@ -207,7 +207,7 @@ class _Judge:
                 with np.errstate(all="ignore"):
                     opened.decode(outputs, 0, PredictOptions(conf=0.0))
         except (UnsupportedModel, ValueError, IndexError, StopIteration) as error:
-            return f"its outputs cannot be decoded so ({error or type(error).__name__})"
+            return f"the family cannot decode its outputs ({error or type(error).__name__})"
         return fit
 
     def _open(self, family: str, fit: Fit) -> Head:
@@ -234,7 +234,7 @@ def _judge_named(
         return accept_family(verdict, f"{shown}, {named_by}", judge.metadata)
     task = FAMILIES[family].task
     other = judge.task not in (None, task)
-    against = f"the metadata says task {judge.task}" if other else verdict.against
+    against = f"the metadata names the task {judge.task}" if other else verdict.against
     fit = judge.fit_forced(family)
     if force and isinstance(fit, Fit):
         forced = Verdict(family, fit, doubt=against)
@@ -244,11 +244,11 @@ def _judge_named(
     could = (
         f"it could be {' or '.join(others)}"
         if others
-        else "no other family fits, so leave --head out, and its tensors are served"
+        else "no other family fits, so leave --head out to serve its tensors"
     )
     if isinstance(fit, Fit):
-        images = "give --images that show what it finds, or " if verdict.fit else ""
-        could += f"; {images}build it all the same with --force-head"
+        images = "give --images that show objects of its classes, or " if verdict.fit else ""
+        could += f"; {images}use --force-head to build it anyway"
     elif force:
         against += f", and {fit}" if fit != against else ""
     raise UnsupportedModel(f"the model is not of family {family}: {against}; {could} ({shown})")
@@ -264,10 +264,10 @@ def open_head(recognition: Recognition, inputs: Sequence[TensorSpec]) -> Head | 
         return None
     head = FAMILIES.get(recognition.family)
     if head is None:
-        cure = "install the package that adds it, as where the engine was built"
+        cure = "install the package that added the head during the build"
         if "@" in recognition.family:
-            cure = "the version lacks its head.py, so build the engine again"
-        raise UnsupportedModel(f"there is no head {recognition.family!r} here: {cure}")
+            cure = "the version has no head.py, so build the engine again"
+        raise UnsupportedModel(f"the head {recognition.family!r} is not installed: {cure}")
     return head.open(
         recognition.outputs, _spatial(inputs[0]), recognition.num_classes, recognition.skeleton
     )
@@ -312,10 +312,10 @@ def _signature(
     """
     task = task_from_metadata(metadata)
     if task is not None and task not in {head.task for head in FAMILIES.values()}:
-        return f"models of task {task!r} are not decoded yet"
+        return f"the task {task!r} is not supported yet"
     if len(inputs) != 1 or image_layout(inputs[0]) is None:
         shown = ", ".join(describe(tensor) for tensor in inputs) or "nothing"
-        return f"the model takes {shown}, and not one batch of colour images"
+        return f"the model's input is {shown}, but a family needs one batch of colour images"
     labels = labels_from_metadata(metadata, None)
     return Signature(
         task=task,

@@ -26,7 +26,8 @@ _OF_OPENVINO: Mapping[str, Any] = {
     "std": (1.0, 1.0, 1.0),
 }
 _GUESSED_OF_OPENVINO = (
-    "the file was OpenVINO's, whose model zoo stretches images, in BGR, 0 to 255; others differ"
+    "the model was converted from OpenVINO; its model zoo uses stretched BGR images with values "
+    "from 0 to 255, but other exporters may not"
 )
 _RENAMED = (
     "its outputs were renamed, and only the new names identify the family, so its preprocessing "
@@ -35,12 +36,12 @@ _RENAMED = (
 _OF_RENAMED = "0-to-1", "mean-std"
 # Largest number of reasons in a message. Several families may share a reason.
 _NEAREST = 3
-_OWN = "`fovea init --head` begins one of your own"
+_OWN = "`fovea init --head` creates a head file of your own"
 _OUTPUTS_SHOWN = 3
 # Reasons why the model's output values are no evidence for or against a family.
-UNSEEN = "the images that the model was run on show nothing that it finds"
+UNSEEN = "the model found no object on the sample images"
 NOT_RUN = "the model could not be run"
-NOT_FINITE = "what it computes is NaN or infinite on every sample image"
+NOT_FINITE = "its outputs contain NaN or infinity on every sample image"
 """Reason that excludes every family, because no head can decode such output values."""
 
 
@@ -146,7 +147,7 @@ class Recognition:
     def guessed(self) -> str:
         """The reason why the preprocessing is a guess; "" if the preprocessing is known."""
         if self.family is None:
-            guessed = "YOLO's, because the family is unknown"
+            guessed = "the preprocessing of YOLO, because the family is unknown"
         else:
             guessed = "" if self._known else FAMILIES[self.family].guessed
             guessed = guessed or (_RENAMED if self.renamed else "")
@@ -171,7 +172,7 @@ class Recognition:
         if self.guessed:
             return f"a guess: {self.guessed}; --preprocess replaces it"
         if self.own_fit is not None:
-            return f"by the family {self.family}, and as its graph resizes images"
+            return f"by the family {self.family}, and by the resizing in its graph"
         return f"by the family {self.family}{', which the metadata names' if self._named else ''}"
 
     @property
@@ -216,7 +217,7 @@ def accept_family(
     rivals = [one for one in verdicts if one.fit is not None and one.fit.strength >= fit.strength]
     parts = [fit.why, *(f"not {one}" for one in _list_exclusions(rivals))]
     if verdict.unseen:
-        parts.append(f"{verdict.unseen}, so the outputs give no evidence")
+        parts.append(f"{verdict.unseen}, so the outputs could not be checked")
     return Recognition(
         family=verdict.family,
         reason=f"{shown}: {'; '.join(parts)}",
@@ -239,7 +240,9 @@ def leave_open(
     families = tuple(one.family for one in best)
     unseen = next((one.unseen for one in best if one.unseen), "")
     why = f": {unseen}" if unseen else ""
-    reason = f"{shown} fits {join_names(families)}; the evidence does not decide between them{why}"
+    reason = (
+        f"{shown} fits {join_names(families)}; the outputs do not show which of them it is{why}"
+    )
     return Recognition(
         None, reason, task_of(metadata), verdicts=verdicts, open=families, unseen=bool(unseen)
     )

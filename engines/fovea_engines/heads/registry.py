@@ -42,14 +42,16 @@ class Families(Mapping[str, type[Head]]):
             try:
                 added = load(Group.HEADS, name)
             except Unavailable as error:
-                log.warning("heads are left out: %s", error)
+                log.warning("heads cannot be loaded: %s", error)
                 continue
             for head in added if isinstance(added, tuple) else (added,):
                 if not _is_family(head):
                     log.warning("%r of heads %r is ignored: it is not a Head class", head, name)
                 elif found.setdefault(head.family, head) is not head:
                     log.warning(
-                        "head %r of %r is ignored: another head has that name", head.family, name
+                        "head %r of %r is ignored: another head has the same name",
+                        head.family,
+                        name,
                     )
         return found
 

@@ -98,7 +98,7 @@ class RetinaFace(PriorBoxes):
         "scale": 1.0,
         "mean": (104.0, 117.0, 123.0),
     }
-    guessed = "programs that use RetinaFace pad, or stretch, each in its own way"
+    guessed = "programs with RetinaFace letterbox or stretch images in different ways"
     variants = ("stretched",)
     per_cell = 2
     priors: ClassVar[tuple[tuple[int, ...], ...]]
@@ -145,7 +145,7 @@ class RetinaFace(PriorBoxes):
             return reason
         offsets, scores, _ = (outputs[name][0] for name in self.outputs)
         if (reason := no_shares(scores)) is not None:
-            return f"of the scores, {reason}"
+            return f"scores: {reason}"
         reason = no_logarithms(offsets[:, 2:], 2) or no_offsets(self.firsts(offsets)[:, :2], 0)
         return reason or self._other_priors(self.times(outputs))
 
@@ -153,7 +153,7 @@ class RetinaFace(PriorBoxes):
         moved = None if times is None else 1 - 1 / times
         if (reason := moving(moved, _MOVES)) is None:
             return None
-        return f"{reason}, so that the sides of its priors are {times:.2g} times these"
+        return f"{reason}, so the sides of its priors must be {times:.2g} times as long"
 
     def times(self, outputs: Mapping[str, Array]) -> float | None:
         """Return the factor between the sides of the model's prior boxes and of this family's.
@@ -213,7 +213,7 @@ class RetinaFaceSlim(RetinaFace):
         size = f"{signature.size[0]}x{signature.size[1]}"
         levels = f"3, 2, 2 and 3 for each cell at strides {', '.join(map(str, cls.strides))}"
         if boxes != count:
-            return f"{boxes} boxes, where {size} has {count}: {levels}"
+            return f"the model has {boxes} boxes, but an input of {size} has {count}: {levels}"
         return Strength.SHAPE, f"{boxes} boxes are {levels} of {size}"
 
     @classmethod
@@ -281,8 +281,8 @@ class YuNet2021(PriorBoxes):
         counts = {tensor.shape[0] for tensor in found} - {-1}
         if signature.size is not None and counts - {len(_priors_2021(signature.size)[1])}:
             height, width = signature.size
-            return f"{max(counts)} rows are not those of YuNet's priors at {height}x{width}"
-        return Fit(_NAMES_2021, 1, "names and columns of YuNet of 2021", Strength.NAMES, FACE)
+            return f"{max(counts)} rows do not fit YuNet's priors at {height}x{width}"
+        return Fit(_NAMES_2021, 1, "names and columns of YuNet as of 2021", Strength.NAMES, FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Return the reason that excludes the family. Without a reason, return None.
@@ -293,9 +293,9 @@ class YuNet2021(PriorBoxes):
         assert self.size is not None, "it is sized"
         offsets, scores, _ = (outputs[name] for name in self.outputs)
         if (priors := len(_priors_2021(self.size)[1])) != len(offsets):
-            return f"it has {len(offsets)} rows, and YuNet {priors} priors"
+            return f"the model has {len(offsets)} rows, but YuNet has {priors} priors"
         if (reason := no_shares(scores)) is not None:
-            return f"of the scores, {reason}"
+            return f"scores: {reason}"
         return no_logarithms(offsets[:, 2:4], 2)
 
     def numbers(self, outputs: Mapping[str, Array], row: int) -> Iterator[tuple[str, Array]]:

@@ -55,7 +55,7 @@ class RfDetr(SeparateQueries):
         """
         fit = super().fit(signature)
         if fit != OTHERS and signature.family not in ("", _FAMILY):
-            return f"the metadata says {signature.family}"
+            return f"the metadata names the family {signature.family}"
         if isinstance(fit, str) or cls.usual is None:
             return fit
         named = signature.num_labels is not None
@@ -84,8 +84,8 @@ class RfDetrKeypoints(RfDetr):
         if len(shape) != 4 or shape[3] != _NUMBERS:
             return OTHERS
         if shape[2] < 1 or shape[2] % len(PERSON.names):
-            return f"{shape[2]} keypoints are not a person's 17 of each class"
-        why = f"{fit.why}; {len(PERSON.names)} keypoints of each"
+            return f"{shape[2]} keypoints do not fit the 17 keypoints of a person for each class"
+        why = f"{fit.why}; {len(PERSON.names)} keypoints for each object"
         return replace(fit, why=why, skeleton=PERSON)
 
     @np.errstate(over="ignore", invalid="ignore")

@@ -78,7 +78,7 @@ class ScoredBoxes(Detector):
         """
         scores = np.concatenate([scores for scores, *_ in self.levels(outputs, 0)])
         reason = no_probabilities(scores) or usual(scores)
-        return reason and f"of the scores, {reason}"
+        return reason and f"scores: {reason}"
 
     @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:

@@ -118,7 +118,7 @@ class Signature:
         if any(len(tensor.shape) not in (3, 5) for tensor in self.outputs):
             return OTHERS
         if not boxes[0].dtype.startswith("float"):
-            return f"{boxes[0].name} is of {boxes[0].dtype}, not float"
+            return f"{boxes[0].name} has the type {boxes[0].dtype}, not float"
         if boxes[0].shape[1:] == self.size:
             return f"{boxes[0].name} has the size of the input, like a map"
         return boxes[0]
@@ -148,7 +148,7 @@ class Signature:
             output = single
         columns, boxes = output.shape[axis], output.shape[3 - axis]
         if self.end_to_end:
-            return "the metadata says end2end, so duplicates are suppressed already"
+            return "the metadata has end2end, so the model already suppresses duplicates"
         if isinstance(evidence := self.on_grid(boxes, per_cell), str):
             # A grid has more boxes than columns. If it is the other way round, the output is
             # transposed and belongs to another family.
@@ -170,8 +170,8 @@ class Signature:
             return f"{columns} columns per box leave no column for a class"
         if self.num_labels not in (None, count):
             names = f"the metadata or --labels name {self.num_labels}"
-            cure = f"--labels FILE with a line for each of {count} says them"
-            return f"{counted(count, 'class')} by the shape, but {names}: {cure}"
+            cure = f"give --labels FILE with {count} lines"
+            return f"the shape gives {counted(count, 'class')}, but {names}: {cure}"
         return count
 
     def on_grid(self, boxes: int, per_cell: int = 1) -> tuple[Strength, str] | str:
@@ -214,13 +214,13 @@ class Signature:
             # (largest / stride)^2 cells per block.
             block = per_cell * sum((strides[-1] // stride) ** 2 for stride in strides)
             if total > 0 and total % block == 0:
-                return Strength.POSSIBLE, f"{total} boxes can be {levels} of an input of some size"
-            return f"{total} boxes are not {levels}, whatever the size of the input"
+                return Strength.POSSIBLE, f"{total} boxes fit {levels} at some input size"
+            return f"{total} boxes do not fit {levels} at any input size"
         size = f"{self.size[0]}x{self.size[1]}"
         counts = [per_cell * cells(self.size, (stride,)) for stride in strides]
         if list(boxes) in (counts, [sum(counts)]):
             return Strength.SHAPE, f"{total} boxes are {levels} of {size}"
-        other = f"{total} boxes, where {size} has {sum(counts)}: {levels}"
+        other = f"the model has {total} boxes, but an input of {size} has {sum(counts)}: {levels}"
         return (Strength.POSSIBLE, other) if self.forced else other
 
     def at_stride(self, places: tuple[int, ...], stride: int) -> tuple[Strength, str] | str:

@@ -66,7 +66,7 @@ class PpOcrDetection(Head):
         "channels": "BGR",
         **IMAGENET,
     }
-    guessed = "PaddleOCR has ImageNet's mean and std and RapidOCR .5, both in BGR"
+    guessed = "PaddleOCR uses ImageNet's mean and std, RapidOCR uses .5 for both, and both use BGR"
 
     @classmethod
     def fit(cls, signature: Signature) -> Fit | str:
@@ -112,7 +112,10 @@ class Ctc(Head):
         "mean": (0.5, 0.5, 0.5),
         "std": (0.5, 0.5, 0.5),
     }
-    guessed = "PaddleOCR pads a line at the right, in BGR, -1 to 1; others differ"
+    guessed = (
+        "PaddleOCR pads lines at the right and uses BGR with values from -1 to 1, but other "
+        "models may not"
+    )
     axis: ClassVar[int] = 2
     blank_last: ClassVar[bool] = False
     logits: ClassVar[bool] = False
@@ -126,21 +129,21 @@ class Ctc(Head):
         if not output.dtype.startswith("float") or (columns := output.shape[cls.axis]) < 2:
             return OTHERS
         characters = columns - 1
-        why = f"{counted(columns, 'column')} for characters and for none"
+        why = f"{counted(columns, 'column')}: the characters, and one for no character"
         fit = Fit((output.name,), characters, why, Strength.ASKED)
         if (named := signature.num_labels) is not None:
             # The names may lack one character: PaddleOCR adds a space to the characters of the
             # file.
             if named not in (characters, characters - 1):
                 return (
-                    f"{counted(columns, 'column')}: one stands for no character, so --labels or "
-                    f"the metadata must name {characters}, and they name {named}"
+                    f"one of {counted(columns, 'column')} is for no character, so --labels or the "
+                    f"metadata must name {characters} characters, but they name {named}"
                 )
             fit = replace(fit, num_classes=named)
         if signature.task is not None:
             return replace(fit, strength=Strength.METADATA, why=f"{why}; the task is read")
         if "character" in signature.metadata and named is not None:
-            why += "; the metadata have a dictionary"
+            why += "; the metadata has a dictionary"
             return replace(fit, strength=Strength.METADATA, why=why)
         return fit
 
@@ -154,10 +157,10 @@ class Ctc(Head):
             return no_logits(outputs[self.outputs[0]])
         numbers = outputs[self.outputs[0]][0].astype(np.float32)
         if numbers.min() < -_ROUNDING:
-            return f"its numbers are no probabilities: they go from {numbers.min():.3g}"
+            return f"its numbers are not probabilities: the lowest is {numbers.min():.3g}"
         sums = numbers.sum(axis=self.axis - 1)
         if np.abs(sums - 1).max() > _ROUNDING:
-            return f"the probabilities of a step add up to {sums.max():.3g} and not to 1"
+            return f"the probabilities of a step add up to {sums.max():.3g} instead of 1"
         return None
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> ReadText:
@@ -211,6 +214,9 @@ HEADS: tuple[type[Head], ...] = (
             "mean": (127.5, 127.5, 127.5),
             "std": (128.0, 128.0, 128.0),
         },
-        guessed="LPRNet stretches plates, in BGR, -1 to 1; others differ",
+        guessed=(
+            "LPRNet stretches plates and uses BGR with values from -1 to 1, but other models may "
+            "not"
+        ),
     ),
 )

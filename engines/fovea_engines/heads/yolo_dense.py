@@ -96,7 +96,7 @@ class YoloV6(Dense):
         """
         lowest = outputs[self.outputs[0]][0, :, 4].min(initial=1)
         if lowest < 1:
-            return f"column 4, which YOLOv6 leaves at 1, is {lowest:.3g} for a box"
+            return f"column 4 is always 1 in YOLOv6, but {lowest:.3g} for a box of this model"
         return super().contradiction(outputs)
 
     def bound(self, table: NDArray[Any]) -> NDArray[Any]:
@@ -122,7 +122,10 @@ class YoloX(WithObjectness):
         if isinstance(fit, str):
             return fit
         if fit.strength is Strength.POSSIBLE and signature.metadata.keys() & {"names", "stride"}:
-            return "the number of boxes is not known, and YOLOX exports carry no metadata"
+            return (
+                "the number of boxes is unknown, and the model has metadata, unlike exports of "
+                "YOLOX"
+            )
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
@@ -189,8 +192,8 @@ class LibreYolo(Dense):
         if isinstance(fit, str) or not signature.family:
             return fit
         if signature.family != cls.named:
-            return f"the metadata says {signature.family}"
-        why = f"{fit.why}; the metadata says {signature.family}"
+            return f"the metadata names the family {signature.family}"
+        why = f"{fit.why}; the metadata names the family {signature.family}"
         return replace(fit, strength=Strength.METADATA, why=why)
 
 

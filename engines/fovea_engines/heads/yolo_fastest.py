@@ -70,7 +70,7 @@ class FastestDet(Detector):
         assert table is not None, "rows are not ranked"
         if (reason := no_probabilities(table[:1].T) or no_probabilities(table[5:].T, 5)) is None:
             shares = no_shares(table[5:].T)
-            reason = shares and f"of the classes, {shares}"
+            reason = shares and f"classes: {shares}"
         return reason
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -133,7 +133,7 @@ class YoloFastestV2(Detector):
         why = f"{'; '.join(reasons)}; {counted(classes, 'class')}; COCO's anchors"
         unsure = None
         if classes != _COCO:
-            unsure = "its anchors may differ, and the file does not have them"
+            unsure = "its anchors may differ from COCO's, and the file does not contain them"
         names = tuple(tensor.name for tensor in signature.outputs)
         # The fit is never stronger than SHAPE, because many models have two such maps.
         return Fit(names, classes, why, min(*strengths, Strength.SHAPE), unsure=unsure)
@@ -147,7 +147,7 @@ class YoloFastestV2(Detector):
         if (reason := no_probabilities(rows[:, :_OTHERS])) is not None:
             return reason
         shares = no_shares(rows[:, _OTHERS:])
-        return shares and f"of the classes, {shares}"
+        return shares and f"classes: {shares}"
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
         """Decode the detections of one image in the batch."""

@@ -95,7 +95,7 @@ class _Levels(Detector):
         """Return the fit of all outputs. Its text contains the first anchor of the family."""
         names = tuple(tensor.name for tensor in signature.outputs)
         first = "x".join(map(str, cls.anchors[:2]))
-        why = f"{why}; {counted(classes, 'class')}; anchors from {first} pixels on"
+        why = f"{why}; {counted(classes, 'class')}; the first anchor has {first} pixels"
         return Fit(names, classes, why, strength)
 
     def sides(self) -> NDArray[np.float32]:
@@ -161,8 +161,8 @@ class YoloRaw(_Levels):
         if len(ratios) < _ENOUGH_PAIRS or (ratio := np.exp(np.median(ratios))) < _SAME_SIZE:
             return None
         return (
-            "it has other anchors: the sizes that two of these give one object differ by a factor "
-            f"of {ratio:.2f}"
+            "its anchors are different: the sizes that two anchors give to one object differ by a "
+            f"factor of {ratio:.2f}"
         )
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:
@@ -226,7 +226,7 @@ class YoloV4(_Levels):
         if (reason := no_probabilities(rows[:, 4:], 4)) is not None:
             return reason
         reason = no_logits(rows[:, :4])
-        return None if reason is None else f"of the boxes, {reason}"
+        return None if reason is None else f"boxes: {reason}"
 
     @np.errstate(over="ignore", invalid="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:

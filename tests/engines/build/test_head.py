@@ -167,7 +167,7 @@ def test_a_named_head_wins_over_images_of_another_domain(shared, hands, tmp_path
     # What nobody names is not guessed in doubt.
     card = build(plan(hands, tmp_path))
     assert card.family is None
-    assert "say --head yolox if it is that" in card.reason
+    assert "choose --head yolox" in card.reason
 
 
 @pytest.mark.real

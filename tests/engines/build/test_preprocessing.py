@@ -195,7 +195,7 @@ def test_yolox_of_before_0_1_1_is_not_read_with_the_values_of_today(shared, tmp_
         model.graph.node.insert(0, node)
     onnx.save(model, tmp_path / "old.onnx")
     card = build(plan(tmp_path / "old.onnx", tmp_path))
-    assert (card.family, "no objectness" in card.reason) == (None, True)
+    assert (card.family, "not an objectness" in card.reason) == (None, True)
     old = read_preprocess("mean-std")
     assert build(plan(tmp_path / "old.onnx", tmp_path, preprocess=old)).family == "yolox"
 
@@ -235,7 +235,7 @@ def test_colours_of_a_car(attributes, white_car, tmp_path):
     told = Noting()
     card = build(zoo_plan(attributes, tmp_path), told)
     assert (card.preprocess.fit, card.preprocess.channels) == ("stretch", "BGR")
-    assert card.preprocess_from.startswith("a guess: the file was OpenVINO's")
+    assert card.preprocess_from.startswith("a guess: the model was converted from OpenVINO")
     assert any("model zoo" in note for note in told.notes)
     with Engine.open(tmp_path / "r" / "car" / "1") as engine:
         for colour, shares in PAINT.items():

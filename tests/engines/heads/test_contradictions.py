@@ -97,13 +97,13 @@ V8 = list(range(84))
 TRANSPOSED = {"perm": [0, 2, 1]}
 CASES = {
     "v8, fractions of the image": (
-        "yolov8n", lambda s: s.scale([*BOXES, *[1] * 80], 1), "yolov8", "boxes are no pixels"
+        "yolov8n", lambda s: s.scale([*BOXES, *[1] * 80], 1), "yolov8", "boxes are not in pixels"
     ),
     "v8, scores without sigmoid": (
-        "yolov8n", lambda s: logits(s, 4, 84, 1), "yolov8", "no probability"
+        "yolov8n", lambda s: logits(s, 4, 84, 1), "yolov8", "not a probability"
     ),
     "v8, transposed": (
-        "yolov8n", lambda s: s("Transpose", **TRANSPOSED), "rtmdet", "column 2 is no x"
+        "yolov8n", lambda s: s("Transpose", **TRANSPOSED), "rtmdet", "column 2 is not an x"
     ),
     "v8 from another class on, transposed": (
         "yolov8n",
@@ -117,25 +117,25 @@ CASES = {
         "yolov8n", lambda s: s.scale([*[1000 / 640] * 4, *[1] * 80], 1), "yolov8", "away from their"
     ),
     "v5, objectness last": (
-        "yolov5n", lambda s: s.take([0, 1, 2, 3, *range(5, 85), 4], 2), "yolov5", "no objectness"
+        "yolov5n", lambda s: s.take([0, 1, 2, 3, *range(5, 85), 4], 2), "yolov5", "not an object"
     ),
     "v8, percent": (
-        "yolov8n", lambda s: s.scale([*[1] * 4, *[100] * 80], 1), "yolov8", "no probability"
+        "yolov8n", lambda s: s.scale([*[1] * 4, *[100] * 80], 1), "yolov8", "not a probability"
     ),
     "v5, fractions of the image": (
-        "yolov5n", lambda s: s.scale([*BOXES, *[1] * 81], 2), "yolov5", "boxes are no pixels"
+        "yolov5n", lambda s: s.scale([*BOXES, *[1] * 81], 2), "yolov5", "boxes are not in pixels"
     ),
     "v5, without sigmoid": (
-        "yolov5n", lambda s: logits(s, 4, 85, 2), "yolov5", "no probability"
+        "yolov5n", lambda s: logits(s, 4, 85, 2), "yolov5", "not a probability"
     ),
     "v5, transposed": (
-        "yolov5n", lambda s: s("Transpose", **TRANSPOSED), "yolov8", "25200 boxes, where"
+        "yolov5n", lambda s: s("Transpose", **TRANSPOSED), "yolov8", "25200 boxes, but"
     ),
     "X, decoded head on a raw grid": (
         "yolox_nano", lambda s: s("Identity"), "yolox-decoded", "not sizes in pixels"
     ),
     "X, without sigmoid": (
-        "yolox_nano", lambda s: logits(s, 4, 85, 2), "yolox", "no probability"
+        "yolox_nano", lambda s: logits(s, 4, 85, 2), "yolox", "not a probability"
     ),
 }  # fmt: skip
 
@@ -359,4 +359,4 @@ def test_anchors_of_ones_own_are_told_by_the_sizes_of_objects(shared, anchors):
     found = recognised(model, None, lambda _: seen)
     assert found.family is None
     assert not found.open
-    assert "it has other anchors" in found.reason
+    assert "its anchors are different" in found.reason

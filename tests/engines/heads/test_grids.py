@@ -384,8 +384,8 @@ def test_classes_of_a_cell_are_a_softmax(name):
     assert (found.family, found.num_classes) == (name, 80)
     head = opened(found, size)
     halved = {n: np.where(array > 0, array / 2, array) for n, array in outputs.items()}
-    assert "do not add up to 1" in head.contradiction(halved)
-    assert "no probability" in head.contradiction({n: a * 30 for n, a in outputs.items()})
+    assert "after a softmax the sum is 1" in head.contradiction(halved)
+    assert "not a probability" in head.contradiction({n: a * 30 for n, a in outputs.items()})
 
 
 def test_anchors_of_ones_own_are_asked_for():
@@ -423,7 +423,7 @@ def test_centernet_finds_peaks(centres, family):
             assert objects.boxes.tolist() == [[0, -2, 4, 6], [0, 0, 12, 4], [73, 31, 89, 55]]
             assert objects.class_ids.tolist() == [0, 1, 1]
             assert objects.scores == pytest.approx([0.9, 0.8, 0.7], abs=1e-6)
-    says = "no probability" if family == "centernet" else "not logits"
+    says = "not a probability" if family == "centernet" else "not logits"
     assert says in head.contradiction(others)
     far = dict(zip("abc", (mine["hm"], mine["reg"], mine["wh"] + 9), strict=True))
     assert "not offsets in cells" in opened(
@@ -473,7 +473,7 @@ def test_faces_that_move_with_the_cells_are_of_other_units(family):
     lineage = LINEAGES[family]
     found = told(lineage.outputs(list(lineage.levels())), size=lineage.size)
     assert found.family is None
-    assert "find the same object in other places" in excluded(found, family)
+    assert "predict different places for the same object" in excluded(found, family)
 
 
 def test_scrfd_without_a_batch_and_without_points():

@@ -69,7 +69,7 @@ def test_what_stands_out_is_asked_for_by_the_task_and_known_by_seven_maps():
     head = open_head(told, IMAGE)
     values = np.linspace(0, 1, 64 * 96, dtype=np.float32).reshape(1, 1, 64, 96)
     assert head.contradiction({"d0": values}) is None
-    assert "no probability" in head.contradiction({"d0": values * 9 - 4})
+    assert "not a probability" in head.contradiction({"d0": values * 9 - 4})
 
 
 def test_an_auxiliary_output_is_left_out():
@@ -86,7 +86,7 @@ def test_class_ids_are_whole_numbers_and_those_that_are_left_out_are_nothing():
     assert set(np.unique(found.pixels())) == {1, 3, NOTHING}
     assert found.summary == "2 classes"
     ids[0, 3, 4] = -7
-    assert "no class ids" in head.contradiction({"out": ids})
+    assert "not contain class ids" in head.contradiction({"out": ids})
     assert head.decode({"out": ids}, 0, USUAL).pixels()[3, 4] == NOTHING
 
 
@@ -111,7 +111,7 @@ def test_values_that_are_no_numbers_are_replaced(family):
     same = head.decode({"output": np.full((1, 1, 64, 96), 0.3, np.float32)}, 0, USUAL).values
     assert np.unique(same).tolist() == pytest.approx([0.3] if "depth" in family else [0])
     negative = head.contradiction({"output": np.full((1, 1, 2, 2), -1.0)})
-    assert family != "yolo-depth" or "no depth in metres" in negative
+    assert family != "yolo-depth" or "depths in metres cannot be negative" in negative
 
 
 SIDE, CHANNELS = 64, 10
@@ -165,11 +165,11 @@ def test_channels_of_a_picture_are_no_classes_and_scores_are(tmp_path, axis, fam
         model = onnx.load(network(tmp_path / "m.onnx", last, axis))
         told, _ = recognise_graph(model)
         assert (told.family, told.open) == (None, ())
-        assert "its channels are no classes" in told.reason
-        assert f"say --head {family} if it is that" in told.reason
+        assert "its channels are not class scores" in told.reason
+        assert f"choose --head {family}" in told.reason
         named, _ = recognise_graph(model, family)
         assert named.family == family
-        assert named.doubt.startswith("its channels are no classes")
+        assert named.doubt.startswith("its channels are not class scores")
     told, _ = recognise_graph(onnx.load(network(tmp_path / "m.onnx", "scores", axis)))
     assert (told.family, told.doubt) == (family, None)
 

@@ -26,7 +26,7 @@ def test_the_class_columns_end_before_the_angle():
     output = dense([(100, 80, 60, 20, 0.1, 0.9, 2.3), (300, 80, 20, 60, 0.8, 0.1, -0.5)])
     found = told({"output0": output})
     assert (found.family, found.num_classes) == ("yolov8-obb", 2)
-    assert "holds angles of rotated boxes" in excluded(found, "yolov8")
+    assert "contains angles of rotated boxes" in excluded(found, "yolov8")
     objects = opened(found).decode({"output0": output}, 0, PredictOptions())
     assert objects.class_ids.tolist() == [1, 0]
     assert np.allclose(
@@ -48,7 +48,7 @@ def test_the_last_column_is_an_angle_or_is_not():
     turning = output * np.array([1] * 6 + [400], np.float32)[:, None]
     found = told({"output0": turning})
     assert found.family is None
-    assert "column 6 is no angle" in excluded(found, "yolov8-obb")
+    assert "column 6 is not an angle" in excluded(found, "yolov8-obb")
 
 
 ROWS = [(100, 80, 60, 20, 0.9, 3, -2.5), (300, 90, 50, 40, 0.5, 0, 8.0)]
@@ -70,10 +70,10 @@ def test_rows_of_seven_are_centre_size_score_class_angle():
 @pytest.mark.parametrize(
     ("column", "value", "reason"),
     [
-        (4, 7, "no probability"),
-        (5, 0.5, "no class ids"),
+        (4, 7, "not a probability"),
+        (5, 0.5, "not contain class ids"),
         (3, -20, "not sizes"),
-        (6, 90, "no angle"),
+        (6, 90, "not an angle"),
     ],
 )
 def test_other_rows_of_seven_are_not_read_so(column, value, reason):

@@ -147,8 +147,8 @@ def test_numbers_of_another_form_are_excluded(family):
     head, boxes, logits = opened(family), spread(300), trained(family == "detr")
     assert head.contradiction({"logits": logits, "boxes": boxes}) is None
     for change, says in (
-        (boxes * 320, "no fractions"),
-        (np.add(boxes, [0, 0, 1, 1]), "no centres"),
+        (boxes * 320, "not fractions"),
+        (np.add(boxes, [0, 0, 1, 1]), "centres and sizes"),
     ):
         assert says in head.contradiction({"logits": logits, "boxes": change})
     probabilities = 1 / (1 + np.exp(-logits))
@@ -243,7 +243,10 @@ def test_what_is_more_than_boxes_is_not_ignored(more):
 def test_renamed_outputs_are_told_their_names(family, wanted):
     shapes = {"output": (50, 4), "labels": (50, 91)} | ({"masks": (50, 8, 8)} if wanted else {})
     specs = [TensorSpec(name, "float32", (-1, *shape)) for name, shape in shapes.items()]
-    inputs, wanted = [TensorSpec("x", "float32", (-1, 3, *SIZE))], f"named labels and dets{wanted}"
+    inputs, wanted = (
+        [TensorSpec("x", "float32", (-1, 3, *SIZE))],
+        f"the names labels and dets{wanted}",
+    )
     with pytest.raises(UnsupportedModel, match=f"{wanted} .*edit --rename OLD=NEW"):
         recognise(inputs, specs, {}, family)
     assert wanted in recognise(inputs, specs, {}).reason
@@ -285,11 +288,17 @@ def test_names_and_metadata_tell_the_family(first, second, names, metadata, fami
 @pytest.mark.parametrize(
     ("first", "second", "names", "metadata", "because"),
     [
-        ((2100, 4), (2100, 4), PRED, {}, "fits yolo-nas, ppyoloe and damo-yolo; the evidence"),
-        ((2101, 4), (2101, 4), PRED, {}, "1000 queries at most, and the model 2101"),
-        ((100, 80), (99, 4), PRED, {}, "100 rows of logits, and 99 of boxes"),
+        (
+            (2100, 4),
+            (2100, 4),
+            PRED,
+            {},
+            "fits yolo-nas, ppyoloe and damo-yolo; the outputs do not show",
+        ),
+        ((2101, 4), (2101, 4), PRED, {}, "at most 1000 queries, but the model has 2101"),
+        ((100, 80), (99, 4), PRED, {}, "logits have 100 rows, but the boxes have 99"),
         ((100, 80), (100, 4), PRED, {"names": "['a']"}, "the metadata or --labels name 1"),
-        ((100, 80), (100, 4), PRED, {}, "fits detr and rtdetr-raw; the evidence"),
+        ((100, 80), (100, 4), PRED, {}, "fits detr and rtdetr-raw; the outputs do not show"),
         ((50, 4), (50, 4), RF, {}, "fits rfdetr, rfdetr-background-last and"),
         ((100, 5), (100,), RF, {}, "no family that Fovea decodes"),
     ],

@@ -65,16 +65,16 @@ def test_shapes_and_metadata_tell_detectors(name):
 OTHERS = {
     "transposed v8, named": (image(), output(8400, 84), COCO, "fits rtmdet and picodet"),
     "odd count": (image(), output(84, 8401), {}, "8401"),
-    "v5 or yolox": (FREE, output(-1, 85), {}, "does not decide"),
+    "v5 or yolox": (FREE, output(-1, 85), {}, "do not show which of them it is"),
     "all dynamic": (FREE, output(-1, -1), COCO, "classes is dynamic"),
     "boxes only": (image(), output(4, 8400), {}, "no column for a class"),
     "integers": (image(), output(84, 8400, dtype="int8"), {}, "int8"),
     "task": (image(), output(84, 8400), {"task": "gaze"}, "task 'gaze'"),
-    "two inputs": (image() + image(), output(84, 8400), {}, "not one batch"),
+    "two inputs": (image() + image(), output(84, 8400), {}, "needs one batch"),
     "grey input": (GREY, output(84, 8400), {}, "colour"),
     "two": (image(), output(84, 8400) + output(84, 8400), {}, "no family"),
     "no output": (image(), [], {}, "no family"),
-    "no input": ([], output(84, 8400), {}, "not one batch"),
+    "no input": ([], output(84, 8400), {}, "needs one batch"),
 }
 
 
@@ -100,7 +100,7 @@ def test_the_user_settles_what_shapes_leave_open():
         (output(84, 8400), {}, "yolov5", "it could be yolov8"),
         (output(3549, 85), {}, "yolox", "no other family fits, so leave --head out"),
         (output(1000), {}, "yolov8", "it could be classifier"),
-        (output(56, 8400), {"task": "pose"}, "yolov8", "says task pose"),
+        (output(56, 8400), {"task": "pose"}, "yolov8", "the task pose"),
     ],
 )
 def test_a_wrong_override_is_refused(outputs, metadata, family, says):
@@ -133,7 +133,7 @@ def test_rows_of_zeros_decide_between_no_families():
     assert found.unseen
     assert found.open[0] == "yolov10"
     assert "ultralytics-rtdetr" in found.open
-    assert "show nothing that it finds" in found.reason
+    assert "found no object on the sample images" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_one_row_decides(row, family):
 def test_metadata_or_the_user_decides_without_a_row():
     found = told(EMPTY, {"head": "RTDETRDecoder", "names": "['a', 'b', 'c']"})
     assert (found.family, found.unseen) == ("ultralytics-rtdetr", True)
-    assert "the outputs give no evidence" in found.reason
+    assert "the outputs could not be checked" in found.reason
     assert told(EMPTY, family="yolov10").family == "yolov10"
 
 
@@ -188,7 +188,7 @@ def test_names_and_metadata_decide_for_a_model_that_cannot_be_run():
     dets = TensorSpec("dets", "float32", (-1, 100, 5)), TensorSpec("labels", "int64", (-1, 100))
     found = not_run(*dets)
     assert (found.family, found.unseen) == ("mmdeploy", True)
-    assert "could not be run, so the outputs give no evidence" in found.reason
+    assert "could not be run, so the outputs could not be checked" in found.reason
     rows = TensorSpec("output0", "float32", (-1, 300, 6))
     named = {"head": "RTDETRDecoder", "names": "['a', 'b', 'c']"}
     assert not_run(rows, metadata=named).family == "ultralytics-rtdetr"

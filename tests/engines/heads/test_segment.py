@@ -61,7 +61,7 @@ def test_masks_that_are_no_probabilities_are_none():
     outputs = torchvision()
     outputs["masks"] *= 9
     assert told(outputs).family is None
-    assert "masks is no probability" in told(outputs).reason
+    assert "masks is not a probability" in told(outputs).reason
 
 
 def weighed(family):

@@ -32,12 +32,12 @@ MASK = TensorSpec("pixel_mask", "int64", (-1, 64, 64))
 WHOLE = TensorSpec("input", "int32", (1, 640, 640, 3))
 MEDIAPIPE = TensorSpec("input", "float32", (1, 128, 128, 3))
 
-ANYTHING = "fits models of many kinds"
+ANYTHING = "fits many kinds of models"
 PERSON = {"kpt_shape": "[17, 3]"}
 CALLED = {"task": "detect", "names": names(80)["names"]}
 TABLE = {
     "RF-DETR of COCO": ((image(name="input"),), lambda: made.rfdetr(91), {}, "rfdetr"),
-    "RF-DETR fine-tuned": ((image(),), lambda: made.rfdetr(81), {}, "does not decide"),
+    "RF-DETR fine-tuned": ((image(),), lambda: made.rfdetr(81), {}, "do not show which of them"),
     "RF-DETR fine-tuned, named": (
         (image(),), lambda: made.rfdetr(81), names(80), "rfdetr-background-last"
     ),
@@ -54,7 +54,7 @@ TABLE = {
         "rtdetr-raw-seg",
     ),
     "D-FINE with the names of RF-DETR": (
-        (image(),), made.rfdetr_masks, {"model_family": "dfine"}, "the metadata says dfine"
+        (image(),), made.rfdetr_masks, {"model_family": "dfine"}, "names the family dfine"
     ),
     "RT-DETR of Hugging Face": (
         (image(name="pixel_values"),), lambda: made.raw_detr("logits"), {}, "rtdetr-raw"
@@ -96,15 +96,15 @@ TABLE = {
     "pose 26, stripped": ((image(),), made.pose_rows, {}, "yolov10-pose"),
     "pose 26, fractions": (
         (image(),), lambda: made.pose_rows(lambda points: points / [640, 640, 1]), PERSON,
-        "keypoints are no pixels",
+        "keypoints are not in pixels",
     ),
     "pose 26, percent": (
         (image(),), lambda: made.pose_rows(lambda points: points * [1, 1, 100]), PERSON,
-        "a keypoint's score is no probability",
+        "a keypoint's score is not a probability",
     ),
     "pose 26, all x before all y": (
         (image(),), lambda: made.pose_rows(lambda points: points.swapaxes(1, 2)), PERSON,
-        "a keypoint's score is no probability",
+        "a keypoint's score is not a probability",
     ),
     "rotated v8, 11": ((image(),), made.rotated, {"task": "obb"}, "yolov8-obb"),
     "rotated v8, 11, stripped": ((image(),), made.rotated, {}, "yolov8-obb"),
@@ -138,7 +138,7 @@ TABLE = {
         (image(),), lambda: made.retinaface(192 * 2, points=4), {}, "retinaface-plate-large"
     ),
     "RetinaFace of priors of one's own": (
-        (image(),), lambda: made.retinaface(400), {}, "moves by 0.36 of a cell"
+        (image(),), lambda: made.retinaface(400), {}, "moves by 0.36 cells"
     ),
     "YOLOv5-face": ((image(),), made.yolov5_face, {}, "yolov5-face"),
     "UltraFace": ((image(240, 320),), made.ultraface, {}, "ultraface"),
@@ -167,7 +167,7 @@ TABLE = {
         (image(320, 320),), lambda: one(made.soft_map(320, 320)[None]), {}, ANYTHING
     ),
     "what stands out, smaller": (
-        (image(640, 640),), lambda: one(made.soft_map(320, 320)[None]), {}, "four numbers within"
+        (image(640, 640),), lambda: one(made.soft_map(320, 320)[None]), {}, "four numbers differ"
     ),
     "SAM's encoder": (
         (image(1024, 1024),),
@@ -177,7 +177,7 @@ TABLE = {
         tuple(TensorSpec(name, "float32", (1, 256, 64, 64))
               for name in ("image_embeddings", "point_coords")),
         lambda: {"masks": random(1, 4, 64, 64), "iou_predictions": random(1, 4)}, {},
-        "not one batch of colour images",
+        "needs one batch of colour images",
     ),
 }  # fmt: skip
 
@@ -263,45 +263,45 @@ def assert_broken_numbers_give_no_boxes(head, outputs):
 
 
 EXCLUDED = [
-    ("YOLOv8, stripped", "output0", lambda a: a[:, [1, 0, 3, 2, *range(4, 84)]], "1 is no y"),
-    ("PP-YOLOE raw", "boxes", lambda a: a / 640, "boxes are no pixels"),
+    ("YOLOv8, stripped", "output0", lambda a: a[:, [1, 0, 3, 2, *range(4, 84)]], "1 is an x "),
+    ("PP-YOLOE raw", "boxes", lambda a: a / 640, "boxes are not in pixels"),
     ("PP-YOLOE raw", "boxes", lambda a: a[..., [2, 3, 0, 1]], "boxes are not corners"),
-    ("PP-YOLOE raw", "boxes", lambda a: a[..., [1, 0, 3, 2]], "column 1 is no y"),
+    ("PP-YOLOE raw", "boxes", lambda a: a[..., [1, 0, 3, 2]], "column 1 is an x coordinate"),
     (
         "PP-YOLOE raw", "boxes",
-        lambda a: np.concatenate([a[..., :2], a[..., 2:] - a[..., :2]], axis=2), "column 2 is no x",
+        lambda a: np.concatenate([a[..., :2], a[..., 2:] - a[..., :2]], axis=2), "column 2 is not",
     ),
-    ("PP-YOLOE raw", "scores", lambda a: a * 100, "no probability"),
+    ("PP-YOLOE raw", "scores", lambda a: a * 100, "not a probability"),
     (
         "NanoDet-Plus", "output",
         lambda a: np.concatenate([a[..., :80], np.exp(a[..., 80:])], axis=2), "not logits",
     ),
-    ("NanoDet-Plus", "output", lambda a: a * 100, "no probability"),
-    ("YuNet 2023", "obj_8", lambda a: np.log(a), "no probability"),
+    ("NanoDet-Plus", "output", lambda a: a * 100, "not a probability"),
+    ("YuNet 2023", "obj_8", lambda a: np.log(a), "not a probability"),
     ("SCRFD", "bbox_8", lambda a: a * 8, "not in strides"),
-    ("SCRFD", "score_8", lambda a: np.log(a), "no probability"),
-    ("RetinaFace", "conf", lambda a: a * 0.5, "do not add up to 1"),
-    ("RetinaFace", "conf", lambda a: np.log(a), "no probability"),
-    ("RetinaFace", "loc", lambda a: a * 300, "no logarithms"),
+    ("SCRFD", "score_8", lambda a: np.log(a), "not a probability"),
+    ("RetinaFace", "conf", lambda a: a * 0.5, "after a softmax the sum is 1"),
+    ("RetinaFace", "conf", lambda a: np.log(a), "not a probability"),
+    ("RetinaFace", "loc", lambda a: a * 300, "not logarithms"),
     (
         "RetinaFace", "loc",
         lambda a: np.linspace(0, 1, a.size // 2, dtype="f").repeat(2).reshape(a.shape),
-        "no offset in a cell",
+        "not an offset in a cell",
     ),
-    ("UltraFace", "boxes", lambda a: a * 320, "no fractions of the image"),
+    ("UltraFace", "boxes", lambda a: a * 320, "not fractions of the image"),
     ("UltraFace", "boxes", lambda a: a[..., [2, 3, 0, 1]], "not corners"),
-    ("UltraFace", "scores", lambda a: a**2, "do not add up to 1"),
-    ("CenterFace", "538", lambda a: np.exp(a) * 40, "no logarithms"),
+    ("UltraFace", "scores", lambda a: a**2, "after a softmax the sum is 1"),
+    ("CenterFace", "538", lambda a: np.exp(a) * 40, "not logarithms"),
     ("CenterFace", "539", lambda a: a * 100, "not offsets in cells"),
-    ("CenterFace", "537", lambda a: a * 100, "no probability"),
-    ("YOLOv5-face", "output0", lambda a: a.clip(0, 1), "landmarks, boxes are no"),
+    ("CenterFace", "537", lambda a: a * 100, "not a probability"),
+    ("YOLOv5-face", "output0", lambda a: a.clip(0, 1), "landmarks: boxes are not"),
     ("BlazeFace", "classificators", lambda a: 1 / (1 + np.exp(-a.clip(-50))), "not logits"),
-    ("MoveNet", "output_0", lambda a: a * [192, 192, 1], "keypoints are no fractions"),
-    ("MoveNet", "output_0", lambda a: a - [0, 0, 3], "no probability"),
-    ("MoveNet", "output_0", lambda a: a * [1, 1, 9], "no probability"),
+    ("MoveNet", "output_0", lambda a: a * [192, 192, 1], "keypoints are not fractions"),
+    ("MoveNet", "output_0", lambda a: a - [0, 0, 3], "not a probability"),
+    ("MoveNet", "output_0", lambda a: a * [1, 1, 9], "not a probability"),
     (
         "Ultralytics RT-DETR to 8.3", "output0",
-        lambda a: np.concatenate([a[..., :4], a[..., 4:] > 0.5], axis=2), "whole numbers only",
+        lambda a: np.concatenate([a[..., :4], a[..., 4:] > 0.5], axis=2), "only whole numbers",
     ),
 ]  # fmt: skip
 
@@ -319,13 +319,13 @@ def test_other_numbers_exclude_the_family(row, output, change, says):
 @pytest.mark.parametrize(
     ("row", "family", "says"),
     [
-        ("rotated v8, 11, stripped", "yolov8", "holds angles of rotated boxes"),
-        ("YOLOX decoded", "yolox", "no logarithms"),
-        ("YOLOX decoded", "yolov6", "column 4, which YOLOv6 leaves at 1"),
-        ("YOLOv6", "yolox", "no logarithms"),
+        ("rotated v8, 11, stripped", "yolov8", "contains angles of rotated boxes"),
+        ("YOLOX decoded", "yolox", "not logarithms"),
+        ("YOLOX decoded", "yolov6", "column 4 is always 1 in YOLOv6"),
+        ("YOLOv6", "yolox", "not logarithms"),
         ("YOLOv6", "yolox-decoded", "column 4 is 1 for every box"),
-        ("YOLOv5-face", "yolov5", "no probability"),
-        ("YOLOv9 by LibreYOLO", "yolov8", "column 2 is no width"),
+        ("YOLOv5-face", "yolov5", "not a probability"),
+        ("YOLOv9 by LibreYOLO", "yolov8", "column 2 is an x coordinate"),
     ],
 )
 def test_families_that_look_like_others_are_refused(row, family, says):

@@ -203,14 +203,14 @@ def test_objects_are_found_as_they_were_written(form):
 
 
 WRONG = {
-    "scores over 1": ({"scores": WHOLE["scores"] * 9}, "no probability"),
-    "scores under 0": ({"scores": WHOLE["scores"] - 3}, "no probability"),
-    "ids under 0": ({"ids": WHOLE["ids"] - 5}, "no class ids"),
-    "ids between": ({"ids": WHOLE["ids"] + 0.5}, "no class ids"),
+    "scores over 1": ({"scores": WHOLE["scores"] * 9}, "not a probability"),
+    "scores under 0": ({"scores": WHOLE["scores"] - 3}, "not a probability"),
+    "ids under 0": ({"ids": WHOLE["ids"] - 5}, "not contain class ids"),
+    "ids between": ({"ids": WHOLE["ids"] + 0.5}, "not contain class ids"),
     "corners swapped": ({"boxes": WHOLE["boxes"][:, [2, 3, 0, 1]]}, "not corners"),
-    "y first": ({"boxes": y_first(WHOLE["boxes"])}, "with x and y swapped none is"),
-    "fractions": ({"boxes": WHOLE["boxes"] / SIDES}, "boxes are no pixels"),
-    "pixels": ({"boxes": WHOLE["boxes"] * SIDES}, "no fractions of the image"),
+    "y first": ({"boxes": y_first(WHOLE["boxes"])}, "if x and y are swapped"),
+    "fractions": ({"boxes": WHOLE["boxes"] / SIDES}, "boxes are not in pixels"),
+    "pixels": ({"boxes": WHOLE["boxes"] * SIDES}, "not fractions of the image"),
 }
 
 
@@ -322,7 +322,7 @@ def test_of_seven_columns_whole_numbers_are_the_classes():
         one_class = numbered(**WHOLE | {"ids": np.zeros(2)}, score_first=score_first)
         assert told(one_class).family == family
     moved = numbered(**WHOLE)["output"] + np.float32([20, *[0] * 6])
-    assert "column 0 must be 0" in told({"output": moved}).reason
+    assert "column 0 must be the image index 0" in told({"output": moved}).reason
 
 
 def test_what_ranks_the_rows_is_no_side_of_a_box():
@@ -330,7 +330,9 @@ def test_what_ranks_the_rows_is_no_side_of_a_box():
     sides = np.linspace(90, 10, 10)
     boxes = np.column_stack([sides, sides[::-1] % 17, sides + 100, sides[::-1] % 17 + 200])
     table = joined(boxes, np.linspace(0.9, 0.3, 10), np.arange(10))
-    assert "ranks the rows" in opened(told(rows(**WHOLE))).contradiction({"output0": table[None]})
+    assert "sorted in descending order" in opened(told(rows(**WHOLE))).contradiction(
+        {"output0": table[None]}
+    )
 
 
 @pytest.mark.parametrize("count", [-1, 0, 1, 2, 3, 9, np.nan, np.inf, -np.inf])
@@ -346,7 +348,7 @@ def test_the_first_class_is_told_by_names_or_asked_for():
     from_zero = tensorflow(**WHOLE, first=-2)
     recognition = told(from_zero)
     assert recognition.family == "tflite-detection"
-    assert "has a class 0, and the first is 1" in excluded(recognition, "tf-detection")
+    assert "has class 0, but the first class is 1" in excluded(recognition, "tf-detection")
     assert opened(recognition).decode(from_zero, 0, PredictOptions()).class_ids.tolist() == [0, 5]
     unnamed = tensorflow(**WHOLE, names="dacb")
     unnamed = {name: unnamed[name] for name in "abcd"}
@@ -355,7 +357,7 @@ def test_the_first_class_is_told_by_names_or_asked_for():
     head = opened(told(unnamed, family="tf-detection"))
     assert_found(head.decode(unnamed, 0, PredictOptions()))
     below = automl(**WHOLE | {"ids": WHOLE["ids"] - 3})
-    assert "the first is 1" in told(below).reason
+    assert "the first class is 1" in told(below).reason
 
 
 def test_fractions_need_the_size_of_the_input():

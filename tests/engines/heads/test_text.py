@@ -87,7 +87,7 @@ def test_a_map_may_be_of_text_or_of_anything():
     assert told(outputs, {"task": "text"}).family == "ppocr-det"
     assert told(outputs, {"task": "saliency"}).family is None
     logits = {"map": outputs["map"] * 9 - 4}
-    assert "no probability" in told(logits, {"task": "text"}).reason
+    assert "not a probability" in told(logits, {"task": "text"}).reason
 
 
 @pytest.mark.real

@@ -64,7 +64,7 @@ def test_ssd_gets_stretched_images(stretching, shared, tmp_path, size):
     progress = Noting()
     card = build(plan(stretching, tmp_path, size=size), progress)
     assert (card.family, card.preprocess.fit) == ("torchvision", "stretch")
-    assert "as its graph resizes images" in card.preprocess_from
+    assert "the resizing in its graph" in card.preprocess_from
     said = [note for note in progress.notes if "resizes images itself" in note]
     assert len(said) == (size is None)
     assert all("640x640" in note and "--size" in note for note in said)

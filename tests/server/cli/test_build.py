@@ -207,8 +207,8 @@ def test_labels_that_do_not_fit_are_refused(fovea, tiny_model, tmp_path):
     [
         # Of class 1 nothing is known but its number.
         ({0: "cat", 2: "bus"}, ("cat", "1", "bus"), ""),
-        ({0: "cat", 2: "bus", 7: "car"}, None, "names a class 7"),
-        (["cat", "dog"], ("cat", "dog"), "--labels FILE with a line for each of 3"),
+        ({0: "cat", 2: "bus", 7: "car"}, None, "names class 7"),
+        (["cat", "dog"], ("cat", "dog"), "--labels FILE with 3 lines"),
         (["cat", "dog", "car", "bus"], ("cat", "dog", "car", "bus"), "--labels FILE"),
     ],
 )
