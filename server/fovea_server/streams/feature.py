@@ -142,7 +142,9 @@ def _add_changing_routes(router: APIRouter, table: StreamTable) -> None:
             _check_may_change(request, model_in(given))
             name = given.pop("id", None)
             if not isinstance(name, str):
-                raise InvalidRequest("a stream needs an id, a text")
+                raise InvalidRequest(
+                    "the request has no id: set id to a text, the ID of the new stream"
+                )
             call_of(request).control += f" {name[:64]!r}"
             await table.add(name, given)
             return _json_answer(table.document(name), 201)
@@ -224,9 +226,11 @@ def _event_routes(logs: EventLogs) -> APIRouter:
             "events, each with its number; JSON lines if Accept is application/x-ndjson",
             "text/event-stream",
             "application/x-ndjson",
-            after="number of the last event that you have, as Last-Event-ID, or -50 for the last "
-            "50; default the newest",
-            kinds="of the events, with commas; default all",
+            after=(
+                "number of the last event that you have (like the header Last-Event-ID), or -50 "
+                "for the last 50 events; default: the number of the newest event"
+            ),
+            kinds="kinds of events to send, separated by commas; default: all kinds",
         ),
     )
     async def follow(request: Request, stream: StreamId) -> Response:
@@ -255,7 +259,9 @@ def _event_routes(logs: EventLogs) -> APIRouter:
         await feed.written()
         file = feed.images / name
         if not re.fullmatch(r"[0-9]{1,18}\.jpg", name) or not file.exists():
-            raise NotFound(f"there is no image '{name[:64]}': use an event's `image`")
+            raise NotFound(
+                f"unknown image '{name[:64]}': use a name from the field `image` of an event"
+            )
         return Response(await asyncio.to_thread(file.read_bytes), media_type="image/jpeg")
 
     return router

@@ -61,13 +61,13 @@ class Shape:
         name, apart, numbers = form.partition("=")
         if not apart:
             raise InvalidOption(
-                f"{kind} '{text[:60]}' has no '=' between its name and its points: write it as "
-                f"{_EXAMPLES[kind]}"
+                f"{kind} '{text[:60]}' has no '=' between its name and its points: write, for "
+                f"example, {_EXAMPLES[kind]}"
             )
         if not _NAME.fullmatch(name):
             raise InvalidOption(
-                f"{kind} '{text[:60]}' needs a name of letters, digits, _ and -, and then points: "
-                f"write it as {_EXAMPLES[kind]}"
+                f"{kind} '{text[:60]}' must begin with a name of letters, digits, _ and -: write, "
+                f"for example, {_EXAMPLES[kind]}"
             )
         points, fractions = _points(kind, name, numbers)
         given = dict(option.partition("=")[::2] for option in rest)
@@ -77,7 +77,7 @@ class Shape:
                 meant = f"did you mean '{close[0]}'? " if close and close[0] != key else ""
                 keys = _KEYS if kind == "zone" else _KEYS[:-1]
                 raise InvalidOption(
-                    f"'{key[:60]}' is not a key of {kind} {name}; {meant}keys: {', '.join(keys)}"
+                    f"unknown key '{key[:60]}' of {kind} {name}; {meant}keys: {', '.join(keys)}"
                 )
         anchor = given.get("anchor", "bottom_center")
         if anchor not in ANCHORS:
@@ -156,24 +156,28 @@ def _points(kind: str, name: str, text: str) -> tuple[tuple[Point, ...], bool]:
         numbers = [math.nan]
     if not all(math.isfinite(each) and each >= 0 for each in numbers):
         raise InvalidOption(
-            f"the points of {kind} {name} are '{text[:60]}'; they must be numbers from 0 up: write "
-            f"it as {_EXAMPLES[kind]}"
+            f"the points of {kind} {name} are '{text[:60]}', but must be numbers of 0 or more: "
+            f"write, for example, {_EXAMPLES[kind]}"
         )
     if len(numbers) % 2 or (len(numbers) != 4 if kind == "line" else len(numbers) < 6):
-        most = "two points, four numbers" if kind == "line" else "three points or more, x,y each"
+        most = "four numbers (two points)" if kind == "line" else "x,y of three or more points"
         count = "one number" if len(numbers) == 1 else f"{len(numbers)} numbers"
         raise InvalidOption(
-            f"{kind} {name} has {count}; it needs {most}: write it as {_EXAMPLES[kind]}"
+            f"{kind} {name} has {count}, but needs {most}: write, for example, {_EXAMPLES[kind]}"
         )
     fractions = max(numbers) <= 1
     if not fractions and any(0 < each < 1 for each in numbers):
         raise InvalidOption(
-            f"the points of {kind} {name} mix fractions of the image and pixels: use one of them"
+            f"the points of {kind} {name} mix fractions and pixels: use either fractions of the "
+            "image size or pixels"
         )
     points = tuple(zip(numbers[::2], numbers[1::2], strict=True))
     (x, y), *others = points
     if not any((a - x) * (d - y) != (b - y) * (c - x) for a, b in others for c, d in others) and (
         kind == "zone" or others[0] == (x, y)
     ):
-        raise InvalidOption(f"{kind} {name} has no {'area' if kind == 'zone' else 'length'}")
+        lacks = (
+            "area: its points are on a line" if kind == "zone" else "length: its points are equal"
+        )
+        raise InvalidOption(f"{kind} {name} has no {lacks}")
     return points, fractions

@@ -89,9 +89,9 @@ def test_rtsp(rtsp, at, address, transport):
 @pytest.mark.parametrize(
     ("at", "path", "words"),
     [
-        (1, "viewer:s3cre@{}/video?token=s3cre", "user or password are wrong"),
-        (0, "{}/silent", "stalled|no more frames"),
-        (0, "{}/sound", "it has no video"),
+        (1, "viewer:s3cre@{}/video?token=s3cre", "user name or the password is wrong"),
+        (0, "{}/silent", "no frame arrived|no more frames"),
+        (0, "{}/sound", "the source has no video"),
     ],
 )
 def test_a_camera_of_rtsp_without_frames_says_why(rtsp, at, path, words):
@@ -297,7 +297,7 @@ def test_a_file_with_broken_frames_is_read_to_its_end(tmp_path):
     clip.write_bytes(data)
     source = camera(str(clip))
     assert len(asyncio.run(first(source, 100))) == 37
-    reason = "the file is over, and 3 frames could not be decoded"
+    reason = "the file has ended, and 3 frames could not be decoded"
     assert (source.state, source.reason) == (SourceState.ENDED, reason)
 
 
@@ -312,10 +312,10 @@ def test_what_is_no_video_fails_with_a_reason(tmp_path):
     write_moving_scene(tmp_path / "known.avi", 3, 1)
     unknown.write_bytes((tmp_path / "known.avi").read_bytes().replace(b"MJPG", b"ZZZZ"))
     for path, words in (
-        (sound, "it has no video"),
-        (text, "no video that can be decoded"),
-        (unknown, "its codec is not known"),
-        (nobody, "no such file"),
+        (sound, "the source has no video"),
+        (text, "the source is not a video"),
+        (unknown, "codec of the video is not supported"),
+        (nobody, "file does not exist"),
     ):
         source = camera(str(path))
         assert asyncio.run(first(source, 1)) == []
@@ -326,13 +326,13 @@ def test_what_is_no_video_fails_with_a_reason(tmp_path):
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("locked", "user or password are wrong"),
-        ("nothing", "nothing at that path"),
-        ("page", "no video, breaks off"),
-        ("stalled", "stalled: no frame for 1 s"),
-        ("mute", "does not answer|no frame for 1 s"),
+        ("locked", "user name or the password is wrong"),
+        ("nothing", "path of the URL does not exist"),
+        ("page", "sends no video, ends the connection"),
+        ("stalled", "no frame arrived for 1 s"),
+        ("mute", "does not respond|no frame arrived for 1 s"),
         ("loop", "redirects too often"),
-        ("huge", "7680 x 4320 pixels: the limit is 20 megapixels .--max-megapixels"),
+        ("huge", "7680 x 4320 pixels, but the limit is 20 megapixels .--max-megapixels"),
     ],
 )
 def test_each_fault_has_a_reason(mjpeg, path, words):
@@ -361,7 +361,7 @@ def test_a_playlist_leads_nowhere(tmp_path):
         assert asyncio.run(first(camera(f"http://127.0.0.1:{port}/still"), 1))
     assert asked == ["/playlist", "/still"]
     assert state is SourceState.WAITING
-    assert reason == of_file[1] == "it is a playlist, or has an unsupported format"
+    assert reason == of_file[1] == "the source is a playlist, or has an unsupported format"
 
 
 REDIRECT = "RTSP/1.0 302 Moved\r\nCSeq: {seq}\r\nLocation: rtsp://127.0.0.1:{port}/x\r\n\r\n"
@@ -423,7 +423,7 @@ def test_a_camera_is_asked_again_whatever_fails(mjpeg, caplog):
 
     assert asyncio.run(run())
     assert source.state is SourceState.LIVE
-    assert caplog.text.count("reading it fails: ZeroDivisionError") == 1
+    assert caplog.text.count("the source cannot be read: ZeroDivisionError") == 1
 
 
 def test_a_stream_goes_on_whatever_a_frame_fails_of(mjpeg, caplog):
@@ -448,7 +448,7 @@ def test_a_stream_goes_on_whatever_a_frame_fails_of(mjpeg, caplog):
         await cancel_and_wait(task)
         return first_state
 
-    assert asyncio.run(run()) == ("refused", "a frame fails: RuntimeError")
+    assert asyncio.run(run()) == ("refused", "a frame could not be processed: RuntimeError")
     assert caplog.text.count("Traceback") == 1
 
 

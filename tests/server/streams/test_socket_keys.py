@@ -81,13 +81,13 @@ def test_the_key_of_a_page(keyed, keys):
     # Who waits for a key takes no place of others, and does not wait for ever.
     with connect(address, **page) as waiting:
         status, error = refusal(keyed, **page)
-        assert (status, "wait for a key already" in error["message"]) == (429, True)
+        assert (status, "wait for their API key" in error["message"]) == (429, True)
         with opened(keyed, **bearer(keys[1]["good"])) as (line, _):
             line.send(JPEG)
             assert answer(line)["frame"] == 0
         code, reason, said = ending(waiting)
         assert (code, reason) == (1008, "unauthenticated")
-        assert "no key came" in said[0]["error"]["message"]
+        assert "no API key arrived" in said[0]["error"]["message"]
 
 
 def test_rates_are_charged_for_each_frame(keyed, keys):
@@ -118,14 +118,14 @@ def test_connections_are_bounded_and_end_when_they_are_idle(keyed, keys):
     with opened(keyed, **good) as (idle, _), opened(keyed, **good), opened(keyed, **good):
         with opened(keyed, **good):
             status, error = refusal(keyed, **good)
-            assert (status, "4 WebSockets of this client are open" in error["message"]) == (
+            assert (status, "already has 4 open WebSockets" in error["message"]) == (
                 429,
                 True,
             )
         # Pings are answered meanwhile.
         code, reason, said = ending(idle)
-        assert (code, reason, said) == (1000, "no frame came for 6 s", [])
+        assert (code, reason, said) == (1000, "no frame arrived for 6 s", [])
     # One that answers none is cut off.
     said = said_by(raw(keyed, keys[1]["good"]))
     assert b"\x89\x04" in said
-    assert b"no frame came" not in said
+    assert b"no frame arrived" not in said

@@ -227,5 +227,5 @@ def test_bytes_behind_the_request_are_no_messages(hasty):
     for line in lines:
         said = said_by(line)
         assert said.startswith(b"HTTP/1.1 400 "), said
-        assert b"before it was accepted" in said
+        assert b"before the server accepted the WebSocket" in said
     raw(hasty).close()

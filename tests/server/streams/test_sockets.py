@@ -77,7 +77,7 @@ def test_a_bad_frame_has_its_error_and_the_stream_goes_on(server):
         png: None,
         b"": "the body is empty",
         "text": "send each image as a binary message",
-        "x" * 9000: "this is text",
+        "x" * 9000: "the message is text",
     }
     with opened(server, "?timeout_ms=1") as (line, _):
         for _ in range(2):
@@ -143,7 +143,7 @@ def test_ids_of_objects(server):
         ("?conf=2", STREAM, 422, "conf is 2"),
         ("?classes=unheard", STREAM, 422, "unheard"),
         ("?top_k=3", STREAM, 422, "top_k"),
-        ("?track=bytetrack&frame=3", STREAM, 422, "leave frame out"),
+        ("?track=bytetrack&frame=3", STREAM, 422, "remove the option frame"),
         ("?track=none", STREAM, 422, "bytetrack"),
         ("?stream_id=a", STREAM, 422, "need track"),
         ("?timeout_ms=-1", STREAM, 422, "milliseconds"),
@@ -157,7 +157,7 @@ def test_what_is_wrong_is_told_before_the_connection(server, query, path, status
 def test_requests_that_are_none(server):
     plain = httpx.get(f"{server.url}{STREAM}")
     assert (plain.status_code, plain.headers["upgrade"]) == (426, "websocket")
-    assert "fovea_client and fovea.js have stream()" in plain.json()["error"]["message"]
+    assert "accepts only WebSockets" in plain.json()["error"]["message"]
     head = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     key, other = (("Sec-WebSocket-Key", each * 22 + "==") for each in "Ag")
     for keys in ([("Sec-WebSocket-Key", "AAAA")], [key, other], [key, key]):

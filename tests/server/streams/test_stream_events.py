@@ -244,8 +244,8 @@ def test_clients_that_read_slowly_cost_bounded_memory(server, ended):
 @pytest.mark.parametrize(
     ("path", "head", "status", "words"),
     [
-        ("plain/events", {}, 404, "has no events: give it lines"),
-        ("nobody/events", {}, 404, "there is no stream"),
+        ("plain/events", {}, 404, "records no events: set lines"),
+        ("nobody/events", {}, 404, "unknown stream 'nobody'"),
         ("gate/events?kinds=left,croosed", {}, 422, "did you mean 'crossed'?"),
         ("gate/events", {"Last-Event-ID": "x"}, 422, "must be the number of an event"),
         ("gate/events", {"Last-Event-ID": "9" * 30}, 422, "must be the number of an event"),
@@ -269,7 +269,7 @@ def test_clients_name_no_receivers(server):
     for key, value in (("webhook", "http://127.0.0.1:1/"), ("mqtt", "mqtt://a")):
         answer = httpx.post(f"{server.url}/v1/streams", json={**given, key: value})
         assert answer.status_code == 400
-        assert "only streams.toml" in answer.text
+        assert "define the stream in streams.toml" in answer.text
     answer = httpx.post(f"{server.url}/v1/streams", json={**given, "lines": ["door=1"]})
     assert answer.status_code == 422
     assert "door=0.1,0.6,0.9,0.6" in answer.text

@@ -70,7 +70,7 @@ def test_events_that_nobody_takes_are_named(fovea, demo_repository, clip, monkey
     code, out, errors = fovea(*command, f"http://127.0.0.1:{dead}/")
     count = len(out.splitlines())
     assert (code, count > 2) == (1, True)
-    lacks = f"{count} events to the webhook: the receiver does not answer (ConnectError)"
+    lacks = f"{count} events to the webhook: the receiver does not respond (ConnectError)"
     assert f"waiting to deliver {lacks} (stop with Ctrl-C)" in errors
     assert f"error: not delivered: {lacks}" in errors
     # One that is back soon has them all.
@@ -132,11 +132,11 @@ def test_the_table_has_counts_reasons_and_why_no_object_has_an_id(fovea, demo_re
     assert code == 0, errors
     assert re.search(r"middle +│ in \d, out \d ", out)
     # The sentence is broken into the lines of a cell.
-    assert {"objects", "none", "id:", "score", "track_new"} <= set(re.split(r"[\s│]+", out))
+    assert {"objects", "ID:", "score", "track_new"} <= set(re.split(r"[\s│]+", out))
     code, out, _ = fovea(*command, "nobody.mp4", "--track", "bytetrack", "--every", "500ms")
     assert code == 1
     text = " ".join(out.split())
-    assert all(each in text for each in ("ended", "failed", "such file", " 3 "))
+    assert all(each in text for each in ("ended", "failed", "not exist", " 3 "))
     assert "track_new" not in text
 
 
@@ -145,7 +145,7 @@ def test_the_table_has_counts_reasons_and_why_no_object_has_an_id(fovea, demo_re
     [
         (("nobody", "0"), "nobody"),
         (("digits", "ftp://a"), "rtsp://"),
-        (("digits", "0", "--every", "1s", "--fps", "2"), "leave one of them out"),
+        (("digits", "0", "--every", "1s", "--fps", "2"), "remove one of them"),
         (("digits", "0", "--every", "200"), "as 200ms or 2s"),
         (("digits", "0", "--track", "x"), "bytetrack"),
         (("digits", "0", "--conf", "2"), "conf"),
@@ -199,7 +199,9 @@ def test_states_are_lines_without_a_terminal(demo_repository):
         [*PROGRAM, source, "--repository", demo_repository], stderr=subprocess.PIPE, text=True
     )
     waiting = next(line for line in process.stderr if "waiting" in line)
-    assert waiting == f"{source}: waiting: nobody listens there\n"
+    assert (
+        waiting == f"{source}: waiting: the connection was refused: check the host and the port\n"
+    )
     with mjpeg_camera(port):
         assert any(line == f"{source}: live\n" for line in process.stderr)
         process.send_signal(signal.SIGINT)

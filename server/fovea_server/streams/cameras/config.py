@@ -63,19 +63,21 @@ class StreamConfig:
         """
         if not _ID.fullmatch(stream_id):
             raise InvalidOption(
-                f"'{stream_id[:64]}' is not a stream id: use up to 64 letters, digits, '.', '_' "
-                "and '-', and begin with a letter or digit"
+                f"'{stream_id[:64]}' is not a valid stream ID: use up to 64 letters, digits, '.', "
+                "'_' and '-', and begin with a letter or digit"
             )
         for key in given:
             if key not in KEYS:
                 close = get_close_matches(key, KEYS, 1)
                 meant = f"did you mean '{close[0]}'? " if close else ""
                 raise InvalidOption(
-                    f"'{key[:60]}' is not a key of a stream; {meant}keys: {', '.join(KEYS)}"
+                    f"unknown key '{key[:60]}' of a stream; {meant}keys: {', '.join(KEYS)}"
                 )
         for key in ("source", "model"):
             if not isinstance(given.get(key), str) or not given[key]:
-                raise InvalidOption(f"stream {stream_id} needs a {key}, a text")
+                raise InvalidOption(
+                    f"stream {stream_id} needs the key {key} with a text as its value"
+                )
         enabled = given.get("enabled", True)
         if not isinstance(enabled, bool):
             raise InvalidOption(f"enabled is '{str(enabled)[:60]}'; it must be true or false")
@@ -120,7 +122,7 @@ class StreamConfig:
         if engine is None or task in ("tensors", "embed"):
             raise InvalidOption(
                 f"a stream cannot use model '{self.model}', whose task is {task}: choose a model "
-                "that finds objects, classes, text or areas"
+                "for detection, classification, segmentation or text"
             )
         engine.resolve(self.tracked_as(self.id))
         for shape in () if self.events is None else self.events.shapes:
@@ -151,9 +153,12 @@ def _text(value: object) -> str:
 def _every(given: Mapping[str, Any]) -> float:
     every, fps = given.get("every"), given.get("fps")
     if every is not None and fps is not None:
-        raise InvalidOption("every and fps exclude each other: leave one of them out")
+        raise InvalidOption("every and fps are both set: remove one of them")
     if fps is not None:
         if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps <= 1000:
-            raise InvalidOption(f"fps is '{str(fps)[:60]}'; it must be frames a second, up to 1000")
+            raise InvalidOption(
+                f"fps is '{str(fps)[:60]}', but must be a number of frames per second, above 0 "
+                "and up to 1000"
+            )
         return 1 / fps
     return 0.0 if every is None else seconds("every", every)

@@ -203,7 +203,9 @@ class CameraStream:
             known = isinstance(error, FoveaError)
             if not known and not self._fault:
                 log.exception("stream %s", self.config.id)
-            self._fail(str(error) if known else f"a frame fails: {type(error).__name__}")
+            self._fail(
+                str(error) if known else (f"a frame could not be processed: {type(error).__name__}")
+            )
         return False
 
     async def _see(self, frame: Frame) -> None:
@@ -259,10 +261,10 @@ class CameraStream:
         names = [f"{each.kind} {each.name}" for each in shapes if each.leaves(width, height)]
         self._outside = ""
         if names:
-            verb = "leaves" if len(names) == 1 else "leave"
+            verb = "extends" if len(names) == 1 else "extend"
             self._outside = (
-                f"{' and '.join(names)} {verb} the image of {width} x {height} pixels: use other "
-                "points, or fractions such as 0.5"
+                f"{' and '.join(names)} {verb} beyond the image of {width} x {height} pixels: use "
+                "other points, or fractions such as 0.5"
             )
             log.warning("stream %s: %s", self.config.id, self._outside)
 
@@ -304,7 +306,7 @@ class CameraStream:
         self._lost = lost or again
         log.log(
             logging.DEBUG if again else logging.WARNING if lost else logging.INFO,
-            "stream %s of %s is %s%s",
+            "stream %s from %s is %s%s",
             self.config.id,
             self.config.address.shown,
             camera.state,
@@ -373,15 +375,15 @@ class _Untracked:
         """
         if self._frames < max(_UNTRACKED, 2 * tuning.min_frames):
             return ""
-        text = f"objects are found on {self._frames} frames, and none gets an id"
+        text = f"the model found objects on {self._frames} frames, but no object got a track ID"
         if self._best < tuning.new:
             return (
-                f"{text}: the best score is {self._best:.2f}, and a track begins at "
-                f"{tuning.new:.2f}, so lower track_new or conf"
+                f"{text}: the best score is {self._best:.2f}, but a new track needs "
+                f"{tuning.new:.2f}; lower track_new or conf"
             )
         return (
-            f"{text}: they are not found on {tuning.min_frames} frames in a row, or move too far "
-            "between two, so raise fps, or lower min_frames or conf"
+            f"{text}: a track needs an object on {tuning.min_frames} frames in a row, without "
+            "large jumps; raise fps, or lower min_frames or conf"
         )
 
 

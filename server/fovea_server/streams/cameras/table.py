@@ -128,7 +128,7 @@ class StreamTable:
         """
         given = self._find_given(name)
         if name not in self._names or not _sees(given):
-            raise NotFound(f"there is no stream '{name[:64]}': GET /v1/streams lists them")
+            raise NotFound(f"unknown stream '{name[:64]}': see GET /v1/streams for all streams")
         return model_in(given)
 
     @property
@@ -153,7 +153,9 @@ class StreamTable:
         """
         self.model_of(name)
         if name not in self._running:
-            raise NotFound(f"stream '{name}' does not run: {self._failed.get(name, 'it begins')}")
+            raise NotFound(
+                f"stream '{name}' is not running: {self._failed.get(name, 'it is starting')}"
+            )
         return self._running[name][0]
 
     def picture(self, name: str) -> NewestPicture:
@@ -173,7 +175,9 @@ class StreamTable:
         """
         feed = self.get(name).feed
         if feed is None:
-            raise NotFound(f"stream {name} has no events: give it lines, zones or events")
+            raise NotFound(
+                f"stream {name} records no events: set lines, zones or events in its settings"
+            )
         return feed
 
     async def add(self, name: str, given: Mapping[str, Any]) -> None:
@@ -237,8 +241,8 @@ class StreamTable:
         config = StreamConfig.parse(name, given)
         if config.address.kind in ("rtsp", "http") and not self._settings.allow_url:
             raise FetchRefused(
-                "this server opens no URLs: start it with --allow-url; for cameras on the local "
-                "network that clients add, also with --url-allow-private"
+                "this server does not open URLs: start it with --allow-url, and also with "
+                "--url-allow-private if clients add cameras on the local network"
             )
         most = int(1e6 * self._settings.max_megapixels)
         return replace(config, reading=replace(config.reading, most_pixels=most))
@@ -246,16 +250,24 @@ class StreamTable:
     async def _check_client_config(self, name: str, given: Mapping[str, Any]) -> StreamConfig:
         config = self._check_config(name, given)
         if config.address.kind in ("file", "device"):
-            raise FetchRefused("only streams.toml may name files and devices")
+            raise FetchRefused(
+                "a client cannot add a stream from a file or a device: define the stream in "
+                "streams.toml"
+            )
         if any(given.get(key) is not None for key in ADDRESSES):
-            raise FetchRefused(f"only streams.toml may name {' and '.join(ADDRESSES)}")
+            raise FetchRefused(
+                f"a client cannot set {' or '.join(ADDRESSES)}: define the stream in streams.toml"
+            )
         config.check(self._plane.models)
         await asyncio.to_thread(check_reach, config.address, Reach.of(self._settings))
         return config
 
     def _begin(self, config: StreamConfig) -> None:
         if len(self._running) >= MAX_STREAMS:
-            raise InvalidOption(f"{MAX_STREAMS} streams are the limit of a server: remove one")
+            raise InvalidOption(
+                f"the server already runs {MAX_STREAMS} streams, and the limit is reached: remove "
+                "one"
+            )
         # The operator's streams may open every address. Clients' streams may open only the
         # addresses that the settings allow.
         of_file = config.id in self._of_file and config.id not in self._of_clients
@@ -273,12 +285,15 @@ class StreamTable:
         if config.events is None:
             return None
         if self._events is None:
-            raise InvalidOption("events need a local model repository: serve a folder")
+            raise InvalidOption(
+                "events need a local model repository to store their files: serve models from a "
+                "local directory"
+            )
         try:
             return EventFeed(config.id, config.events, self._events / config.id)
         except OSError as error:
             raise InvalidOption(
-                f"the events of stream {config.id} cannot be kept in {self._events}: "
+                f"the events of stream {config.id} cannot be written to {self._events}: "
                 f"{error.strerror}"
             ) from None
 
@@ -314,7 +329,12 @@ class StreamTable:
             part.write_text(json.dumps(self._of_clients, indent=2))
             part.replace(self._kept)
         except OSError as error:
-            log.warning("streams are not kept over a restart: %s (%s)", self._kept, error.strerror)
+            log.warning(
+                "clients' streams will not start again after a restart, because %s cannot be "
+                "written (%s)",
+                self._kept,
+                error.strerror,
+            )
 
     async def _look(self) -> None:
         while True:
@@ -348,7 +368,11 @@ class StreamTable:
                 if name not in self._of_clients:
                     await self._try(name, given)
                 elif name in self._running:
-                    self._fail(name, "a client's stream has this id: DELETE that, or take another")
+                    self._fail(
+                        name,
+                        "a client has added a stream with this ID: delete the client's stream, or "
+                        "choose another ID",
+                    )
 
     def _read(self) -> None:
         try:
@@ -357,13 +381,14 @@ class StreamTable:
             self._of_file = tomllib.loads(text)
             self._failed.pop(FILE, None)
         except (OSError, ValueError) as error:
-            self._fail(FILE, f"it cannot be read: {error}")
+            self._fail(FILE, f"the file cannot be read: {error}")
 
     async def _try(self, name: str, given: object) -> None:
         try:
             if not isinstance(given, dict):
                 raise InvalidOption(
-                    f"'{name[:60]}' is not in a table of a stream: write [ID] above its settings"
+                    f"the key '{name[:60]}' is outside the table of a stream: write [ID], with "
+                    "the stream's ID, above its settings"
                 )
             config = self._check_config(name, given)
             if name in self._running and self._running[name][0].config == config:
@@ -388,12 +413,16 @@ class StreamTable:
         for state, count in now.items():
             states.add({"state": state}, count)
         frames = Family("fovea_stream_frames_total", "counter", "Frames of streams by outcome")
-        age = Family("fovea_stream_frame_age_seconds", "gauge", "Age of the newest answer")
+        age = Family(
+            "fovea_stream_frame_age_seconds",
+            "gauge",
+            "Time from the arrival of the last processed frame to its result, in seconds",
+        )
         events = Family("fovea_stream_events_total", "counter", "Events by outcome")
         waiting = Family(
             "fovea_stream_events_waiting", "gauge", "Events not yet delivered to a receiver"
         )
-        up = Family("fovea_stream_sink_up", "gauge", "Receivers that take events")
+        up = Family("fovea_stream_sink_up", "gauge", "1 if the receiver accepts events, else 0")
         crossings = Family("fovea_stream_crossings_total", "counter", "Objects that crossed a line")
         inside = Family("fovea_stream_zone_objects", "gauge", "Objects in a zone")
         for name, (stream, _) in self._running.items():

@@ -68,7 +68,10 @@ class EventConfig:
         if webhook is not None:
             Webhook.check(webhook, secret)
         elif secret is not None:
-            raise InvalidOption("webhook_secret needs webhook: add it")
+            raise InvalidOption(
+                "webhook_secret has no effect without webhook: set webhook to the URL of the "
+                "receiver"
+            )
         if mqtt is not None:
             Mqtt.check(mqtt)
         return cls(
@@ -97,14 +100,14 @@ def _texts(given: Mapping[str, Any], key: str) -> list[str]:
     value = given.get(key)
     texts = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
-        raise InvalidOption(f"{key} must be a list of texts")
+        raise InvalidOption(f"{key} must be a text or a list of texts")
     return texts
 
 
 def _text(given: Mapping[str, Any], key: str) -> str | None:
     value = given.get(key)
     if value is not None and (not isinstance(value, str) or not value):
-        raise InvalidOption(f"{key} must be a text")
+        raise InvalidOption(f"{key} must be a text that is not empty")
     return value
 
 

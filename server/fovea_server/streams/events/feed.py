@@ -83,7 +83,7 @@ def kinds_of(given: str) -> frozenset[str]:
         close = get_close_matches(kind, ChangeKind, 1)
         meant = f"did you mean '{close[0]}'? " if close else ""
         raise InvalidOption(
-            f"'{kind[:60]}' is not a kind of event; {meant}kinds: {', '.join(ChangeKind)}"
+            f"unknown kind of event '{kind[:60]}'; {meant}kinds: {', '.join(ChangeKind)}"
         )
     return kinds
 
@@ -101,8 +101,8 @@ def after_of(given: str | None, feed: EventFeed) -> int:
         return feed.log.last
     if not re.fullmatch(r"-?[0-9]{1,18}", given):
         raise InvalidOption(
-            f"the last event is '{given[:60]}'; it must be the number of an event, or -50 for the "
-            "last 50"
+            f"the last event (Last-Event-ID or after) is '{given[:60]}', but must be the number "
+            "of an event, or -50 for the last 50 events"
         )
     return max(0, feed.log.last + int(given)) if given.startswith("-") else int(given)
 
@@ -153,10 +153,10 @@ class EventFeed:
         """Return the reason why events or images are not stored, or "" if there is no problem."""
         if self.log.fault:
             held = counted(self.log.held, "event")
-            lost = f", {self.log.lost} are lost" if self.log.lost else ""
-            return f"its events are not written ({self.log.fault}): {held} in memory{lost}"
+            lost = f", {self.log.lost} lost" if self.log.lost else ""
+            return f"events cannot be written ({self.log.fault}): {held} in memory{lost}"
         if self._picture_fault:
-            return f"the pictures of its events are not written ({self._picture_fault})"
+            return f"images of events cannot be written ({self._picture_fault})"
         return ""
 
     @property
@@ -258,7 +258,7 @@ class EventFeed:
         except OSError as error:
             fault = error.strerror or str(error)
             if not self._picture_fault:
-                log.error("stream %s: pictures of events are lost: %s", self._stream, fault)
+                log.error("stream %s: images of events cannot be written: %s", self._stream, fault)
             self._picture_fault = fault
 
     def _read_counts(self) -> None:
@@ -273,7 +273,12 @@ class EventFeed:
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("stream %s: its counts begin again: %s", self._stream, error)
+            log.warning(
+                "stream %s: the counts of its lines restart at 0, because the stored counts "
+                "cannot be read: %s",
+                self._stream,
+                error,
+            )
         self._scene.go_on(counts)
 
     def _write_counts(self) -> None:

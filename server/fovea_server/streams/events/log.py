@@ -104,7 +104,7 @@ class EventLog:
         except OSError as error:
             fault = error.strerror or str(error)
             if not self.fault:
-                log.error("events are not written to %s: %s", self._folder, fault)
+                log.error("events cannot be written to %s: %s", self._folder, fault)
             self.fault = fault
             return
         if self.fault:
@@ -147,7 +147,11 @@ class EventLog:
         self.write()
         self.lost += len(self._held)
         if self._held:
-            log.error("%s are lost: %s", counted(len(self._held), "event"), self.fault)
+            log.error(
+                "%s could not be written and are lost: %s",
+                counted(len(self._held), "event"),
+                self.fault,
+            )
         self.closed = True
         self._more.set()
         for file in self._files:

@@ -172,8 +172,8 @@ def _reason(error: Exception) -> str:
     from aiomqtt.exceptions import MqttConnectError
 
     if isinstance(error, MqttConnectError):
-        return f"the broker does not let us in: {error}"
+        return f"the broker rejected the connection: {error}"
     cause = error if isinstance(error, OSError) else error.__context__
     if isinstance(cause, ConnectionRefusedError):
-        return "nobody listens there: is the broker on, and the port right?"
-    return f"the broker is not reached: {error}"
+        return "the connection was refused: check that the broker runs, and that the port is right"
+    return f"the broker cannot be reached: {error}"

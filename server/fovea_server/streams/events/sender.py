@@ -93,7 +93,7 @@ class Sender:
             except SinkFailed as error:
                 self._wait_for(str(error))
             except Exception as error:  # noqa: BLE001  (the next attempt may work)
-                self._wait_for(f"sending fails: {type(error).__name__}")
+                self._wait_for(f"events cannot be sent: {type(error).__name__}")
             wait_s = _FIRST_WAIT_S if self.last > before else min(2 * wait_s, self._longest_s)
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s * random.uniform(0.5, 1)):
@@ -133,7 +133,7 @@ class Sender:
             self.refused += 1
             self.refusal = f"event {event.number}: {error}"
             log.warning(
-                "stream %s: %s: event %d is given up after %d tries: %s",
+                "stream %s: %s: event %d was dropped after %d tries: %s",
                 self._stream,
                 self._sink.name,
                 event.number,
@@ -146,7 +146,12 @@ class Sender:
         """Store that an event was accepted or dropped, and continue with the next event."""
         missed = event.number - self.last - 1
         if missed:
-            log.warning("stream %s: %s missed %d events", self._stream, self._sink.name, missed)
+            log.warning(
+                "stream %s: %s did not get %d events, because the log had deleted them",
+                self._stream,
+                self._sink.name,
+                missed,
+            )
         self.missed, self._tries = self.missed + missed, 0
         self._note(event.number)
 

@@ -93,12 +93,12 @@ class Webhook:
         except (httpx.HTTPError, TimeoutError) as error:
             away = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
             raise SinkFailed(
-                f"the receiver does not answer ({type(error).__name__})",
+                f"the receiver does not respond ({type(error).__name__})",
                 None if away else _MAX_TRIES,
             ) from None
         if not 200 <= status < 300:
             tries = _MAX_TRIES_OF_BUSY if status in _BUSY else _MAX_TRIES
-            raise SinkFailed(f"the receiver answers {status}", tries)
+            raise SinkFailed(f"the receiver returned status {status}", tries)
 
     async def beat(self) -> None:
         """Do nothing, because each event uses its own request."""
@@ -112,7 +112,7 @@ def _key(secret: str) -> bytes:
             key = base64.b64decode(text, validate=True)
     if not key:
         raise InvalidOption(
-            'webhook_secret must be whsec_ and base64; make one with: echo "whsec_$(openssl rand '
-            '-base64 32)"'
+            "webhook_secret must be whsec_ followed by base64: create one with echo "
+            '"whsec_$(openssl rand -base64 32)"'
         )
     return key

@@ -62,7 +62,8 @@ class SourceAddress:
         if kind is None:
             raise InvalidOption(
                 f"sources of {scheme[:20]}:// are not supported: give a file, a device such as "
-                f"/dev/video0, or a URL with {', '.join(f'{each}://' for each in _SCHEMES)}"
+                "/dev/video0, or a URL that begins with "
+                f"{', '.join(f'{each}://' for each in _SCHEMES)}"
             )
         check_login(text)
         try:
@@ -71,7 +72,9 @@ class SourceAddress:
                 return cls(kind, url.geturl())
         except ValueError:
             pass
-        raise InvalidOption(f"the {scheme}:// URL has no host, or an invalid port")
+        raise InvalidOption(
+            f"the {scheme}:// URL has no host, or an invalid port: write {scheme}://HOST:PORT/PATH"
+        )
 
     @property
     def live(self) -> bool:
@@ -124,7 +127,7 @@ def check_login(text: str) -> None:
         return
     escapes = [f"{each} as %{ord(each):02X}" for each in "#/?@" if each in before]
     raise InvalidOption(
-        f"the password in the {scheme[:20].lower()}:// URL would be read as a host or a path: "
+        f"the password in the {scheme[:20].lower()}:// URL has characters with a special meaning: "
         f"write {' and '.join(escapes)} in the password, and @ in the path as %40"
     )
 
@@ -202,14 +205,17 @@ def _follow_redirects(address: SourceAddress, reach: Reach) -> SourceAddress:
                     return pinned
                 target = httpx.URL(address.text).join(answer.headers["location"])
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            raise FetchRefused(f"the address does not answer: {type(error).__name__}") from None
+            raise FetchRefused(f"the URL does not respond: {type(error).__name__}") from None
         if target.scheme not in ("http", "https"):
-            raise FetchRefused("the URL redirects to another scheme than HTTP")
+            raise FetchRefused(
+                f"the URL redirects to {target.scheme[:20]}://, but only http:// and https:// are "
+                "allowed"
+            )
         try:
             address = SourceAddress.parse(str(target))
         except InvalidOption as error:
             raise FetchRefused(f"the URL redirects to an invalid URL: {error}") from None
-    raise FetchRefused(f"the address redirects more than {MAX_REDIRECTS} times")
+    raise FetchRefused(f"the URL redirects more than {MAX_REDIRECTS} times")
 
 
 async def opened_at(address: SourceAddress, reach: Reach) -> SourceAddress:

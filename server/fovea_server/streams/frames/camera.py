@@ -111,7 +111,9 @@ class Camera:
                         wait_s = _FIRST_WAIT_S
                         yield frame
                 lacking = f", and {counted(self.broken, 'frame')} could not be decoded"
-                self._become(SourceState.ENDED, f"the file is over{lacking if self.broken else ''}")
+                self._become(
+                    SourceState.ENDED, f"the file has ended{lacking if self.broken else ''}"
+                )
                 return
             except (SourceFailed, FetchRefused) as error:
                 if not self.address.live:
@@ -120,9 +122,9 @@ class Camera:
                 self.reconnects += 1
                 self._become(SourceState.WAITING, str(error))
             except Exception as error:
-                reason = f"reading it fails: {type(error).__name__}"
+                reason = f"the source cannot be read: {type(error).__name__}"
                 if reason != self.reason:
-                    log.exception("%s of %s", reason, self.address.shown)
+                    log.exception("%s (%s)", reason, self.address.shown)
                 if not self.address.live:
                     self._become(SourceState.FAILED, reason)
                     return
@@ -238,7 +240,7 @@ class _Slot:
                 while not self._is_filled():
                     await self._there.wait()
         except TimeoutError:
-            raise SourceFailed(f"it has stalled: no frame for {limit_s:g} s") from None
+            raise SourceFailed(f"no frame arrived for {limit_s:g} s") from None
 
     def _is_filled(self) -> bool:
         with self._lock:

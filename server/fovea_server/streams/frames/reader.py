@@ -33,25 +33,25 @@ _CHUNK = 1 << 16
 _REDIRECT = re.compile(rb"RTSP/[^ \t\n]*[ \t\f\v]+(?![12456][0-9]{2}[ \t\n])[+-]?[0-9]")
 
 _WORDS = {
-    errno.ECONNREFUSED: "nobody listens there",
-    errno.ENOENT: "there is no such file",
-    errno.EACCES: "it may not be read",
-    errno.ENODEV: "there is no such device",
+    errno.ECONNREFUSED: "the connection was refused: check the host and the port",
+    errno.ENOENT: "the file does not exist",
+    errno.EACCES: "the server may not read the source",
+    errno.ENODEV: "the device does not exist",
     errno.EBUSY: "another program uses the device",
-    errno.EIO: "it sends no video, breaks off, or redirects too often",
+    errno.EIO: "the source sends no video, ends the connection, or redirects too often",
     errno.EHOSTUNREACH: "the host is unreachable",
-    errno.ETIMEDOUT: "it does not answer",
-    errno.EINVAL: "it is a playlist, or has an unsupported format",
+    errno.ETIMEDOUT: "the source does not respond",
+    errno.EINVAL: "the source is a playlist, or has an unsupported format",
 }
 _CLASSES = {
-    "HTTPUnauthorizedError": "user or password are wrong",
-    "HTTPForbiddenError": "it lets this user not in",
-    "HTTPNotFoundError": "there is nothing at that path",
-    "ExitError": "it does not answer, or sends no more frames",
-    "InvalidDataError": "it is no video that can be decoded",
-    "DecoderNotFoundError": "its codec is not known",
-    "ProtocolNotFoundError": "its protocol is not known",
-    "EOFError": "it ended the connection",
+    "HTTPUnauthorizedError": "the user name or the password is wrong",
+    "HTTPForbiddenError": "this user has no access to the source",
+    "HTTPNotFoundError": "the path of the URL does not exist",
+    "ExitError": "the source does not respond, or sends no more frames",
+    "InvalidDataError": "the source is not a video, or its video cannot be decoded",
+    "DecoderNotFoundError": "the codec of the video is not supported",
+    "ProtocolNotFoundError": "the protocol of the URL is not supported",
+    "EOFError": "the source ended the connection",
 }
 
 
@@ -308,7 +308,7 @@ class FrameReader(threading.Thread):
             words = _CLASSES.get(type(error).__name__) or _WORDS.get(error.errno or 0)
             reason = SourceFailed(words or (error.strerror or type(error).__name__).lower())
         except Exception as error:  # noqa: BLE001  (the stream reports any error)
-            reason = SourceFailed(f"decoding fails: {type(error).__name__}")
+            reason = SourceFailed(f"the video cannot be decoded: {type(error).__name__}")
         if not self.stopped.is_set():
             self._ended(reason)
 
@@ -332,7 +332,7 @@ class FrameReader(threading.Thread):
         form = {"device": "v4l2", "rtsp": "rtsp"}.get(address.kind)
         with av.open(text, format=form, options=options, timeout=limits) as container:
             if not container.streams.video:
-                raise SourceFailed("it has no video")
+                raise SourceFailed("the source has no video")
             video = container.streams.video[0]
             # Do not decode several frames in parallel ("FRAME"), because that would delay frames.
             video.thread_type = "SLICE"
@@ -342,8 +342,9 @@ class FrameReader(threading.Thread):
                     return
                 if picture.width * picture.height > reading.most_pixels:
                     raise SourceFailed(
-                        f"its frames are {picture.width} x {picture.height} pixels: the limit is "
-                        f"{reading.most_pixels / 1e6:g} megapixels (--max-megapixels)"
+                        f"the frames have {picture.width} x {picture.height} pixels, but the "
+                        f"limit is {reading.most_pixels / 1e6:g} megapixels "
+                        "(--max-megapixels)"
                     )
                 came = time.monotonic()
                 # If a camera sends no times, such as an MJPEG camera, the decoder makes up times.

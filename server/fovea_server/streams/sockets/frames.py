@@ -126,7 +126,7 @@ class Frames:
         )
         if "frame" in values:
             raise InvalidOption(
-                "the server numbers the frames of a connection: leave frame out: leave frame out"
+                "the server numbers the frames of a WebSocket itself: remove the option frame"
             )
         self._options = query_options(urlencode(values))
         # This stream ID is random, so no other client can use it. Its track IDs are removed with
@@ -150,7 +150,9 @@ class Frames:
         model.check_ready()
         engine = model.engine
         if engine is None or engine.preprocessor is None:
-            raise InvalidRequest(f"model '{call.model}' takes no images")
+            raise InvalidRequest(
+                f"model '{call.model}' does not accept images: choose a model that does"
+            )
         engine.resolve(options)
         if options.track is not None:
             self._tracks.turn_of(call.model, options, 1)
@@ -216,7 +218,7 @@ class Frames:
                 # frame arrives.
                 del frame, received, task
         except TimeoutError:
-            reason = f"no frame came for {IDLE_S:g} s"
+            reason = f"no frame arrived for {IDLE_S:g} s"
         except WebSocketDisconnect as left:
             if left.code != RESTART:
                 raise
@@ -260,7 +262,7 @@ class Frames:
         if isinstance(content, FoveaError):
             raise content
         if isinstance(content, str):
-            raise InvalidRequest("this is text: send each image as a binary message")
+            raise InvalidRequest("the message is text: send each image as a binary message")
         if not content:
             raise empty()
         # Look up the model for each frame, because it may have been loaded again.

@@ -178,12 +178,15 @@ class Sockets:
         mine = self._of_clients[client]
         if mine >= MAX_SOCKETS - self._open.total():
             raise QueueFull(
-                f"{mine} WebSockets of this client are open already, and the rest are kept for "
+                f"this client already has {mine} open WebSockets, and the others are reserved for "
                 "other clients: close some",
                 retry_after_s=10.0,
             )
         if not admitted and self._keyless >= MAX_KEYLESS:
-            raise QueueFull(f"{MAX_KEYLESS} WebSockets wait for a key already", retry_after_s=10.0)
+            raise QueueFull(
+                f"{MAX_KEYLESS} WebSockets already wait for their API key: try again later",
+                retry_after_s=10.0,
+            )
         places = (self._open, kind), (self._of_clients, client)
         for counter, name in places:
             counter[name] += 1
@@ -215,7 +218,7 @@ class Sockets:
         else:
             if not self._service.models.draining:
                 return 1000, reason
-        return RESTART, "the server stops"
+        return RESTART, "the server is stopping"
 
     async def _receive_key(self, conversation: Conversation, socket: Socket) -> None:
         self._keyless += 1
@@ -223,7 +226,7 @@ class Sockets:
             async with asyncio.timeout(KEY_WAIT_S):
                 content = await socket.receive()
         except TimeoutError:
-            raise Unauthenticated(f"no key came: {_HINT}") from None
+            raise Unauthenticated(f"no API key arrived: {_HINT}") from None
         finally:
             self._keyless -= 1
         key = key_in(content)
@@ -244,11 +247,11 @@ def no_socket() -> FoveaError:
     """Return the error for a plain HTTP request, or for a missing WebSocket package."""
     if find_spec("websockets") is None:
         return Unsupported(
-            "WebSockets need a package that this server does not have (pip install "
+            "WebSockets need a package that is not installed on the server (pip install "
             f"'fovea-serve[streams]'): {install_extra('streams')}"
         )
     return UpgradeRequired(
-        "this address is for WebSockets (ws://): fovea_client and fovea.js have stream()"
+        "this URL accepts only WebSockets (ws://): use stream() of fovea_client or fovea.js"
     )
 
 
