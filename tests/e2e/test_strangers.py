@@ -152,7 +152,8 @@ def test_a_label_studio_elsewhere_connects_and_is_not_believed(wide, own_address
         answer = httpx.post(f"http://{address}:{server.port}/setup", json=told)
         assert answer.json() == {"model_version": "digits/1"}
     assert server.stop() == 0
-    disbelieved = [line for line in server.log.read_text().splitlines() if "ignores it" in line]
+    said = "does not fetch files from"
+    disbelieved = [line for line in server.log.read_text().splitlines() if said in line]
     assert len(disbelieved) == 1
     assert "--label-studio-url" in disbelieved[0]
 

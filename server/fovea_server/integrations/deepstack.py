@@ -87,7 +87,7 @@ _KEYED_INDEX = [admit_by_body(*INDEX)]
 )
 async def detection(request: Request) -> Response:
     """Detect objects with the model of `--api deepstack=MODEL`, or with the only suitable model."""
-    instead = "name one in the address, POST /v1/vision/custom/MODEL"
+    instead = "send the request to POST /v1/vision/custom/MODEL"
     caller = service_of(request), call_of(request)
     find = partial(default_model, *caller, "deepstack", BOXES, instead)
     return await _detect(request, find, "detect")
@@ -131,8 +131,8 @@ async def custom(request: Request, name: str) -> Response:
 async def others(rest: str) -> Response:
     """Reject other functions of DeepStack, such as face recognition, with an error in its form."""
     raise NotFound(
-        f"this server has no /v1/vision/{rest[:60]}: it serves DeepStack's routes "
-        "/v1/vision/detection and /v1/vision/custom/MODEL"
+        f"unknown DeepStack route /v1/vision/{rest[:60]}: use /v1/vision/detection or "
+        "/v1/vision/custom/MODEL"
     )
 
 
@@ -154,7 +154,10 @@ async def _detect(request: Request, find: Callable[[], ServedModel], command: st
         await admit_late(request, fields.get("api_key", [""])[-1])
         check_task(model := find(), BOXES)
         if len(images) != 1:
-            raise InvalidRequest("send one image per request, in the file field 'image'")
+            raise InvalidRequest(
+                f"the request has {len(images)} images: send one image per request, in the file "
+                "field 'image'"
+            )
         least = fields.get("min_confidence", [str(_DEFAULT_CONFIDENCE)])[-1]
         options = PredictOptions(conf=share("min_confidence", least), mask="none")
         prediction = await predict_images(request, model, None, [*images], options, _predictions)

@@ -37,11 +37,16 @@ def parse_apis(values: Iterable[str]) -> dict[str, str | None]:
         if api not in _KNOWN:
             raise InvalidOption(f"unknown API '{api}'; the APIs are {', '.join(_KNOWN)}")
         if api in apis:
-            raise InvalidOption(f"--api {api} is there twice: leave one out")
+            raise InvalidOption(f"--api {api} is given twice: remove one")
         if named and not model:
-            raise InvalidOption(f"--api '{given}' names no model; write {api} or {api}=MODEL")
+            raise InvalidOption(
+                f"--api '{given}' has no model name after '=': write {api} or {api}=MODEL"
+            )
         if model and api == "roboflow":
-            raise InvalidOption("each request of roboflow names its model: write --api roboflow")
+            raise InvalidOption(
+                "--api roboflow accepts no model name, because each request contains its own: "
+                "write --api roboflow"
+            )
         apis[api] = model or None
     return apis
 

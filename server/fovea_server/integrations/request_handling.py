@@ -68,13 +68,13 @@ def default_model(
         return service.models.get(names[0])
     if not names:
         raise InvalidRequest(
-            f"no ready model has one of the tasks {', '.join(tasks)}; GET /v1/models lists the "
-            "models and why one is not ready"
+            f"no ready model has one of the tasks {', '.join(tasks)}: see GET /v1/models for all "
+            "models, and for the reasons why some are not ready"
         )
     shown = ", ".join(filter(service.authenticator.sees, names))
     raise InvalidRequest(
-        f"several models can answer{f' ({shown})' if shown else ''}: {instead}, or start the "
-        f"server with --api {api}=MODEL"
+        f"the request has no model name, and several models are suitable{shown and f' ({shown})'}: "
+        f"{instead}, or start the server with --api {api}=MODEL"
     )
 
 
@@ -85,7 +85,7 @@ def check_task(model: ServedModel, tasks: tuple[str, ...]) -> None:
     """
     if model.state is State.READY and model.task not in tasks:
         raise InvalidRequest(
-            f"the task of model '{model.name}' is {model.task}, and this API supports "
+            f"model '{model.name}' has the task {model.task}, but this API supports only "
             f"{', '.join(tasks)}: use POST /v1/models/{model.name}/predict"
         )
 
@@ -130,7 +130,9 @@ def admit_by_body(*admissions: Any) -> Any:
         try:
             if strangers > _MAX_STRANGERS and late:
                 raise QueueFull(
-                    "too many requests send their key in the body: send it as X-API-Key", 1.0
+                    "too many requests at the same time send their key in the body: send the key "
+                    "in the header X-API-Key",
+                    1.0,
                 )
             if not late:
                 await admit(request)

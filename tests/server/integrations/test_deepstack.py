@@ -97,7 +97,7 @@ def test_errors_have_deepstacks_form(server, images):
     image = images[0].read_bytes()
     for path, body, fields, status, says in (
         ("custom/nobody", image, {}, 404, "there is no model 'nobody'"),
-        ("custom/yolo11-cls", image, {}, 400, "is classify"),
+        ("custom/yolo11-cls", image, {}, 400, "the task classify"),
         ("detection", image[:5000], {}, 400, "image"),
         ("detection", b"no image", {}, 400, "not an image"),
         ("detection", image, {"min_confidence": "nan"}, 422, "min_confidence is 'nan'"),
@@ -112,7 +112,7 @@ def test_errors_have_deepstacks_form(server, images):
     for route in ("face", "face/recognize", "scene", "alpr"):
         answer = detect(server, image, route)
         assert (answer.status_code, answer.json()["success"]) == (404, False)
-        assert f"no /v1/vision/{route}: it serves DeepStack's routes" in answer.json()["error"]
+        assert f"/v1/vision/{route}: use /v1/vision/detection" in answer.json()["error"]
     bare = httpx.post(server.url + "/v1/vision/detection", content=image)
     assert "multipart" in bare.json()["error"]
     two = [("image", image), ("image2", image)]

@@ -157,7 +157,7 @@ def test_settings():
     for wrong, says in (
         (("deepstak",), "the APIs are deepstack, frigate-zmq, label-studio, roboflow"),
         (("deepstack", "deepstack=a"), "twice"),
-        (("label-studio=",), "names no model"),
+        (("label-studio=",), "has no model name"),
     ):
         with pytest.raises(InvalidOption, match=says):
             parse_apis(wrong)
@@ -174,7 +174,7 @@ def test_settings():
             "deepstack=digts",
             "--api deepstack=digts: the repository has no such model; did you mean",
         ),
-        ("roboflow=digits", "each request of roboflow names its model"),
+        ("roboflow=digits", "--api roboflow accepts no model name"),
         ("label-studio=x", "the repository has no such model; its models are digits"),
     ],
 )

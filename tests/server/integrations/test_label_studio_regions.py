@@ -174,8 +174,8 @@ def test_texts(run, server):
 def test_controls_of_regions_alone_do_not_suit(server):
     for model, xml, says in (
         ("street", choices("color", COLOURS, perRegion="true"), "has Choices (perRegion)"),
-        ("vehicle", choices("color", COLOURS, perRegion="true"), "it can fill in Choices of an"),
-        ("person", choices("color", COLOURS), "it can fill in nothing"),
+        ("vehicle", choices("color", COLOURS, perRegion="true"), "can fill in Choices of an Image"),
+        ("person", choices("color", COLOURS), "can fill in no control"),
     ):
         answer = post(server, model, "validate", config=xml)
         assert answer.status_code == 400

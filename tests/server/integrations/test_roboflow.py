@@ -185,11 +185,11 @@ def test_errors_have_a_message(server, images):
     data = base64.b64encode(images[0].read_bytes()).decode()
     image = {"type": "base64", "value": data}
     for given, status, says in (
-        ({"image": image}, 400, "names no model"),
+        ({"image": image}, 400, "no model name"),
         ({"model_id": "nobody/1", "image": image}, 404, "there is no model 'nobody'"),
         ({"model_id": "yolov8n/9", "image": image}, 404, "no version 9"),
         ({"model_id": "yolov8n/../1", "image": image}, 404, "NAME/VERSION"),
-        ({"model_id": "yolov8n/1"}, 400, "image is not understood"),
+        ({"model_id": "yolov8n/1"}, 400, "image has an unknown form"),
         ({"model_id": "yolov8n/1", "image": []}, 400, "0 images"),
         ({"model_id": "yolov8n/1", "image": [image] * 65}, 400, "65 images"),
         ({"model_id": "yolov8n/1", "image": {"type": "numpy", "value": data}}, 400, "pickled"),

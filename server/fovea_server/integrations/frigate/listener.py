@@ -78,8 +78,9 @@ def check_address(address: str) -> bool:
     form = _FORM.fullmatch(address)
     if form is None or (form["port"] not in (None, "*") and int(form["port"]) > _MAX_PORT):
         raise InvalidOption(
-            f"--frigate-address is '{address}': write it as tcp://127.0.0.1:5555, or as "
-            "ipc:///tmp/cache/zmq_detector for a Frigate that shares this folder"
+            f"--frigate-address is '{address}', but must be an address such as "
+            "tcp://127.0.0.1:5555, or ipc:///tmp/cache/zmq_detector in a directory that Frigate "
+            "can also open"
         )
     host = (form["host"] or "localhost").strip("[]")
     try:
@@ -116,9 +117,12 @@ def bind_socket(context: zmq.Context[S], settings: Settings) -> S:
     except zmq.ZMQError as error:
         socket.close()
         context.term()
-        advice = "give an address of this machine with --frigate-address"
+        advice = "choose an address of this machine with --frigate-address"
         if error.errno == errno.EADDRINUSE:
-            advice = "stop what uses it, or choose another with --frigate-address"
+            advice = (
+                "stop the program that uses this address, or choose another address with "
+                "--frigate-address"
+            )
         raise Unavailable(
             f"cannot listen on {settings.frigate_address} ({error.strerror}): {advice}"
         ) from None
@@ -155,7 +159,10 @@ class FrigateListener(Feature):
         settings = self._service.settings
         self._context = zmq.asyncio.Context()
         self._socket = bind_socket(self._context, settings)
-        log.info("Frigate's detectors on %s", self._socket.getsockopt_string(zmq.LAST_ENDPOINT))
+        log.info(
+            "listening for Frigate's detectors on %s",
+            self._socket.getsockopt_string(zmq.LAST_ENDPOINT),
+        )
         self._receiving = asyncio.create_task(self._receive())
 
     async def stop(self) -> None:
@@ -244,7 +251,7 @@ class FrigateListener(Feature):
         if (wanted := self._wanted.get(sender)) is not None:
             self._wanted.move_to_end(sender)
             return self._find(wanted)
-        instead = "Frigate is to say again which one it wants"
+        instead = "set model.path in Frigate's configuration to the name of one"
         return default_model(self._service, call, API, BOXES, instead)
 
     async def _about_model(self, call: Call, sender: bytes, header: dict[str, Any]) -> list[bytes]:
@@ -255,13 +262,15 @@ class FrigateListener(Feature):
         try:
             if not isinstance(name, str) or not name:
                 raise NotFound(
-                    "the request names no model: set model.path of Frigate to a model's name"
+                    "the request has no model name: set model.path in Frigate's configuration to "
+                    "the name of a model"
                 )
             if "model_data" in header:
                 raise InvalidRequest(
-                    f"'{name[:60]}' is not accepted, because Fovea builds its models itself: "
-                    "fovea build FILE.onnx, and set model.path of Frigate to the model's name; or "
-                    f"start the server with --api {API}=MODEL"
+                    f"the server does not accept the model file '{name[:60]}' from Frigate: build "
+                    "the model with `fovea build FILE.onnx`, and set model.path in Frigate's "
+                    "configuration to the model's name, or start the server with --api "
+                    f"{API}=MODEL"
                 )
             model = await self._ready(name)
         except FoveaError as error:
@@ -273,7 +282,7 @@ class FrigateListener(Feature):
         if len(self._wanted) > _MAX_SENDERS:
             self._wanted.popitem(last=False)
         call.end(200)
-        message = f"model '{model.name}' answers"
+        message = f"model '{model.name}' is ready"
         return document(model_available=True, model_loaded=True, message=message)
 
     async def _ready(self, wanted: str) -> ServedModel:
@@ -321,8 +330,8 @@ class FrigateListener(Feature):
         if (named := self._service.apis[API]) is not None:
             return self._plane.models.get(named)
         raise unknown.with_text(
-            f"{unknown}; set model.path of Frigate to the name of one, or start the server with "
-            f"--api {API}=MODEL"
+            f"{unknown}; set model.path in Frigate's configuration to the name of a model, or "
+            f"start the server with --api {API}=MODEL"
         )
 
     def _refuse(self, call: Call, error: FoveaError, reply: list[bytes]) -> list[bytes]:
@@ -354,13 +363,13 @@ def _check(service: Service) -> None:
     settings, authenticator = service.settings, service.authenticator
     if authenticator.keys is not None or authenticator.http.secret("inference") is not None:
         raise InvalidOption(
-            "--api frigate-zmq: Frigate sends no key, and this server requires one: run a "
+            "--api frigate-zmq works only without keys, because Frigate sends no key: run a "
             "separate server without --keys for Frigate"
         )
     is_local = check_address(settings.frigate_address)
     check_free(settings)
     if not is_local:
         log.warning(
-            "Frigate at %s: other machines may predict there without a key",
+            "--frigate-address %s: other machines may send frames without a key",
             settings.frigate_address,
         )

@@ -41,14 +41,15 @@ def header_of(parts: list[memoryview]) -> dict[str, Any]:
     """
     if not 1 <= len(parts) <= 2 or parts[0].nbytes > _LONGEST_HEADER:
         raise InvalidRequest(
-            "not a message of Frigate's detector: send a JSON header and the bytes of a tensor"
+            "the message is not from Frigate's detector: send a JSON header and the bytes of a "
+            "tensor"
         )
     try:
         header = parse_json(bytes(parts[0]))
     except orjson.JSONDecodeError as error:
         raise InvalidRequest(f"the header is not a JSON object ({error})") from None
     if not isinstance(header, dict):
-        raise InvalidRequest("the header must be a JSON object, as Frigate's is")
+        raise InvalidRequest("the header of the message must be a JSON object")
     if "model_request" in header and len(parts) > 1:
         # Reject the second part, because the request may wait for its model and would keep the part
         # in memory.
@@ -70,27 +71,28 @@ def image_of(header: dict[str, Any], parts: list[memoryview], most_pixels: int) 
     shape, dtype = header.get("shape"), header.get("dtype")
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise InvalidRequest(
-            f"the tensor is {str(dtype)[:30]}: set input_dtype to int, float or float_denorm in "
-            "the model section of Frigate's configuration"
+            f"the datatype of the tensor is {str(dtype)[:30]}: set input_dtype to int, float or "
+            "float_denorm in the model section of Frigate's configuration"
         )
     if not _is_frame(shape):
         raise InvalidRequest(
-            f"the shape of the tensor is {str(shape)[:60]}, and a frame is [1, height, width, 3] "
-            "or [1, 3, height, width]: set input_tensor to nhwc or nchw and input_pixel_format to "
+            f"the shape of the tensor is {str(shape)[:60]}, but must be [1, height, width, 3] or "
+            "[1, 3, height, width]: set input_tensor to nhwc or nchw and input_pixel_format to "
             "rgb in the model section of Frigate's configuration"
         )
     size = prod(shape)
     if size // 3 > most_pixels:
         raise ImageTooLarge(
-            f"the frame is over the limit of {most_pixels / 1e6:g} megapixels: set width and "
-            "height in the model section of Frigate's configuration, or raise --max-megapixels"
+            f"the frame exceeds the limit of {most_pixels / 1e6:g} megapixels: set a "
+            "smaller width and height in the model section of Frigate's configuration, or raise "
+            "--max-megapixels"
         )
     expected = size * np.dtype(_DTYPES[dtype]).itemsize
     sent = parts[1].nbytes if len(parts) > 1 else 0
     if sent != expected:
         raise InvalidRequest(
-            f"a tensor of {dtype} {shape} has {expected} bytes, and {sent} arrived: send the "
-            "whole tensor"
+            f"the tensor has {sent} bytes, but datatype {dtype} and shape {shape} need "
+            f"{expected}: send the whole tensor"
         )
     values = np.frombuffer(parts[1], _DTYPES[dtype])
     pixels = _levels(values) if dtype == "float32" else values
@@ -109,8 +111,9 @@ def _levels(values: NDArray[np.float32]) -> NDArray[np.uint8]:
     least, most = float(values.min()), float(values.max())
     if not 0 <= least <= most <= 255:
         raise InvalidRequest(
-            f"the values of the frame are from {least:g} to {most:g}: set input_dtype to int, "
-            "float or float_denorm in the model section of Frigate's configuration"
+            f"the frame has values from {least:g} to {most:g}, but they must be between 0 and "
+            "255: set input_dtype to int, float or float_denorm in the model section of Frigate's "
+            "configuration"
         )
     # If a frame in 0..255 has no value above 1, it is nearly black, so the wrong scale does no
     # harm.

@@ -73,9 +73,13 @@ def parse_config(xml: str) -> list[Control]:
         InvalidOption: a threshold is not a number from 0 to 1.
     """
     if len(xml) > _LONGEST:
-        raise InvalidRequest("the labelling configuration is longer than a million characters")
+        raise InvalidRequest(
+            "the labelling configuration has more than a million characters: shorten it"
+        )
     if "<!" in xml.replace("<!--", ""):
-        raise InvalidRequest("the labelling configuration must have no DOCTYPE and no CDATA")
+        raise InvalidRequest(
+            "the labelling configuration has a DOCTYPE or a CDATA section: remove it"
+        )
     try:
         root = ElementTree.fromstring(xml)
     except ElementTree.ParseError as error:
@@ -115,11 +119,10 @@ def controls_for(xml: str, model: str, task: str) -> list[Control]:
     if not suitable:
         wanted = [kind for kind, tasks in TASKS.items() if task in tasks]
         kinds = [f"{each.kind}{' (perRegion)' * each.per_region}" for each in controls]
-        found = ", ".join(dict.fromkeys(kinds)) or "no such control"
+        found = ", ".join(dict.fromkeys(kinds)) or "no supported control"
         raise InvalidRequest(
-            f"the task of model '{model}' is {task}: it can fill in "
-            f"{' or '.join(wanted) or 'nothing'} of an Image, and the labelling configuration has "
-            f"{found}"
+            f"model '{model}' (task {task}) can fill in {' or '.join(wanted) or 'no control'} of "
+            f"an Image, but the labelling configuration has {found}"
         )
     inside = [each for each in controls if each.per_region]
     return [each for each in suitable + inside if each.to_name == suitable[0].to_name]
@@ -144,8 +147,9 @@ def check_labels(controls: Sequence[Control], model: ServedModel) -> None:
     labels = ", ".join(dict.fromkeys(x for control in controls for x in control.labels.values()))
     classes = [*engine.labels, *points][:_SHOWN]
     raise InvalidRequest(
-        f"no label ({labels or 'there is none'}) is a class of model '{model.name}' "
-        f"({', '.join(classes)}, ...): name its classes in predicted_values of a label"
+        f"the labels of the configuration ({labels or 'none'}) match no class of model "
+        f"'{model.name}' ({', '.join(classes)}, ...): write the class names into predicted_values "
+        "of a label"
     )
 
 

@@ -81,9 +81,9 @@ class Hosts:
             return _url(address, host)
         if host is None:
             return InvalidImage(
-                f"'{address[:60]}' is on a Label Studio that this server does not know: open the "
-                "project's Model page there, which connects again, or start the server with "
-                "--label-studio-url and --label-studio-token"
+                f"the image '{address[:60]}' is on an unknown Label Studio server: open the "
+                "project's Model page in Label Studio to connect it again, or start the server "
+                "with --label-studio-url and --label-studio-token"
             )
         try:
             joined = urljoin(f"{host.url.rstrip('/')}/", address.lstrip("/"))
@@ -118,7 +118,8 @@ def check_url(url: str) -> str:
         scheme, host = "", ""
     if scheme not in ("http", "https") or not host:
         raise InvalidOption(
-            f"'{url[:60]}' is not the URL of a Label Studio server, such as http://HOST:8080"
+            f"the URL of the Label Studio server is '{url[:60]}', but must be a URL such as "
+            "http://HOST:8080"
         )
     return url
 
@@ -126,5 +127,5 @@ def check_url(url: str) -> str:
 def _inline(address: str) -> Source:
     head, _, text = address.partition(",")
     if not head.endswith(";base64"):
-        return InvalidImage("a data: address of an image must be base64")
-    return base64_image(text, "the data: address of the image")
+        return InvalidImage("a data: URL of an image must contain base64")
+    return base64_image(text, "the data: URL of the image")

@@ -75,8 +75,8 @@ async def setup(request: Request) -> Response:
             except (Restricted, Forbidden) as error:
                 # Accept the project, because the operator can still name the server with its files.
                 log.warning(
-                    "a Label Studio server reports files at %.200r, and the server ignores it: "
-                    "start the server with --label-studio-url and --label-studio-token (%s)",
+                    "the server does not fetch files from the Label Studio server %.200r: start "
+                    "the server with --label-studio-url and --label-studio-token (%s)",
                     url,
                     error,
                 )
@@ -84,7 +84,7 @@ async def setup(request: Request) -> Response:
             _controls(given.get("schema"), model)
         except InvalidRequest as error:
             # Accept the project, because a new project has no controls yet.
-            log.warning("project %s of Label Studio: %s", given.get("project"), error)
+            log.warning("Label Studio project %s: %s", given.get("project"), error)
         return _json({"model_version": _version(model)})
 
     return await _answer_json(request, answer)
@@ -203,7 +203,7 @@ def _model(request: Request) -> ServedModel:
     if name is not None:
         models_of(request).check_ready(name)
         return models_of(request).get(name)
-    instead = "name one in the address, http://HOST:PORT/label-studio/MODEL"
+    instead = "use the URL http://HOST:PORT/label-studio/MODEL"
     return default_model(service_of(request), call_of(request), "label-studio", _TASKS, instead)
 
 
@@ -221,7 +221,10 @@ def _version(model: ServedModel) -> str:
 
 def _controls(xml: object, model: ServedModel) -> list[Control]:
     if not isinstance(xml, str):
-        raise InvalidRequest("the request has no labelling configuration")
+        raise InvalidRequest(
+            "the request has no labelling configuration: set up the labelling interface of the "
+            "project"
+        )
     return controls_for(xml, model.name, model.task)
 
 
@@ -239,7 +242,8 @@ def _sources(request: Request, given: Given, key: str) -> list[Source]:
         raise InvalidRequest("the request must have a list of tasks")
     if len(tasks) > _MAX_TASKS:
         raise InvalidRequest(
-            f"the request has {len(tasks)} tasks and the limit is {_MAX_TASKS}: select fewer"
+            f"the request has {len(tasks)} tasks, but at most {_MAX_TASKS} are allowed: select "
+            "fewer tasks"
         )
     hosts, project = _hosts(request), str(given.get("project"))
     sources = []

@@ -68,11 +68,16 @@ def model_of(model_id: object) -> tuple[str, int | None]:
     """
     name, _, version = str(model_id or "").partition("/")
     if not name:
-        raise InvalidRequest("the request names no model: model_id is NAME/VERSION, or NAME")
+        raise InvalidRequest(
+            "the request has no model name: write model_id as NAME/VERSION or NAME"
+        )
     if not version:
         return name, None
     if not re.fullmatch(r"[1-9][0-9]{0,8}", version):
-        raise NotFound(f"there is no version '{version[:60]}': a model_id is NAME/VERSION")
+        raise NotFound(
+            f"unknown version '{version[:60]}': write model_id as NAME/VERSION, where VERSION is "
+            "a whole number"
+        )
     return name, int(version)
 
 
@@ -89,7 +94,7 @@ def parse_request(body: bytes, most: int, max_images: int) -> PredictCall:
     sources = [_image(each) for each in (images if isinstance(images, list) else [images])]
     if not 0 < len(sources) <= max_images:
         raise InvalidRequest(
-            f"the request has {len(sources)} images; it must have 1 to {max_images}"
+            f"the request has {len(sources)} images, but must have 1 to {max_images}"
         )
     return PredictCall(
         name,
@@ -169,11 +174,13 @@ def _image(image: object) -> Source:
             return Url(address)
         case {"type": "numpy"}:
             raise InvalidRequest(
-                "images of type numpy are pickled Python objects, which this server does not run: "
-                "send base64"
+                "images of type numpy are not supported, because pickled Python objects can run "
+                "code: send the type base64"
             )
         case _:
-            raise InvalidRequest(f"image is not understood: it is {_IMAGE}, or a list of these")
+            raise InvalidRequest(
+                f"image has an unknown form: send {_IMAGE}, or a list of such objects"
+            )
 
 
 def _decode(text: str) -> Source:

@@ -139,7 +139,8 @@ def _is_explicit(request: Request) -> bool:
 def _check_unload(request: Request) -> None:
     if not _is_explicit(request):
         raise InvalidRequest(
-            "requests unload models only from a server with --model-control-mode=explicit"
+            "this server does not unload models on request: start it with "
+            "--model-control-mode=explicit"
         )
     check_control(request, "model-repository")
 
@@ -234,7 +235,8 @@ async def _answer(
             prediction, image = await _predict(request, call), None
         elif len(call.sources) > 1:
             raise InvalidRequest(
-                "only one image per request can be annotated: send one, or turn visualization off"
+                f"the request has {len(call.sources)} images, but only one can be annotated: send "
+                "one image, or set visualize_predictions to false"
             )
         else:
             # Limit the number of images that wait to be drawn, because each holds its decoded
