@@ -25,7 +25,7 @@ def test_no_cluster(demo_repository):
         timeout=60,
     )
     assert done.returncode == 1
-    assert f"error: no cluster of Ray answers at 127.0.0.1:{port}" in done.stderr
+    assert f"at 127.0.0.1:{port}: start one" in done.stderr
     assert "ray start --head" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -34,9 +34,8 @@ def test_more_than_any_node_has(cluster, demo_repository):
     models = {"digits": {"cpus": 64, "gpus": 1}}
     done = cluster.deploy(repository=str(demo_repository), models=models)
     assert done.returncode == 2
-    message = "no node can hold a replica of digits, which takes 64 CPU and 1 GPU"
-    assert message in done.stderr
-    assert "set models.digits.cpus or gpus" in done.stderr
+    assert "a replica of digits needs 64 CPU and 1 GPU" in done.stderr
+    assert "lower models.digits.cpus or gpus" in done.stderr
 
 
 def test_another_address_is_taken_over(cluster, demo_repository, monkeypatch):
@@ -70,7 +69,8 @@ def test_a_port_that_is_taken(cluster, demo_repository):
 def test_no_such_model(cluster, demo_repository):
     done = cluster.deploy(repository=str(demo_repository), models={"digit": {}})
     assert done.returncode == 2
-    assert "models.digit: there is no such model in the repository; did you mean" in done.stderr
+    assert "models.digit: " in done.stderr
+    assert "did you mean digits?" in done.stderr
 
 
 def test_a_model_that_cannot_be_loaded(cluster, demo_repository, repository):
@@ -137,10 +137,10 @@ def test_replicas_answer_fronts_alone(cluster, demo_repository, scene):
     for headers in ({}, {"fovea-token": "guess"}):
         refused = httpx.post(url, content=scene, headers=headers)
         assert refused.status_code == 400
-        assert "replicas accept requests of this cluster's fronts only" in refused.text
+        assert "front server" in refused.text
     with (
         triton.InferenceServerClient(f"{told['host']}:{told['grpc']}") as client,
-        pytest.raises(InferenceServerException, match="fronts only"),
+        pytest.raises(InferenceServerException, match="front server"),
     ):
         client.is_server_live()
     with pytest.raises(httpx.ConnectError):

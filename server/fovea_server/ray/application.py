@@ -80,8 +80,8 @@ class Plan:
             most = config.options(name).max_replicas
             if each.keeps_state and most > 1:
                 raise InvalidOption(
-                    f"models.{name}.max_replicas is {most}: requests of one sequence must meet the "
-                    "same replica, so a model with sequences has one; set it to 1"
+                    f"models.{name}.max_replicas is {most}, but must be 1 for a model with "
+                    "sequences, because one replica must receive all requests of a sequence"
                 )
         return cls(config, given, settings, needs)
 

@@ -19,7 +19,10 @@ TOKEN = "fovea-token"
 CLIENT = "fovea-client"
 """Header with the IP address of the Ray front's client."""
 
-_STRANGER = "replicas accept requests of this cluster's fronts only: send the request to a front"
+_STRANGER = (
+    "a replica accepts requests only from the front servers of its cluster: send the request to a "
+    "front server"
+)
 
 
 class BehindFront:

@@ -37,24 +37,26 @@ EVERY = "*"
 NODE = "node"
 """Value of an address setting that means the node's address in the cluster."""
 
-_OF_REPLICAS = "a replica has one model, which fovea-ray.yaml chooses"
+_OF_REPLICAS = "each replica serves one model, and fovea-ray.yaml lists the models"
 # Maps prefixes of settings to the reason why these settings have no effect, or another effect, in a
 # cluster.
 _REFUSED = {
-    "model_repository": "`repository` says where the models are",
-    "model_name": "`repository` is a folder of models: name the folder above",
-    "drain_secs": "Ray sends nothing more to a replica that it ends",
-    "model_control_mode": "replicas follow the repository, as in poll mode",
+    "model_repository": "set `repository` to the location of the models instead",
+    "model_name": (
+        "`repository` must contain one directory per model: set it to the parent directory"
+    ),
+    "drain_secs": "Ray sends no new requests to a replica that it stops",
+    "model_control_mode": "replicas always load changes from the repository, as in poll mode",
     "load_model": _OF_REPLICAS,
-    "exit_on_error": "a replica whose model cannot be loaded never starts",
+    "exit_on_error": "a replica never starts if its model cannot be loaded",
     "threads": "set `cpus` of the model instead",
-    "allow_http": "the fronts of the nodes serve HTTP",
-    "api": "requests of these APIs name their model in too many ways to be routed",
-    "label_studio": "requests of these APIs name their model in too many ways to be routed",
+    "allow_http": "the front server of each node always serves HTTP",
+    "api": "a cluster cannot route the requests of these APIs to a replica",
+    "label_studio": "a cluster cannot route the requests of these APIs to a replica",
     "allow_metrics": "Ray exports the metrics of replicas",
     "metrics": "Ray exports the metrics of replicas",
-    "allow_client_shm": "a client and a replica need not be on one machine",
-    "trace_config": "each replica would write a file of its own: use otel",
+    "allow_client_shm": "a client and its replica may be on different machines",
+    "trace_config": "each replica would write its own file: use otel instead",
     "log_file": "Ray keeps a log for each replica",
 }
 _FULL_NAMES = {other: name for name, others in OTHER_NAMES.items() for other in others}
@@ -92,7 +94,7 @@ class ModelOptions(_Strict):
     def _agrees_with_itself(self) -> Self:
         if self.min_replicas > self.max_replicas:
             raise ValueError(
-                f"min_replicas is {self.min_replicas} and max_replicas {self.max_replicas}: "
+                f"min_replicas ({self.min_replicas}) exceeds max_replicas ({self.max_replicas}): "
                 "raise max_replicas, or lower min_replicas"
             )
         return self
@@ -132,8 +134,8 @@ class ClusterConfig(_Strict):
             if name != EVERY and name not in known:
                 meant = _meant(name, known)
                 raise InvalidOption(
-                    f"models.{name}: there is no such model in the repository; {meant}"
-                    f"it has {', '.join(sorted(known)) or 'none'}"
+                    f"models.{name}: the repository has no model of this name; {meant}models: "
+                    f"{', '.join(sorted(known)) or 'none'}"
                 )
 
     def server_settings(self) -> dict[str, Any]:
@@ -180,8 +182,8 @@ def _refusal(name: str) -> str:
     if name not in Settings.model_fields:
         meant = _meant(name, Settings.model_fields)
         return (
-            f"settings.{name}: there is no such setting; {meant}`fovea serve --help-all` "
-            "lists them, here with _ for -"
+            f"settings.{name}: unknown setting; {meant}see `fovea serve --help-all` for all "
+            "settings, and write _ instead of -"
         )
     for refused, reason in _REFUSED.items():
         if name == refused or name.startswith(f"{refused}_"):
@@ -200,7 +202,7 @@ def _sentence(error: ErrorDetails, kind: type[BaseModel], above: str) -> str:
     if error["type"] == "extra_forbidden":
         known = (ModelOptions if error["loc"][0] == "models" else kind).model_fields
         meant = _meant(str(error["loc"][-1]), known)
-        return f"{place}: there is no such key; {meant}there are {', '.join(known)}"
+        return f"{place}: unknown key; {meant}keys: {', '.join(known)}"
     if error["type"] == "missing":
         return f"{place} is missing: add it"
     if error["type"] == "value_error":

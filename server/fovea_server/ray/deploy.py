@@ -21,7 +21,10 @@ from fovea_server.ray.faults import lasting_failures
 from fovea_server.ray.policy import alive_nodes
 from fovea_server.settings import Settings
 
-_TOKEN = "If the cluster uses tokens, set RAY_AUTH_MODE=token and the token here, too"
+_TOKEN = (
+    "If the cluster requires a token, set RAY_AUTH_MODE=token and copy ~/.ray/auth_token to this "
+    "machine"
+)
 _CONNECT_S = 5.0
 _LOOK_S = 0.5
 # Numbers of checks without progress: after the first number a hint is shown, after the second the
@@ -55,8 +58,8 @@ def connect(address: str) -> None:
     except (OSError, ValueError, RuntimeError) as error:
         where = "on this machine" if address == "auto" else f"at {address}"
         raise Unavailable(
-            f"no cluster of Ray answers {where}: start one with `ray start --head`, run this on "
-            f"one of its nodes, or name it with --address. {_TOKEN}"
+            f"no Ray cluster responds {where}: start one with `ray start --head`, run this "
+            f"command on one of its nodes, or give its address with --address. {_TOKEN}"
         ) from error
 
 
@@ -119,13 +122,16 @@ def _follow(application: str, show: Show) -> None:
         if looks == _MAX_LOOKS:
             message = "" if found is None else found.message.strip()
             raise Unavailable(
-                f"there was no progress for {_MAX_LOOKS * _LOOK_S / 60:.0f} "
-                f"minutes{f' ({message})' if message else ''}: see `ray status` for missing "
-                "resources, and `serve status` for waiting models; Ray continues the deployment "
-                "when resources are free"
+                f"the deployment made no progress for {_MAX_LOOKS * _LOOK_S / 60:.0f} "
+                f"minutes{f' ({message})' if message else ''}: run `ray status` to see missing "
+                "resources, and `serve status` to see waiting models; Ray continues the "
+                "deployment when resources are free"
             )
         if looks == _QUIET_LOOKS:
-            show("There was no progress for a while: `ray status` shows what the cluster lacks")
+            show(
+                "The deployment made no progress for a while: run `ray status` to see missing "
+                "resources"
+            )
         time.sleep(_LOOK_S)
 
 
@@ -148,7 +154,10 @@ def _wait_for_fronts(deployed: str) -> None:
         if fronts and all(each["id"] == deployed for each in fronts):
             return
         time.sleep(_LOOK_S)
-    raise Unavailable("the fronts do not serve the deployment: see `serve status`")
+    raise Unavailable(
+        "the front servers of the nodes do not serve the deployment: run `serve status` to see "
+        "their state"
+    )
 
 
 def _addresses(settings: Settings) -> Iterator[str]:
@@ -180,8 +189,8 @@ def _check_resources(plan: Plan) -> None:
         if not fits(needed, there):
             found = "; ".join(_text({of: node.get(of, 0) for of in needed}) for node in there)
             raise InvalidOption(
-                f"no node can hold a replica of {name}, which takes {_text(needed)} (the nodes "
-                f"have {found}): set models.{name}.cpus or gpus, or add a larger node"
+                f"a replica of {name} needs {_text(needed)}, but the nodes have {found}: lower "
+                f"models.{name}.cpus or gpus, or add a larger node"
             )
 
 

@@ -83,7 +83,7 @@ async def watch(registry: Registry, forwarders: Mapping[str, Forwarder]) -> None
             warned = False
         except Exception:
             if not warned:
-                log.exception("Ray Serve did not report which models start; retrying")
+                log.exception("Ray Serve did not report the status of the models; retrying")
             warned = True
         await asyncio.sleep(_INTERVAL_S)
 

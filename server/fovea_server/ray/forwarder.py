@@ -116,8 +116,8 @@ class Forwarder:
                 deaths += error.sent
                 if deaths == self._most_deaths:
                     raise Unavailable(
-                        f"a replica of model '{self.name}' ended before its response: send the "
-                        "request again, or restart the sequence"
+                        f"a replica of model '{self.name}' stopped before it sent a response: "
+                        "send the request again, or start the sequence again"
                     ) from error
                 if error.sent:
                     log.warning("model %s: a replica was lost; retrying the request", self.name)
@@ -136,8 +136,8 @@ class Forwarder:
     async def _arrival(self) -> Link:
         if self._waiting == self._most_waiting:
             raise QueueFull(
-                f"{self._waiting} requests wait for a replica of model '{self.name}', the limit "
-                "(max_queue): retry after the time in Retry-After",
+                f"{self._waiting} requests already wait for a replica of model '{self.name}', and "
+                "the limit (max_queue) is reached: retry after the time in Retry-After",
                 retry_after_s=_WAKING_S,
             )
         self._waiting += 1

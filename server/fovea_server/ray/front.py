@@ -182,7 +182,7 @@ async def follow(application: str, changed: Mapping[str, Callable[[Replicas], No
                 await asyncio.sleep(_LOOK_S)
         finally:
             client.stop()
-        log.warning("Ray Serve's controller does not answer; retrying")
+        log.warning("Ray Serve's controller does not respond; retrying")
 
 
 def _pass_on(call: Callable[[Replicas], None], found: DeploymentTargetInfo) -> None:
@@ -195,7 +195,7 @@ def _pass_on(call: Callable[[Replicas], None], found: DeploymentTargetInfo) -> N
         call(replicas)
     except Exception:
         # Log the error here. If an exception reached Ray, Ray would report no further changes.
-        log.exception("a change of replicas could not be applied")
+        log.exception("the list of replicas could not be updated")
 
 
 class NodeFront:

@@ -83,7 +83,7 @@ async def export(read: Callable[[], Iterable[Family]]) -> None:
         try:
             gauges.update(read())
         except Exception:
-            log.exception("metrics could not be passed to Ray; retrying")
+            log.exception("metrics could not be exported to Ray; retrying")
         await asyncio.sleep(_INTERVAL_S)
 
 

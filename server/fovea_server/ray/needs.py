@@ -86,7 +86,7 @@ class _Reading:
 
     def needs(self) -> dict[str, Needs]:
         if not self._names:
-            raise NotFound(f"there is no model in the repository: {self._repositories.advice()}")
+            raise NotFound(f"the repository has no model: {self._repositories.advice()}")
         return {name: self._needs_of(name) for name in self._names}
 
     def _config(self, name: str) -> ModelConfig:
@@ -122,9 +122,13 @@ class _Reading:
     def _list_composing(self, name: str, above: tuple[str, ...]) -> set[str]:
         found: set[str] = set()
         for part in self._configs[name].composing:
-            if part not in self._configs or part in (name, *above):
+            if part not in self._configs:
                 raise InvalidModel(
-                    f"ensemble {name} runs {part}, which is not in the repository or runs {name}"
+                    f"ensemble {name} runs model {part}, which is not in the repository: add it"
+                )
+            if part in (name, *above):
+                raise InvalidModel(
+                    f"ensemble {name} runs {part}, which runs the ensemble again: remove one step"
                 )
             found |= {part, *self._list_composing(part, (name, *above))}
         return found
