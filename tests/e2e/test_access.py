@@ -336,7 +336,7 @@ def called(client: Client, path: str, request: Message) -> bool:
     if path.endswith("/ModelStreamInfer"):
         # Errors of a stream have no code.
         told = service_pb2.ModelStreamInferResponse.FromString(answer).error_message
-        return "is not for" not in told
+        return "may not use model" not in told
     return True
 
 

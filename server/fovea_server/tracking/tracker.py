@@ -81,17 +81,17 @@ def check(options: PredictOptions) -> None:
         raise InvalidOption(f"track is '{name[:60]}'; it must be one of {', '.join(_CLASSES)}")
     for key, names in _WITHOUT.items():
         if name in names and getattr(options, key) is not None:
-            raise InvalidOption(f"{key} has no effect on {name}: leave it out")
+            raise InvalidOption(f"{key} has no effect on the tracker {name}: remove it")
     new, high = options.track_new, options.track_high
     if new is not None and high is not None and new < high:
         raise InvalidOption(
-            f"track_new is {new} and track_high {high}: track_new must be track_high or more, so "
-            "lower track_high or raise track_new"
+            f"track_new ({new}) must be at least track_high ({high}): raise track_new, or lower "
+            "track_high"
         )
     if find_spec("trackers") is None:
         raise InvalidRequest(
-            "track needs packages that this server does not have (pip install "
-            f"'fovea-serve[streams]'): {install_extra('streams')}, or leave track out"
+            "the option track needs packages that are not installed on the server (pip install "
+            f"'fovea-serve[streams]'): {install_extra('streams')}, or remove the option"
         )
 
 

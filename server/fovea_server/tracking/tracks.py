@@ -72,14 +72,15 @@ class FrameOrder:
         frames = range(first, first + count)
         if self.last is not None and first <= self.last:
             raise OutOfOrder(
-                f"frame {first} must come after frame {self.last}, the last frame of this stream: "
-                f"go on with {self.last + 1}, or choose another stream_id to begin again"
+                f"frame {first} must follow frame {self.last}, the last frame of this stream: "
+                f"send frame {self.last + 1} next, or start again with another stream_id"
             )
         for other in self._under_way.values():
             if first < other.stop and other.start < frames.stop:
                 raise OutOfOrder(
-                    f"frame {first} is in flight already; the last frame of this stream is "
-                    f"{'none' if self.last is None else self.last}: number the frames one by one"
+                    f"frame {first} is already in flight (last finished frame: "
+                    f"{'none' if self.last is None else self.last}): give each frame its own "
+                    "number"
                 )
         self._under_way[first] = frames
         return frames
@@ -171,8 +172,8 @@ class Tracks:
         check(options)
         if not 0 < len(stream_id) <= LONGEST_ID:
             raise InvalidOption(
-                f"track needs a stream_id of at most {LONGEST_ID} characters for the camera or "
-                "video"
+                "the option track needs a stream_id: a name for the camera or video, with at most "
+                f"{LONGEST_ID} characters"
             )
         if frame is not None and frame < 0:
             raise InvalidOption(f"frame is {frame}; it must be a whole number from 0 up")
@@ -192,8 +193,9 @@ class Tracks:
         if track is None:
             if len(self._tracks) >= MAX_STREAMS:
                 raise QueueFull(
-                    f"{MAX_STREAMS} streams are tracked already, the limit: a stream without "
-                    f"frames ends after {self._idle_s:g} s (--track-idle-s)",
+                    f"the server already tracks {MAX_STREAMS} streams, and the limit is reached: "
+                    f"try again when a stream has ended, which takes {self._idle_s:g} s without "
+                    "frames (--track-idle-s)",
                     retry_after_s=self._idle_s,
                 )
             track = self._tracks[key] = Track(key[1], key[3])
@@ -219,7 +221,12 @@ class Tracks:
         now = Counter(track.model for track in self._tracks.values())
         models = sorted({*now, *self.frames, *self.refused})
         for family, counts in (
-            (Family("fovea_tracked_streams", "gauge", "Streams whose objects have ids"), now),
+            (
+                Family(
+                    "fovea_tracked_streams", "gauge", "Number of streams whose objects are tracked"
+                ),
+                now,
+            ),
             (
                 Family("fovea_tracked_frames_total", "counter", "Frames that were tracked"),
                 self.frames,
@@ -228,7 +235,7 @@ class Tracks:
                 Family(
                     "fovea_frames_out_of_order_total",
                     "counter",
-                    "Frames that were refused, as a later one had been tracked",
+                    "Frames that were rejected, because a later frame was already tracked",
                 ),
                 self.refused,
             ),

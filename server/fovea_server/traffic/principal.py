@@ -52,7 +52,7 @@ class Principal:
         """
         if model and not self.takes(model):
             raise Forbidden(
-                f"{self.called} is not for this model: it is for {', '.join(self.models)}"
+                f"{self.called} may not use model '{model[:60]}', but only {', '.join(self.models)}"
             )
 
     def check_whole(self) -> None:
@@ -62,7 +62,8 @@ class Principal:
         """
         if self.models:
             raise Forbidden(
-                f"{self.called} is for {', '.join(self.models)}, and this changes the whole server"
+                f"{self.called} may use only {', '.join(self.models)}, but this request changes "
+                "the whole server: use a key for all models"
             )
 
     def charge(self, images: int) -> None:

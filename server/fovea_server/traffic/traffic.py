@@ -69,7 +69,9 @@ class KeyCounts:
         requests = Family(
             "fovea_key_requests_total", "counter", "Requests for inference, by key and status"
         )
-        images = Family("fovea_key_images_total", "counter", "Images that keys were charged with")
+        images = Family(
+            "fovea_key_images_total", "counter", "Images that count towards the limits of each key"
+        )
         for (name, status), count in list(self._requests.items()):
             requests.add({"key": name, "status": status}, count)
         for name, count in list(self._images.items()):

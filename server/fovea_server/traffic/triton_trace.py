@@ -67,8 +67,8 @@ class TraceSettings:
             self._apply(None, {})
         except InvalidRequest as error:
             raise InvalidOption(
-                f"--trace-config: {error}; there are triton,file=FILE, triton,log-frequency=N, "
-                "level=TIMESTAMPS, rate=N, count=N and mode=triton"
+                f"--trace-config: {error}; the options are triton,file=FILE, "
+                "triton,log-frequency=N, level=TIMESTAMPS, rate=N, count=N and mode=triton"
             ) from error
 
     def get(self, model: str | None = None) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class TraceSettings:
             case ["mode"] if value == "triton":
                 pass
             case _:
-                raise InvalidRequest(f"'{option}' is not understood")
+                raise InvalidRequest(f"unknown option '{option}'")
         self._defaults = replace(self._defaults, **given)
 
 
@@ -313,10 +313,10 @@ class TraceFile:
             except OSError as error:
                 if not self._dropped:
                     log.error(
-                        "traces cannot be written to %s (%s), and are dropped until they can: %s",
+                        "traces are dropped, because %s cannot be written (%s): %s",
                         path,
                         error.strerror,
-                        "free some space, or mend its permissions",
+                        "free disk space, or correct the permissions of the file",
                     )
                 self._dropped += traces
                 return

@@ -180,9 +180,12 @@ def test_thresholds_follow_conf_unless_they_are_given(options, expected):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"track": "sort", "track_high": 0.5}, "track_high has no effect on sort"),
-        ({"track": "ocsort", "track_new": 0.5}, "track_new has no effect on ocsort"),
-        ({"track": "botsort", "track_new": 0.4, "track_high": 0.5}, "lower track_high or raise"),
+        ({"track": "sort", "track_high": 0.5}, "track_high has no effect on the tracker sort"),
+        ({"track": "ocsort", "track_new": 0.5}, "track_new has no effect on the tracker ocsort"),
+        (
+            {"track": "botsort", "track_new": 0.4, "track_high": 0.5},
+            "raise track_new, or lower track_high",
+        ),
         ({"track": "bytetrack", "track_new": 1.5}, "track_new is 1.5; it must be from 0 to 1"),
         ({"track": "bytetrack", "min_frames": 0}, "min_frames is 0; it must be from 1"),
         ({"min_frames": 2}, "need track"),
