@@ -62,7 +62,7 @@ CONVERSATIONS = {
     "no request behind requests": (
         [get("/openapi.json") + get("/v2/models/digits") + b"\0\1nonsense\r\n\r\n"],
         [200, 200, 400],
-        ['"platform"', '{"error":"a request begins with METHOD TARGET HTTP/1.1"}'],
+        ['"platform"', '{"error":"the first line of a request must be METHOD TARGET HTTP/1.1"}'],
     ),
     "no HTTP": ([b"nothing of HTTP\r\n\r\n"], [400], ["x-request-id: ", NO_REQUEST]),
     "a body that breaks off": (
@@ -121,8 +121,8 @@ def test_a_conversation(demo_server, sent, expected, marks):
 
 # Proxies may read these requests in another way.
 DOUBTFUL = [
-    ("GET /v2 HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", "one Host header"),
-    ("GET /docs HTTP/1.1\r\n\r\n", "one Host header, and this one has 0"),
+    ("GET /v2 HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n", "has 2 Host headers"),
+    ("GET /docs HTTP/1.1\r\n\r\n", "has 0 Host headers"),
     ("\nGET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n", NO_REQUEST),
     ("GET /v2 HTTP/2.0\r\nHost: localhost\r\n\r\n", NO_REQUEST),
     ("GET /v2\r\n\r\n", NO_REQUEST),

@@ -80,7 +80,7 @@ class TokenBucket:
                 wait_s = max(wait_s, behind_s)
             self._last = self._at + wait_s
             raise RateLimited(
-                f"this key may send {self.rate.text} images: retry in {wait_s:.2f} s",
+                f"the rate limit of this key is {self.rate.text} images: retry in {wait_s:.2f} s",
                 wait_s,
             )
         self._left -= cost

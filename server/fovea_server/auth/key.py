@@ -62,7 +62,7 @@ class Keys(BaseModel):
     def _names_differ(self) -> Keys:
         names = Counter(key.name for key in self.keys)
         if twice := [name for name, count in names.items() if count > 1]:
-            raise ValueError(f"several keys are called {twice[0]}")
+            raise ValueError(f"several keys have the name {twice[0]}")
         return self
 
 
@@ -213,7 +213,7 @@ class Rate(NamedTuple):
             raise ValueError(f"{text!r} is not a rate: write it as 20/s, 600/m or 1e4/h")
         per_s = count / _UNITS[found["unit"]]
         if per_s < _MIN_PER_S:
-            raise ValueError(f"a rate must be at least 1/h, and {text!r} is less")
+            raise ValueError(f"the rate {text!r} is too low: write at least 1/h")
         return cls(per_s, max(count, 1.0), text)
 
 
@@ -233,7 +233,8 @@ def parse_span(text: str, *, least: int = 1) -> timedelta:
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError(
-            f"{text[:80]!r} is not a name: use up to 64 letters, digits, dots, '-' and '_'"
+            f"{text[:80]!r} is not a valid key name: use up to 64 letters, digits, dots, '-' and "
+            "'_'"
         )
     return text
 

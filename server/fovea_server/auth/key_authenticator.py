@@ -30,8 +30,8 @@ _WRITE_EVERY = 4
 _LAST_S = 2.0
 
 _HINT = (
-    "send it as Authorization: Bearer KEY or X-API-Key: KEY (Fovea's client and commands take it "
-    "from FOVEA_API_KEY); `fovea key add` makes one"
+    "send the header Authorization: Bearer KEY or X-API-Key: KEY (Fovea's client and commands "
+    "read KEY from FOVEA_API_KEY); `fovea key add` creates a key"
 )
 
 

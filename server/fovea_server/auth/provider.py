@@ -61,8 +61,8 @@ class Provider:
         url = httpx.URL(issuer)
         if url.scheme != "https" and url.host not in ("127.0.0.1", "::1", "localhost"):
             raise InvalidOption(
-                f"the keys of {issuer} would come over an insecure connection: use an issuer with "
-                "https"
+                f"the URL of the issuer is {issuer}, but must begin with https://, because the "
+                "server fetches the signing keys from it"
             )
         self._issuer, self._audience, self._claim = issuer, audience, claim
         self._keys: dict[str, jwt.PyJWK] = {}
@@ -118,8 +118,10 @@ class Provider:
         if key is None:
             if not keys or time.monotonic() - self._fetched > _AGAIN_S:
                 self._wake.set()
-                raise KeysPending("the keys of the issuer are being fetched: send again in 1 s")
-            raise jwt.InvalidKeyError("it is signed with a key that its issuer does not have")
+                raise KeysPending(
+                    "the server is fetching the keys of the issuer: send the request again in 1 s"
+                )
+            raise jwt.InvalidKeyError("the issuer does not have the key that signed the token")
         return key
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
@@ -154,7 +156,7 @@ class Provider:
             with httpx.Client(timeout=_TIMEOUT_S) as client:
                 about = client.get(url).raise_for_status().json()
                 if about["issuer"] != self._issuer:
-                    raise ValueError(f"it reports the issuer {about['issuer']}")
+                    raise ValueError(f"the document is from another issuer, {about['issuer']}")
                 found = client.get(about["jwks_uri"]).raise_for_status().json()
             keys = {
                 each.key_id or "": each
@@ -162,12 +164,15 @@ class Provider:
                 if each.algorithm_name in _ALGORITHMS and each.public_key_use in (None, "sig")
             }
             if not keys:
-                raise ValueError("it has no signing keys")
+                raise ValueError("the issuer has no signing keys")
         # Catch every exception, because the provider can return anything. If this thread ended, the
         # keys would never be refreshed.
         except Exception as error:  # noqa: BLE001
             log.error(
-                "tokens of %s: its keys cannot be fetched from %s: %s", self._issuer, url, error
+                "the signing keys of issuer %s cannot be fetched from %s: %s",
+                self._issuer,
+                url,
+                error,
             )
         else:
             # Clear the cache, because a token that was signed with a removed key must be rejected.

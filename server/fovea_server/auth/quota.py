@@ -127,8 +127,9 @@ class Meter:
         if images > (left := self.left):
             most, unit = self.quota
             raise RateLimited(
-                f"this key has {left} of {counted(most, 'image')} left for this {unit}, and the "
-                f"request has {images}: the next {unit} begins at {self._ends:%Y-%m-%d %H:%M} UTC",
+                f"the quota of this key has {left} of {counted(most, 'image')} left for this "
+                f"{unit}, but the request has {images}: wait for the next {unit}, which starts at "
+                f"{self._ends:%Y-%m-%d %H:%M} UTC",
                 (self._ends - self._now()).total_seconds(),
             )
         self.count.taken += images

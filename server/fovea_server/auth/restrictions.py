@@ -97,8 +97,9 @@ class Restrictions:
                 names.strip() and found["key"].strip() and found["value"].strip()
             ):
                 raise InvalidOption(
-                    f"'{names}' restricts nothing; write API[,API...]:KEY=VALUE, for example "
-                    "model-repository,logging:admin-key=SECRET, or KEY@FILE for a secret in a file"
+                    f"the restriction of '{names}' is incomplete: write API[,API...]:KEY=VALUE, "
+                    "for example model-repository,logging:admin-key=SECRET, or KEY@FILE for a "
+                    "secret in a file"
                 )
             key, value = found["key"].strip(), found["value"].strip()
             if found["kind"] == "@":
@@ -107,8 +108,8 @@ class Restrictions:
             # contain them.
             if not (_KEY.fullmatch(key) and value.isascii() and value.isprintable()):
                 raise InvalidOption(
-                    f"the secret of '{names}' cannot be sent as a header: make its key of letters, "
-                    "digits, '-', '_' and '.', and its value of printable ASCII characters"
+                    f"the secret of '{names}' cannot be sent as a header: use letters, digits, "
+                    "'-', '_' and '.' for its key, and printable ASCII characters for its value"
                 )
             for name in map(str.strip, names.split(",")):
                 if name not in APIS:
@@ -157,9 +158,9 @@ class Restrictions:
         """
         if api not in self._secrets and not self.lets_all_in(client, header):
             raise Restricted(
-                "without keys, other machines may only predict and check health. Start the server "
-                "with --keys FILE (`fovea key add` creates it), or with --no-keys behind a "
-                "gateway that authenticates clients"
+                "this server has no keys, so other machines may only predict and check health. "
+                "Start the server with --keys FILE (`fovea key add` creates it), or with "
+                "--no-keys behind a gateway that authenticates clients"
             )
 
     def lets_all_in(self, client: str | None, header: Callable[[str], str | None]) -> bool:
@@ -182,5 +183,5 @@ def _read(names: str, file: Path) -> str:
         ) from None
     secret = content.decode("latin-1").strip()
     if not secret or len(content) > _LONGEST_FILE:
-        raise InvalidOption(f"{advice}: it must contain the secret, and nothing else")
+        raise InvalidOption(f"{advice}: the file must contain only the secret")
     return secret

@@ -209,7 +209,7 @@ class DataPlane:
             except Exception as error:  # an observer's error must not fail the request
                 if self._fault != (fault := f"{observer}: {error!r}"):
                     self._fault = fault
-                    log.exception("a response of model %s could not be observed", model.name)
+                    log.exception("monitoring failed for a response of model %s", model.name)
 
     async def read_texts(
         self,
@@ -237,7 +237,7 @@ class DataPlane:
         model.check_ready()
         engine = model.engine
         if engine is None:
-            raise InvalidRequest(f"model '{model.name}' takes tensors, not texts")
+            raise InvalidRequest(f"model '{model.name}' accepts tensors, not texts")
         words = engine.require_words()
         _charge(model, texts.__len__)
         return await _within(timeout_s, asyncio.to_thread(words.read, texts))
@@ -319,7 +319,7 @@ def _image_engine(model: ServedModel) -> Engine:
     if engine is None or engine.preprocessor is None:
         reason = f" ({engine.card.reason})" if engine else ""
         raise InvalidRequest(
-            f"model '{model.name}' takes tensors, not images{reason}; see `fovea inspect` for "
+            f"model '{model.name}' accepts tensors, not images{reason}: see `fovea inspect` for "
             "its inputs"
         )
     return engine
@@ -332,8 +332,8 @@ def _resolved(model: ServedModel, engine: Engine, options: PredictOptions) -> Pr
         if not (stages := model.config.composing):
             raise
         raise error.with_text(
-            f"stage '{next(iter(stages))}': {error}; request options apply to this stage of "
-            f"'{model.name}'; the options of other stages are in pipeline.toml"
+            f"stage '{next(iter(stages))}': {error}; request options apply only to this first "
+            f"stage of '{model.name}': set the options of other stages in pipeline.toml"
         ) from error
 
 
@@ -345,7 +345,7 @@ async def _within(timeout_s: float | None, work: Coroutine[Any, Any, T]) -> T:
             return await work
     except TimeoutError:
         raise DeadlineExceeded(
-            f"no answer within {timeout_s:g} s; allow more time or send less"
+            f"no response within {timeout_s:g} s: set a longer timeout, or send less data"
         ) from None
 
 

@@ -112,7 +112,8 @@ def _encoded_texts(model: ServedModel, request: InferRequest) -> list[str] | Non
         return None
     if sent.datatype != "BYTES" or len(request.inputs) != 1:
         raise InvalidRequest(
-            f"{TEXT} cannot be sent with other inputs: send images in another request"
+            f"{TEXT} must be the only input, with the datatype BYTES: send images in another "
+            "request"
         )
     try:
         return [text.decode() for text in _elements(sent, "texts")]
@@ -132,8 +133,8 @@ def _elements(sent: InputTensor, what: str) -> list[bytes]:
     elements: list[bytes] = data.tolist()
     if len(elements) != sent.shape[0]:
         raise InvalidRequest(
-            f"input '{sent.name}' has {len(elements)} elements; its shape {list(sent.shape)} says "
-            f"{sent.shape[0]}"
+            f"input '{sent.name}' has {len(elements)} elements, but its shape is "
+            f"{list(sent.shape)}: send {sent.shape[0]} elements, or correct the shape"
         )
     return elements
 
@@ -165,8 +166,8 @@ def _select_tensors(request: InferRequest, tensors: list[OutputTensor]) -> list[
     known = {tensor.name for tensor in tensors}
     if unknown := sorted(requested - known):
         raise InvalidRequest(
-            f"unexpected inference output '{unknown[0]}' for model '{request.model_name}'; "
-            f"images are answered with {', '.join(tensor.name for tensor in tensors)}"
+            f"unexpected inference output '{unknown[0]}' for model '{request.model_name}'; the "
+            f"outputs for images are {', '.join(tensor.name for tensor in tensors)}"
         )
     return [tensor for tensor in tensors if not requested or tensor.name in requested]
 

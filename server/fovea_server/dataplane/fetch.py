@@ -119,7 +119,8 @@ class Fetcher:
         if encoding.lower() != "identity":
             raise FetchRefused("the URL returned a compressed response, which was not requested")
         too_large = FetchRefused(
-            f"the image is over the limit of {size_text(self._max_bytes)}; --max-image-mb raises it"
+            f"the image exceeds the limit of {size_text(self._max_bytes)}: send a smaller image, "
+            "or raise --max-image-mb"
         )
         if int(response.headers.get("content-length", 0)) > self._max_bytes:
             raise too_large
@@ -149,7 +150,7 @@ def _parse_url(address: str) -> httpx.URL:
     except (httpx.InvalidURL, UnicodeError):
         raise FetchRefused("the URL cannot be parsed") from None
     if url.scheme not in ("http", "https") or not url.raw_host:
-        raise FetchRefused("the URL must begin with http:// or https:// and name a host")
+        raise FetchRefused("the URL must begin with http:// or https:// and have a host")
     if url.port is not None and not 0 < url.port < 65536:
         raise FetchRefused("the URL's port must be from 1 to 65535")
     if url.userinfo:

@@ -15,8 +15,8 @@ from fovea_server.dataplane.v2_documents import model_metadata
 from fovea_server.models.model import ServedModel, State
 from fovea_server.models.registry import Registry
 
-_NOT_LOADED = "it is not loaded: POST /v1/models/{name}/versions/{version}/load loads it"
-_NOT_BUILT = "`fovea build` did not make this engine: its folder has no card.json"
+_NOT_LOADED = "it is not loaded: load it with POST /v1/models/{name}/versions/{version}/load"
+_NOT_BUILT = "the engine is not from `fovea build`: its directory has no card.json"
 
 
 class Live(BaseModel):

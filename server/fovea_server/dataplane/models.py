@@ -193,7 +193,7 @@ class Models:
 
         If the client may not see it, refer to the log.
         """
-        return reason if self._registry.sees(name) else "it is not ready; the server's log says why"
+        return reason if self._registry.sees(name) else "it is not ready: see the server's log"
 
     def documents(self) -> ModelList:
         """Return every model that is served or failed to load."""

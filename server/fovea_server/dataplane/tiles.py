@@ -63,7 +63,7 @@ class Tiles:
     async def _answer_by_tiles(
         self, model: str, request: ImageRequest, run: RunParts
     ) -> list[ImageResult | FoveaError]:
-        with self._count_request(model, _MAX_TILED, "requests with tiles are being answered"):
+        with self._count_request(model, _MAX_TILED, "requests with tiles"):
             return [await self._answer_image(request, run, sent) for sent in request.images]
 
     async def _answer_image(
@@ -101,9 +101,7 @@ class Tiles:
             mosaic = engine.mosaic((image.height, image.width))
             decode_ns, times = time.monotonic_ns() - began, list[StageTimes]()
             found = list[NewImage]()
-            counting = self._count_request(
-                model, _MAX_PICTURES, "pictures of many tiles are being made"
-            )
+            counting = self._count_request(model, _MAX_PICTURES, "output images of several tiles")
             with counting if mosaic.tiled else nullcontext():
                 for number, tiles in enumerate(mosaic.rows):
                     parts = [mosaic.cut(image.pixels, tile) for tile in tiles]
@@ -126,7 +124,11 @@ class Tiles:
             QueueFull: the model has `most` requests in flight.
         """
         if self._open[model] >= most:
-            raise QueueFull(f"{most} {what}; send again later", retry_after_s=1.0)
+            raise QueueFull(
+                f"the model already processes {most} {what}, and the limit is reached: send the "
+                "request again later",
+                retry_after_s=1.0,
+            )
         self._open[model] += 1
         try:
             yield
@@ -161,7 +163,7 @@ class Tiles:
         if size[0] * size[1] <= self._limits.max_pixels:
             return None
         return ImageTooLarge(
-            f"the picture would be {size[1]}x{size[0]}, over the limit of "
+            f"the output image would have {size[1]}x{size[0]} pixels, above the limit of "
             f"{self._limits.max_pixels / 1e6:g} megapixels: {self._limits.pixels_advice}"
         )
 

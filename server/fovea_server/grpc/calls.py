@@ -171,7 +171,9 @@ def parse_short(message_type: type[M], data: bytes) -> M:
     """
     if len(data) > LARGE:
         name = message_type.DESCRIPTOR.full_name
-        raise InvalidRequest(f"a {name} has at most {LARGE} bytes, and this one has {len(data)}")
+        raise InvalidRequest(
+            f"the {name} message has {len(data)} bytes, but at most {LARGE} are allowed"
+        )
     return parse(message_type, data)
 
 

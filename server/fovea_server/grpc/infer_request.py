@@ -135,7 +135,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
             number, at = _varint(data, at)
             size = number if kind == _DELIMITED else 0
         elif (size := _FIXED.get(kind, 0)) == 0:
-            raise IndexError("it is not a field of the message")
+            raise IndexError("the message has an invalid field")
         begin_of_value, at = at, at + size
         if at > len(data):
             raise IndexError("the message is truncated")
@@ -146,8 +146,8 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int]]:
 
 def _too_many_error() -> InvalidRequest:
     return InvalidRequest(
-        f"a request has at most {_MAX_FIELDS} inputs, outputs and parameters together, and an "
-        "input as many dimensions and parameters: send fewer"
+        "the request has too many inputs, outputs and parameters, or an input has too many "
+        f"dimensions and parameters: at most {_MAX_FIELDS} are allowed"
     )
 
 

@@ -236,8 +236,8 @@ def _listen(
             bound = server.add_secure_port(address, credentials)
     except RuntimeError:
         raise Unavailable(
-            f"cannot listen on {host} port {port}: stop what uses it, or choose another with "
-            "--grpc-port"
+            f"cannot listen on {host} port {port}: stop the program that uses the port, or choose "
+            "another port with --grpc-port"
         ) from None
     return bound
 

@@ -163,7 +163,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
         advice = f"send {headers['Allow']}"
         predict_path = f"{request.url.path.rstrip('/')}/predict"
         if _takes(routes, {**request.scope, "root_path": "", "path": predict_path}):
-            advice += f"; images go to POST {predict_path}"
+            advice += f"; send images to POST {predict_path}"
         refused: FoveaError = MethodNotAllowed(f"{message}; {advice}")
     else:
         kind = NotFound if error.status_code == 404 else InvalidRequest

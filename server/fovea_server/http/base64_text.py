@@ -24,7 +24,7 @@ def base64_bytes(text: str) -> bytes:
     for gap in "\n\r\t ":
         text = text.replace(gap, "")
     if "=" in text[:-2]:
-        raise ValueError("padding that is not at the end")
+        raise ValueError("the base64 text has padding before its end")
     pieces = (text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
     return b"".join(base64.b64decode(piece, validate=True) for piece in pieces)
 

@@ -175,7 +175,7 @@ class Exchange:
         elif message["type"] == "http.response.body" and not self.response_complete:
             self._write(message.get("body", b""), more=message.get("more_body", False))
         else:
-            raise RuntimeError(f"the ASGI message {message['type']!r} comes at the wrong time")
+            raise RuntimeError(f"unexpected ASGI message {message['type']!r}")
 
     def _begin(self, message: Message) -> None:
         """Prepare the head of the response.
@@ -200,7 +200,7 @@ class Exchange:
         dated = *self._connection.server_state.default_headers, *given
         head = b"".join((STATUS_LINE[status], *(b"%s: %s\r\n" % each for each in dated), b"\r\n"))
         if not head.count(b"\r") == head.count(b"\n") == len(dated) + 2:
-            raise RuntimeError(f"a header of an answer has a line break: {given}")
+            raise RuntimeError(f"a header of the response has a line break: {given}")
         self.response_started, self._expects = True, False
         if self._left is None:
             # Write the head at once, because the first chunk may take long.

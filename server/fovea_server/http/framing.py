@@ -31,7 +31,7 @@ _SOCKET_VERSION = re.compile(rb"\r\nsec-websocket-version:[\t ]*13[\t ]*\r\n", r
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t\x20-\x7e\x80-\xff]*)?\r\n")
 _TRAILER = re.compile(rb"[-!#$%&'*+.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n")
 _CRLF = b"\r\n"
-_NO_LINE = "a request begins with METHOD TARGET HTTP/1.1"
+_NO_LINE = "the first line of a request must be METHOD TARGET HTTP/1.1"
 
 
 class _Part(Enum):
@@ -93,7 +93,7 @@ class Head:
             # this object.
             del self._parser
         if self.method == "CONNECT":
-            raise httptools.HttpParserError("CONNECT is for proxies")
+            raise httptools.HttpParserError("the method CONNECT is not supported")
         self._check()
 
     def on_url(self, url: bytes) -> None:
@@ -121,7 +121,7 @@ class Head:
                 hosts += 1
             elif name == b"content-length":
                 if len(value) > _MAX_DIGITS:
-                    raise InvalidRequest("the Content-Length is not a body size")
+                    raise InvalidRequest("the Content-Length has too many digits")
                 # llhttp has already rejected an invalid length, a repeated length, and a length in
                 # a chunked request.
                 self.size = int(value)
@@ -132,11 +132,14 @@ class Head:
                     raise InvalidRequest("the only supported Transfer-Encoding is chunked")
         # HTTP/1.0 requires no Host header.
         if hosts != 1 and (hosts or not self.is_old):
-            raise InvalidRequest(f"a request has one Host header, and this one has {hosts}")
+            raise InvalidRequest(f"the request has {hosts} Host headers, but must have exactly one")
         if codings > 1:
             raise InvalidRequest("the only supported Transfer-Encoding is chunked")
         if len(self.headers) > MAX_HEADERS:
-            raise InvalidRequest(f"a request has at most {MAX_HEADERS} headers")
+            raise InvalidRequest(
+                f"the request has {len(self.headers)} headers, but at most {MAX_HEADERS} are "
+                "allowed"
+            )
 
 
 class Framing:
@@ -217,8 +220,8 @@ class Framing:
         head = Head(data)
         if head.is_socket and self.waiting:
             raise InvalidRequest(
-                "data followed the WebSocket request before it was accepted: wait for the "
-                "response 101"
+                "the client sent data before the server accepted the WebSocket: wait for the "
+                "response with status 101"
             )
         self._is_last = head.is_socket or not head.keeps
         self._left, self._tiny_chunks = head.size, 0
@@ -275,13 +278,13 @@ class Framing:
                 raise httptools.HttpParserError("no trailer")
             return b""
         if (found := _CHUNK_SIZE.fullmatch(line)) is None:
-            raise httptools.HttpParserError("no size of a chunk")
+            raise httptools.HttpParserError("a chunk has no valid size")
         if chunk := int(found[1], 16):
             self._part, self._left = _CHUNK, chunk + len(_CRLF)
             self._tiny_chunks += 1 if chunk < _TINY else -1
             if self._tiny_chunks > _MAX_TINY:
                 raise InvalidRequest(
-                    f"a body has at most {_MAX_TINY} chunks of less than {_TINY} bytes"
+                    f"too many chunks of the body have less than {_TINY} bytes: send larger chunks"
                 )
         else:
             self._part, self._trailer_bytes = _TRAILERS, 0
@@ -295,7 +298,7 @@ class Framing:
         if self.waiting < self._left:
             return None
         if self._take(self._left) != _CRLF:
-            raise httptools.HttpParserError("no end of a chunk")
+            raise httptools.HttpParserError("a chunk does not end with a line break")
         self._part = _SIZE
         return b""
 

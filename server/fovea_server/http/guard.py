@@ -75,8 +75,8 @@ class Guard:
         host = headers.get(b"host", b"")
         if not self._is_ours(host):
             return ForeignRequest(
-                f"unknown Host {_quote(host)}: use the server's IP address, or start it with "
-                "--allowed-host NAME, which may be repeated"
+                f"unknown Host {_quote(host)}: use the server's IP address, or start the server "
+                "with --allowed-host NAME"
             )
         if method in _SAFE:
             return None
@@ -86,8 +86,8 @@ class Guard:
         if site not in _ELSEWHERE and (origin is None or _authority(origin) == host.lower() != b""):
             return None
         return ForeignRequest(
-            f"the page of another site ({_quote(origin or site or b'')}) sent this request: start "
-            "the server with --cors-origin ORIGIN if its pages may use it"
+            f"a page of another site ({_quote(origin or site or b'')}) sent this request: start "
+            "the server with --cors-origin ORIGIN if pages of this site may use it"
         )
 
     def _has_our_name(self, host: bytes) -> bool:

@@ -142,12 +142,14 @@ class Watch:
 
 def timeout_error(timeout_s: float) -> DeadlineExceeded:
     """Return the error for a request that exceeded its client's timeout."""
-    return DeadlineExceeded(f"no answer within {timeout_s:g} s; allow more time or send less")
+    return DeadlineExceeded(
+        f"no response within {timeout_s:g} s: set a longer timeout, or send less data"
+    )
 
 
 def cancelled_error() -> ShuttingDown:
     """Return the error for a request that uvicorn cancels because the exit timeout has expired."""
-    return ShuttingDown("the server stopped before the answer was there; send again")
+    return ShuttingDown("the server stopped before the response was ready: send the request again")
 
 
 async def unpack(

@@ -94,8 +94,8 @@ class RegionTable(Generic[Description, OpenedT]):
     def _check_allowed(self) -> None:
         if not self._allowed:
             raise Unsupported(
-                "this server does not take shared memory from clients; start it with "
-                "--allow-client-shm=true where all who can reach it are trusted"
+                "this server does not accept shared memory from clients: start it with "
+                "--allow-client-shm=true if you trust all clients that can reach it"
             )
 
     def _add(self, name: str, region: Description, open_region: Callable[[], OpenedT]) -> None:
@@ -172,8 +172,8 @@ class MappedObjects:
         if mapped is None or len(mapped) < end:
             if len(self._all) >= (most := max_objects()):
                 raise RegionFailed(
-                    f"{most} shared memory objects are registered already: unregister "
-                    "some, or put more regions into one object"
+                    f"{most} shared memory objects are already registered, and the limit is "
+                    "reached: unregister some, or put more regions into one object"
                 )
             mapped = self._maps[key] = mmap.mmap(descriptor, found.st_size)
             self._all.add(mapped)

@@ -83,7 +83,7 @@ def _check_depth(value: object) -> None:
         ]
         if not level:
             return
-    raise _refuse(f"it is nested deeper than {MAX_DEPTH}")
+    raise _refuse(f"the document is nested deeper than {MAX_DEPTH} levels")
 
 
 def _refuse(why: str) -> MalformedJson:

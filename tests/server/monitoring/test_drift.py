@@ -112,4 +112,4 @@ def test_observers_see_answers_and_fail_none(demo_repository, caplog):
         asyncio.run(run())
     finally:
         app.close()
-    assert caplog.text.count("could not be observed") == 1
+    assert caplog.text.count("monitoring failed for a response") == 1

@@ -136,7 +136,10 @@ async def draw_image(service: Service, prediction: Prediction, kind: MediaType) 
     assert isinstance(result, ImageResult)
     assert result.pixels is not None, "asked for with keep_pixels"
     if result.found is None:
-        raise InvalidRequest("this model's head is not recognised: there is nothing to draw")
+        raise InvalidRequest(
+            "the server cannot draw the outputs of this model, because its head is unknown: "
+            "request JSON instead"
+        )
     seen = result.found, result.pixels, prediction.vocabulary
     async with service.plane.drawing(result.pixels):
         return await run_in_threadpool(annotate, *seen, kind)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 _MAX_FIELDS = 64
-_SHAPE = 'each of images is {"data": BASE64} or {"url": ADDRESS}'
+_SHAPE = 'write each image as {"data": BASE64} or {"url": URL}'
 
 
 async def read_body(
@@ -62,22 +62,25 @@ async def read_body(
     try:
         return bytes(await unpack(body, hold, max_bytes, refused))
     except zlib.error:
-        raise InvalidRequest(f"the body is not {encoding}, unlike its Content-Encoding") from None
+        raise InvalidRequest(
+            f"the Content-Encoding is {encoding}, but the body is not valid {encoding}"
+        ) from None
 
 
 def check_encoding(encoding: str | None) -> None:
     """Raise InvalidRequest for an unsupported Content-Encoding."""
     if encoding not in (None, "identity", "gzip", "deflate"):
         raise InvalidRequest(
-            f"Content-Encoding '{encoding}' is not understood; send it plain, or in gzip or deflate"
+            f"unknown Content-Encoding '{encoding}': send the body without compression, or use "
+            "gzip or deflate"
         )
 
 
 def too_large(limit: int) -> BodyTooLarge:
     """Return the error for a body that exceeds the limit."""
     return BodyTooLarge(
-        f"the body is over the limit of {size_text(limit)}: send less at once, or raise the limit "
-        "with --http-max-input-size (bytes)"
+        f"the body exceeds the limit of {size_text(limit)}: send less data per request, or raise "
+        "--http-max-input-size (bytes)"
     )
 
 
@@ -121,7 +124,8 @@ def parse_body(
         sources, given = [body], {}
     if len(sources) > max_images:
         raise InvalidRequest(
-            f"the request has {len(sources)} images and the limit is {max_images}; split it"
+            f"the request has {len(sources)} images, but at most {max_images} are allowed: split "
+            "the request"
         )
     return sources, parse_options({**query, **given})
 
@@ -147,9 +151,11 @@ def parse_texts(body: bytes, most: int = MAX_WEIGHT) -> tuple[list[str], Predict
     sent = given.pop("text", None)
     texts = [sent] if isinstance(sent, str) else sent
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
-        raise InvalidRequest('the body must be {"text": "a cat"}, or a list of texts in its place')
+        raise InvalidRequest('the body must be {"text": "a cat"} or {"text": ["a cat", "a dog"]}')
     if other := sorted(given.keys() - {"normalize", "vector", *FORMER}):
-        raise InvalidOption(f"'{other[0][:60]}' is not an option of texts: normalize, vector")
+        raise InvalidOption(
+            f"unknown option '{other[0][:60]}': the options for texts are normalize and vector"
+        )
     return texts, parse_options(given)
 
 
@@ -181,9 +187,11 @@ def _from_json(body: bytes | bytearray) -> tuple[list[Source], dict[str, Any]]:
     given = _json(body)
     images = given.pop("images", None) if isinstance(given, dict) else None
     if images == []:
-        raise InvalidRequest(f"images is empty: send at least one, where {_SHAPE}")
+        raise InvalidRequest(f"images is empty, but must have at least one image: {_SHAPE}")
     if not isinstance(images, list):
-        has = f" and has {', '.join(map(repr, given))}" if given and isinstance(given, dict) else ""
+        has = ""
+        if given and isinstance(given, dict):
+            has = f", but has {', '.join(map(repr, given))}"
         raise InvalidRequest(f'the body must be {{"images": [...]}}{has[:80]}: {_SHAPE}')
     return [_from_json_image(index, image) for index, image in enumerate(images)], given
 
@@ -195,7 +203,7 @@ def _from_json_image(index: int, image: object) -> Source:
         case {"url": str(url), **rest} if rest in ({}, {"data": None}):
             return Url(url)
         case _:
-            raise InvalidRequest(f"images[{index}] is not understood: {_SHAPE}")
+            raise InvalidRequest(f"images[{index}] has an unknown form: {_SHAPE}")
 
 
 def _from_form(
@@ -225,10 +233,14 @@ def read_parts(
     """
     kind, parameters = parse_options_header(content_type)
     if kind != b"multipart/form-data":
-        raise InvalidRequest("send a multipart form (multipart/form-data) with the image as a file")
+        raise InvalidRequest(
+            "the body is not a multipart form: send multipart/form-data with the image as a file"
+        )
     boundary = parameters.get(b"boundary")
     if not boundary:
-        raise InvalidRequest("the Content-Type of a multipart form must name its boundary")
+        raise InvalidRequest(
+            "the Content-Type has no boundary: let your HTTP library write the header of the form"
+        )
     images: list[bytes] = []
     values: dict[str, list[str]] = {}
     ended: list[bool] = []
@@ -237,7 +249,10 @@ def read_parts(
         file.file_object.seek(0)
         images.append(file.file_object.read())
         if len(images) > max_images:
-            raise InvalidRequest(f"the form has more than {counted(max_images, 'image')}; split it")
+            raise InvalidRequest(
+                f"the form has more than {counted(max_images, 'image')}, the limit: split it into "
+                "several requests"
+            )
 
     def on_field(field: Field) -> None:
         name = (field.field_name or b"").decode(errors="replace")
@@ -245,7 +260,7 @@ def read_parts(
         # A repeated field such as `classes=0` and `classes=5` becomes a list.
         values.setdefault(name, []).append(value)
         if sum(map(len, values.values())) > _MAX_FIELDS:
-            raise InvalidRequest(f"the form has more than {_MAX_FIELDS} fields")
+            raise InvalidRequest(f"the form has more than {_MAX_FIELDS} fields: send fewer")
 
     try:
         parser = FormParser(
@@ -265,5 +280,5 @@ def read_parts(
     except FormParserError as error:
         raise InvalidRequest(f"the form cannot be read: {error}") from None
     if not ended:
-        raise InvalidRequest("the form does not end: its last boundary is missing")
+        raise InvalidRequest("the form is incomplete: its last boundary is missing")
     return images, values

@@ -28,9 +28,10 @@ from fovea_server.setting_types import ROOT_PATH
 
 _BINARY = {"type": "string", "format": "binary"}
 _OPTIONS = [option.name for option in fields(PredictOptions)]
+_KEY = "a key of `fovea key add`"
 _SCHEMES = {
-    "bearer": {"type": "http", "scheme": "bearer", "description": "a key of `fovea key add`"},
-    "api_key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "the same"},
+    "bearer": {"type": "http", "scheme": "bearer", "description": _KEY},
+    "api_key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": _KEY},
 }
 BodyKind = Literal["application/octet-stream", "multipart/form-data", "application/json"]
 _BODIES: dict[BodyKind, tuple[str, dict[str, Any]]] = {
@@ -40,7 +41,7 @@ _BODIES: dict[BodyKind, tuple[str, dict[str, Any]]] = {
         {"$ref": "#/components/schemas/PredictForm"},
     ),
     "application/json": (
-        "images as base64 or addresses",
+        "images as base64 or URLs",
         {"$ref": "#/components/schemas/PredictJson"},
     ),
 }
@@ -49,7 +50,7 @@ _DEADLINE = {
     "in": "header",
     "required": False,
     "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 3_600_000},
-    "description": "after this time the answer is 504 and the work stops",
+    "description": "timeout in milliseconds; after it, the status is 504 and the work stops",
 }
 # Content Security Policy of the page. It allows inline styles, which Swagger UI sets, and images in
 # responses.
@@ -87,16 +88,16 @@ _PREFIX = "X-Forwarded-Prefix"
 MODEL_EXAMPLE = "yolov8n"
 """Placeholder for a model name. The server replaces it by a model that the client may see."""
 _ERRORS = {
-    400: "the request, or its only image, cannot be understood, or the body arrives too slowly",
+    400: "the request or its only image is invalid, or the body arrives too slowly",
     401: "the API key is missing or invalid",
     403: "the secret of a restricted API is missing or wrong, or the key does not allow this",
     404: "no such model or version",
-    409: "a frame came before this one; or a stream has this name already",
-    413: "the body or the image is over the limit",
+    409: "a later frame of the stream was already tracked, or a stream with this ID exists",
+    413: "the body or the image exceeds the limit",
     422: "an option or a class is unknown, out of range, or not for the model's task",
-    429: "too much is accepted and not yet answered; send again after `Retry-After` seconds",
+    429: "too many requests are in flight; send the request again after `Retry-After` seconds",
     503: "the server or the model is not ready, the server is stopping, or its memory is full",
-    504: "no answer within X-Request-Timeout-Ms",
+    504: "no response within X-Request-Timeout-Ms",
 }
 
 

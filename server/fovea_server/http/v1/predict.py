@@ -154,7 +154,10 @@ class PredictRoute(FastRoute):
                 body=[await boxes_json(service.plane, *arguments, request.timeout_s, kind)]
             )
         if len(images) != 1:
-            raise InvalidRequest(f"Accept: {image} answers one image; send one, or accept JSON")
+            raise InvalidRequest(
+                f"the request accepts {image}, but has {len(images)} images: send one image, or "
+                "accept application/json"
+            )
         # Limit the number of images that wait to be drawn, because each holds its decoded pixels in
         # memory.
         async with service.drawing:
@@ -177,7 +180,7 @@ class PredictRoute(FastRoute):
                 body = await unpack(body, request.hold, limit, partial(too_large, limit))
             except zlib.error:
                 raise InvalidRequest(
-                    f"the body is not {encoding}, unlike its Content-Encoding"
+                    f"the Content-Encoding is {encoding}, but the body is not valid {encoding}"
                 ) from None
         query = _split(request.call.path)[1]
         if not wraps_images(kind):

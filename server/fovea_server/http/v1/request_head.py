@@ -67,8 +67,8 @@ def body_kind(operation: str, content_type: str) -> str:
     kind = parse_options_header(content_type)[0]
     if operation == "predict/form" and kind != b"multipart/form-data":
         raise InvalidRequest(
-            f"/predict/form takes multipart/form-data, and the Content-Type is '{content_type}': "
-            "send an image to /predict, or JSON to /predict/json"
+            "/predict/form accepts only multipart/form-data, but the Content-Type is "
+            f"'{content_type}': send an image to /predict, or JSON to /predict/json"
         )
     return content_type
 
@@ -100,6 +100,7 @@ def timeout_of(text: str | None) -> float | None:
         milliseconds = -1.0
     if not 0 < milliseconds <= 3_600_000:
         raise InvalidOption(
-            f"X-Request-Timeout-Ms is '{text}'; it must be milliseconds, from 1 to 3600000"
+            f"X-Request-Timeout-Ms is '{text}', but must be a number of milliseconds from 1 to "
+            "3600000"
         )
     return milliseconds / 1e3

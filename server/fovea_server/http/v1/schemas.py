@@ -17,7 +17,7 @@ from fovea_engines.results.registry import RESULT_OF
 
 
 def _refuse_null(value: None) -> None:
-    raise ValueError("it may be absent, but not null")
+    raise ValueError("the field may be absent, but must not be null")
 
 
 Absent = Annotated[SkipJsonSchema[None], AfterValidator(_refuse_null)]

@@ -42,7 +42,7 @@ class ImageSources:
             if not isinstance(source, Url):
                 return source
             if self._fetcher is None:
-                return FetchRefused("this server does not fetch urls; start it with --allow-url")
+                return FetchRefused("this server does not fetch URLs: start it with --allow-url")
             try:
                 async with few:
                     data = await self._fetcher.fetch(source.address, hold, source.authorization)
@@ -51,9 +51,8 @@ class ImageSources:
             left -= len(data)
             if left < 0:
                 return FetchRefused(
-                    "the images of this request are over the limit of "
-                    f"{size_text(most)} together: ask for fewer, or raise "
-                    "--http-max-input-size (bytes)"
+                    f"the images of this request together exceed the limit of {size_text(most)}: "
+                    "send fewer images, or raise --http-max-input-size (bytes)"
                 )
             return data
 

@@ -134,8 +134,9 @@ def refuse_long(elements: int) -> None:
     """Raise AnswerTooLarge if outputs have too many elements for JSON."""
     if elements > MAX_ELEMENTS:
         raise AnswerTooLarge(
-            f"the outputs have {elements:,} elements, and JSON takes {MAX_ELEMENTS:,}: request "
-            "binary data (the parameter binary_data or binary_data_output of infer), or use gRPC"
+            f"the outputs have {elements:,} elements, but JSON supports at most {MAX_ELEMENTS:,}: "
+            "request binary data (the parameter binary_data or binary_data_output of infer), or "
+            "use gRPC"
         )
 
 
