@@ -200,7 +200,9 @@ def pipeline_config(folder: Path, name: str) -> ModelConfig:
         InvalidModel: the directory also has config.pbtxt, or pipeline.toml is invalid.
     """
     if (folder / CONFIG_FILE).exists():
-        raise InvalidModel(f"{folder / CONFIG_FILE} is beside {PIPELINE_FILE}: remove one of them")
+        raise InvalidModel(
+            f"{folder} has both {CONFIG_FILE} and {PIPELINE_FILE}: remove one of them"
+        )
     models = Pipeline.read(folder).models
     steps = tuple(EnsembleStep(model, model_version=-1) for model in models)
     return ModelConfig(name=name, platform=PLATFORM, ensemble_scheduling=ModelEnsembling(steps))
@@ -291,23 +293,28 @@ class Pipeline(BaseModel):
                 return f"stage {number}: {error}"
         if extra := first.model_fields_set - {"model", "name"}:
             key = _key(min(extra))
-            return f"{key} is not for the first stage, which sees the whole image: leave it out"
+            return (
+                f"{key} has no effect on the first stage, which runs on the whole image: remove it"
+            )
         seen = [first.title]
         for stage in later:
             if stage.title in seen:
-                return f"two stages are called {stage.title!r}: give one a name of its own"
+                return f"two stages have the name {stage.title!r}: rename one"
             if stage.base and stage.base not in seen:
-                return f"from = {stage.base!r} is no earlier stage{suggest(stage.base, seen)}"
+                return (
+                    f"from = {stage.base!r} does not name an earlier "
+                    f"stage{suggest(stage.base, seen)}"
+                )
             chained = stage.base not in ("", first.title)
             if chained and (extra := stage.model_fields_set.intersection(_OF_CROPS)):
                 return (
-                    f"stage {stage.title!r} sees the crops of {stage.base!r}: leave out "
-                    f"{min(extra)}, or from"
+                    f"stage {stage.title!r} runs on the crops of {stage.base!r}, so {min(extra)} "
+                    f"has no effect: remove {min(extra)}, or remove `from`"
                 )
             if stage.turn and not chained:
                 return (
-                    f"turn of stage {stage.title!r} needs `from`: the stage that classifies the "
-                    "rotation"
+                    f"turn of stage {stage.title!r} has no effect without `from`: set `from` to "
+                    "the stage that classifies the rotation"
                 )
             seen.append(stage.title)
         return None
@@ -394,8 +401,9 @@ def check_reference(folder: Path) -> None:
     ]
     if replaced:
         raise InvalidOption(
-            f"{'; '.join(replaced)}: `fovea build --pipeline {folder.name} --images DIR --check` "
-            f"says how much the answers have changed, on the images of {card.images_from}"
+            f"{'; '.join(replaced)}: run `fovea build --pipeline {folder.name} --images DIR "
+            "--check` to see how much the results have changed; the reference was made with "
+            f"{card.images_from}"
         )
 
 
@@ -420,7 +428,7 @@ def _wrong(error: ValidationError) -> str:
     first, *_ = sorted(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     match first["loc"]:
         case ("stages",) | ("stages", int()):
-            return "write a table [[stages]] for each stage, two or more of them"
+            return "the file needs at least two stages: write a table [[stages]] for each stage"
         case ("stages", int() as number, *_):
             keys = [_key(name) for name in StageTable.model_fields]
             return f"stage {number + 1}: {key_fault(first, keys)}"

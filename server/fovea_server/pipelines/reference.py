@@ -38,7 +38,7 @@ def reference_path(folder: Path) -> Path:
     path = folder / REFERENCE_FILE
     # A named pipe in this place could block the reader forever.
     if path.exists() and not path.is_file():
-        raise InvalidModel(f"{path} is not a file: move it away")
+        raise InvalidModel(f"{path} is not a regular file: rename or remove it")
     return path
 
 
@@ -156,9 +156,9 @@ class SeenImage(BaseModel):
     def _check_lengths(self) -> Self:
         rows = (self.scores, self.class_ids, self.said, self.rotated, self.keypoints)
         if any(each is not None and len(each) != len(self.boxes) for each in rows):
-            raise ValueError("its lists have different lengths")
+            raise ValueError("the lists of an image have different lengths")
         if len(set(map(len, self.keypoints or ()))) > 1:
-            raise ValueError("its objects have not the same number of keypoints")
+            raise ValueError("the objects of an image have different numbers of keypoints")
         return self
 
     def objects(self, now: Detections) -> Detections:
@@ -217,8 +217,8 @@ class PipelineCard(BaseModel):
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "the file"
             raise InvalidModel(
-                f"{path} is damaged, or of another version of Fovea ({where}: {first['msg']}): "
-                f"make it again with `fovea build --pipeline {folder.name} --images DIR`"
+                f"{path} is damaged, or from another version of Fovea ({where}: {first['msg']}): "
+                f"create it again with `fovea build --pipeline {folder.name} --images DIR`"
             ) from error
 
     @property
@@ -271,7 +271,7 @@ class PipelineCard(BaseModel):
             worst = min(comparisons, default=_Comparison(1.0, "", ""))
             notes = [worst.example] * (worst.agreement < _SHOWN)
             notes += sorted(each.renamed for each in comparisons if each.renamed)[:1]
-            notes += [f"{alone} seen only then or only now"] * (alone > 0)
+            notes += [f"{alone} with a result only then or only now"] * (alone > 0)
             yield StageAgreement(
                 name,
                 engines[name].text(self.stages.get(name)),

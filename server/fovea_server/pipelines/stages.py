@@ -336,7 +336,7 @@ def bind_stage(
     detector = _card(cards, first)
     if (task := _task(detector)) not in _FINDS:
         raise InvalidModel(
-            f"the first stage runs '{first}', whose task is {task}: name a model that finds "
+            f"the first stage runs '{first}', whose task is {task}: use a model that detects "
             f"objects ({', '.join(_FINDS)})"
         )
     about, card = f"stage '{table.title}': ", _card(cards, table.model)
@@ -348,16 +348,17 @@ def bind_stage(
         )
     if table.to and table.to not in places:
         raise InvalidModel(
-            f"{about}the answer of '{table.model}' cannot go to {table.to}: write to = "
-            f"'{places[0]}', or leave it out"
+            f"{about}the results of '{table.model}' cannot be stored in the field {table.to}: "
+            f"set to = '{places[0]}', or remove `to`"
         )
     if table.top_k is not None and task not in ("attributes", "classify"):
-        raise InvalidModel(f"{about}top_k has no effect on a model for {task}: leave it out")
+        raise InvalidModel(f"{about}top_k has no effect on a model for {task}: remove it")
     _check_crop(about, table, detector)
     giver = detector if base is None else _card(cards, base.table.model)
     if base is not None and base.field in ("embedding", "text"):
         raise InvalidModel(
-            f"{about}'{base.name}' finds no classes, which `from` needs: leave `from` out"
+            f"{about}`from` needs a stage that returns classes, but '{base.name}' returns none: "
+            "remove `from`"
         )
     try:
         classes = _ids(tuple(table.classes), giver)
@@ -380,7 +381,7 @@ def bind_stage(
 def _card(cards: Mapping[str, EngineCard], name: str) -> EngineCard:
     card = cards.get(name)
     if card is None or card.preprocess is None:
-        raise InvalidModel(f"model '{name}' takes no images: name one that does")
+        raise InvalidModel(f"model '{name}' does not accept images: use a model that does")
     return card
 
 
@@ -396,8 +397,8 @@ def _check_crop(about: str, table: StageTable, detector: EngineCard) -> None:
         count = 0 if skeleton is None else len(skeleton.names)
         if count not in (4, 5):
             raise InvalidModel(
-                f"{about}crop = 'keypoints' takes four points, or the five of a face, and "
-                f"'{detector.name}' finds {count}: crop = 'box'"
+                f"{about}crop = 'keypoints' needs four keypoints, or the five of a face, but "
+                f"'{detector.name}' returns {count}: use crop = 'box'"
             )
 
 

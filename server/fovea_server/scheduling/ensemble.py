@@ -190,12 +190,12 @@ class PipelineScheduler(Scheduler):
         for tensor in request.inputs:
             if tensor.name not in self._model_io.inputs:
                 raise InvalidRequest(
-                    f"model '{name}' has no input '{tensor.name}': send encoded images to "
-                    f"'{image}', as BYTES"
+                    f"model '{name}' has no input '{tensor.name}': send encoded images as BYTES "
+                    f"to the input '{image}'"
                 )
         raise InvalidRequest(
-            f"model '{name}' is a pipeline and takes no tensors: send encoded images to "
-            f"'{image}', as BYTES"
+            f"model '{name}' is a pipeline and does not accept tensors: send encoded images as "
+            f"BYTES to the input '{image}'"
         )
 
     async def predict(self, request: ImageRequest) -> Results:
@@ -210,8 +210,9 @@ class PipelineScheduler(Scheduler):
             if self._inside and self._inside + count > self._most:
                 self._statistics.count_failure(0, FailureReason.REJECTED)
                 raise QueueFull(
-                    f"{counted(self._inside, 'image')} accepted and not yet answered, and no room "
-                    f"for {count} more (--max-queue); send again after the time in Retry-After",
+                    f"the queue is full: {counted(self._inside, 'image')} in flight, and no room "
+                    f"for {count} more (--max-queue); send the request again after the time in "
+                    "Retry-After",
                     retry_after_s=1.0,
                 )
             self._inside += count

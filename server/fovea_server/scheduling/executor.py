@@ -101,7 +101,9 @@ class Executor:
 
     def close(self) -> None:
         """End the threads after their present batches, and fail the jobs that no thread has run."""
-        stopped = ShuttingDown("the server stopped before this request was done")
+        stopped = ShuttingDown(
+            "the server stopped before it finished this request: send the request again"
+        )
         self._fail(self._queue.clear(close=True), stopped)
         for _ in self._threads:
             self._batches.put([])

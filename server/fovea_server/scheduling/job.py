@@ -122,14 +122,16 @@ class Job:
         text = f"the limit is {limit} (--max-queue, or max_queue_size in config.pbtxt)"
         request = self.request
         if not isinstance(request, ImageRequest) or request.cut is None:
-            return InvalidRequest(f"the request has {counted(count, 'image')} and {text}; split it")
+            return InvalidRequest(
+                f"the request has {counted(count, 'image')}, but {text}: split the request"
+            )
         if request.options.tile is None:
             return InvalidRequest(
                 f"a row of the image has {counted(count, 'tile')}, and {text}: send a smaller image"
             )
         return InvalidOption(
             f"tile={request.options.tile} cuts the image into {counted(count, 'tile')}, and "
-            f"{text}: ask for larger tiles"
+            f"{text}: request larger tiles"
         )
 
     def queue_full_error(self, waiting: int, retry_after_s: float) -> QueueFull:
@@ -138,9 +140,10 @@ class Job:
             text = f"{request_prefix(self.request)}Exceeds maximum queue size"
         else:
             text = (
-                f"{counted(waiting, 'request')} accepted and not yet answered, and no room for "
+                f"the queue is full: {counted(waiting, 'request')} in flight, and no room for "
                 f"{counted(len(self.request.images), 'image')} more (--max-queue, or "
-                "max_queue_size in config.pbtxt); send again after the time in Retry-After"
+                "max_queue_size in config.pbtxt); send the request again after the time in "
+                "Retry-After"
             )
         return QueueFull(text, retry_after_s=retry_after_s)
 

@@ -104,7 +104,7 @@ class JobQueue:
         count = len(jobs)
         with self._lock:
             if self._closed:
-                raise ShuttingDown("the model is being unloaded; send again later")
+                raise ShuttingDown("the model is being unloaded: send the request again later")
             level = self._level_of(jobs[0])
             waiting, most = len(level.jobs) + len(level.delayed), level.policy.max_queue_size
             if count > self._limit or 0 < most < count:

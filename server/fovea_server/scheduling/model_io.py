@@ -77,6 +77,6 @@ class ModelIO:
             if prod(shape) == array.size:
                 return array.reshape(shape)
         raise InferenceFailed(
-            f"output '{tensor.name}' has shape {list(have)}, and the reshape in the config.pbtxt "
-            f"of '{self.name}' is {list(tensor.reshape)}"
+            f"output '{tensor.name}' has shape {list(have)}, but the reshape in the config.pbtxt "
+            f"of '{self.name}' is {list(tensor.reshape)}: correct the reshape"
         )

@@ -147,7 +147,7 @@ class SequenceScheduler(SchedulerWrapper):
 def _initial(state: SequenceState, batched: bool) -> Array:
     if any(initial.data_file for initial in state.initial_state):
         raise UnsupportedModel(
-            f"state '{state.input_name}' takes its initial value from a file, which is not "
+            f"the initial value of state '{state.input_name}' is in a data_file, which is not "
             "supported: use zero_data"
         )
     sizes = [1 if size < 0 else size for size in state.dims]
@@ -188,7 +188,7 @@ def _correlation_id(
         return array
     if isinstance(sequence, str):
         raise InvalidRequest(
-            f"sequence '{sequence}' has a text id, and the model's input '{model_input}' takes a "
-            "number: send a numeric sequence_id"
+            f"the sequence_id '{sequence}' is a text, but the model's input '{model_input}' needs "
+            "a number: send a number as the sequence_id"
         )
     return np.full(shape, sequence % 2**64, np.uint64).astype(NUMPY[datatype])

@@ -135,7 +135,7 @@ def test_options_are_those_of_the_detector(server, scene, found):
     assert answer.status_code == 422
     said = answer.json()["error"]["message"]
     assert said.startswith("stage 'digits': top_k has no effect")
-    assert "the options of other stages are in" in said
+    assert "pipeline.toml" in said
 
 
 def test_a_picture_names_what_was_found(server, scene, found):

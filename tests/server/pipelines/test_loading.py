@@ -44,20 +44,20 @@ FAULTS = {
     "model = 'attributes'\n[stage]": r"'stage' is not a key; did you mean 'stages'\?",
     "model = 'attributes'\nclasses = ['on']": "model 'digits' has no class 'on'",
     "model = 'attributes'\nclasses = [99]": "model 'digits' has no class 99",
-    "model = 'attributes'\nto = 'text'": "cannot go to text: write to = 'attributes'",
-    "model = 'attributes'\nfrom = 'digit'": r"from = 'digit' is no earlier stage; did you mean",
-    "model = 'attributes'\ncrop = 'keypoints'": "takes four points, or the five of a face, and",
+    "model = 'attributes'\nto = 'text'": "the field text: set to = 'attributes'",
+    "model = 'attributes'\nfrom = 'digit'": "name an earlier stage; did you mean",
+    "model = 'attributes'\ncrop = 'keypoints'": "needs four keypoints, or the five of a face, but",
     "model = 'attributes'\ncrop = 'rotated'": "'digits' has no rotated boxes",
     "model = 'reading'\ntop_k = 2": "top_k has no effect on a model for read",
-    "model = 'digits'": "two stages are called 'digits': give one a name of its own",
+    "model = 'digits'": "two stages have the name 'digits': rename one",
     "model = 'digits'\nname = 'again'": "the task of 'digits' is detect: after the first stage",
     "model = '../digits'": "stage 2: '../digits' is not a valid model name",
     "model = 'attributes'\nmin_size = 1000000": "min_size is 1000000; it must be less than",
     "model = 'absent'": "a stage of 'bad' runs 'absent': the folder absent does not exist",
     "model = 'bad'": "a stage of 'bad' runs 'bad', which runs 'bad'",
-    "model = 'attributes'\nturn = {red = 0.5}": "turn of stage 'attributes' needs `from`",
-    AFTER_READING: "finds no classes",
-    f"{AFTER_CLASSES}crop = 'box'": "leave out cr",
+    "model = 'attributes'\nturn = {red = 0.5}": "'attributes' has no effect without `from`",
+    AFTER_READING: "returns classes, but",
+    f"{AFTER_CLASSES}crop = 'box'": "remove crop, or remove",
     f"{AFTER_CLASSES}classes = ['x']": "no class 'x'",
     "model =": "is not TOML",
 }
@@ -110,12 +110,12 @@ def test_commands_know_it(parts, fovea, tmp_path):
 def test_the_first_stage_finds_objects(registry):
     models, root = registry
     write_pipeline(root, "bad", '[[stages]]\nmodel = "reading"\n[[stages]]\nmodel = "attributes"')
-    with pytest.raises(FoveaError, match="whose task is read: name a model that finds objects"):
+    with pytest.raises(FoveaError, match="whose task is read: use a model that detects objects"):
         models.load("bad")
     write_pipeline(
         root, "bad", '[[stages]]\nmodel = "digits"\nif = 0.5\n[[stages]]\nmodel = "reading"'
     )
-    with pytest.raises(FoveaError, match="if is not for the first stage"):
+    with pytest.raises(FoveaError, match="if has no effect on the first stage"):
         models.load("bad")
 
 

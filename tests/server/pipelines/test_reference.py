@@ -207,8 +207,8 @@ def test_a_reference_that_is_edited_badly(repository, fovea, command):
         for asked in (command("--check"), fovea("inspect", "plates", "--repository", repository)):
             assert asked[0] in (1, 2), wrong[:200]
             assert re.fullmatch(
-                r"error: \S*/plates/reference.json is damaged, or of another version of Fovea .+: "
-                r"make it again with `fovea build --pipeline plates --images DIR`\n",
+                r"error: \S*/plates/reference.json is damaged, or .+ version of Fovea .+: "
+                r"create it again with `fovea build --pipeline plates --images DIR`\n",
                 asked[2],
             ), asked[2]
     # Arrays that another network would have, which are numbers.
@@ -222,7 +222,7 @@ def test_a_reference_that_is_edited_badly(repository, fovea, command):
         make()
         for asked, code in ((command("--check"), 2), (command(), 1)):
             assert asked[0] == code
-            assert asked[2] == f"error: {path} is not a file: move it away\n"
+            assert asked[2] == f"error: {path} is not a regular file: rename or remove it\n"
         with serving(repository) as registry:
             assert not registry.find("plates").reason
         path.rmdir() if path.is_dir() else path.unlink()
