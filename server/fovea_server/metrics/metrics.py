@@ -160,7 +160,7 @@ def model_families(models: Iterable[ServedModel]) -> list[Family]:
     accepted = Family(
         "fovea_inflight_requests",
         "gauge",
-        "Requests accepted and not yet answered, each image counted",
+        "Requests in flight; each image counts as a request",
     )
     stages, batches = stage_family(), batch_family()
     for model in models:
@@ -222,7 +222,11 @@ def process_families() -> list[Family]:
         used, times = process.memory_info(), process.cpu_times()
         started, files = process.create_time(), process.num_fds()
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    build = Family("fovea_build_info", "gauge", "Version of Fovea and what it runs on")
+    build = Family(
+        "fovea_build_info",
+        "gauge",
+        "Always 1; the labels have the versions of Fovea and Python, and the machine",
+    )
     build.add(_BUILD, 1)
     cpu = Family(
         "process_cpu_seconds_total", "counter", "User and system CPU time spent in seconds"
@@ -234,7 +238,7 @@ def process_families() -> list[Family]:
         gauge("process_resident_memory_bytes", "Resident memory size in bytes", used.rss),
         gauge(
             "fovea_memory_limit_bytes",
-            "Memory of the machine, or of the container where that has less",
+            "Memory of the machine, or of the container if its limit is lower, in bytes",
             memory(Path("/")).total,
         ),
         gauge("process_virtual_memory_bytes", "Virtual memory size in bytes", used.vms),
@@ -246,7 +250,7 @@ def process_families() -> list[Family]:
 
 def batch_family() -> Family:
     """Make the family of batch sizes, without samples."""
-    return Family("fovea_batch_size", "histogram", "Rows, or images, of each execution of a model")
+    return Family("fovea_batch_size", "histogram", "Batch size of each execution of a model")
 
 
 def add_batches(family: Family, labels: Labels, executions: Mapping[int, int]) -> None:
@@ -266,37 +270,40 @@ def add_batches(family: Family, labels: Labels, executions: Mapping[int, int]) -
 def limit_families(service: Service) -> list[Family]:
     """Return the metric families of readiness, remote stores, queue limit, and memory in use."""
     budget = service.budget
-    models = Family(
-        "fovea_model_ready", "gauge", "1 if a version of the model can answer, 0 if none can"
-    )
+    models = Family("fovea_model_ready", "gauge", "1 if a version of the model is ready, else 0")
     for name, ready in service.models.availability().items():
         models.add({"model": name}, int(ready))
     return [
-        gauge("fovea_ready", "1 if the server takes requests, else 0", int(service.models.ready)),
+        gauge(
+            "fovea_ready",
+            "1 if the server is ready for requests, else 0",
+            int(service.models.ready),
+        ),
         models,
         gauge(
             "fovea_queue_limit_requests",
-            "Most requests of one model accepted and not yet answered (--max-queue)",
+            "Largest allowed number of requests in flight per model (--max-queue)",
             service.settings.max_queue,
         ),
         gauge(
             "fovea_repository_sync_errors",
-            "Stores that could not be pulled last time, and models of stores that are refused",
+            "Number of stores that could not be pulled at the last try, and of rejected models in "
+            "stores",
             service.models.store_faults(),
         ),
         gauge(
             "fovea_inflight_bytes",
-            "Bytes of requests and unsent answers that are held",
+            "Memory of requests and unsent responses, in bytes",
             budget.held,
         ),
         gauge(
             "fovea_decoding_bytes",
-            "Bytes that large images take while they are decoded, at most",
+            "Memory that is reserved to decode large images, in bytes",
             budget.pixels,
         ),
         gauge(
             "fovea_inflight_limit_bytes",
-            "Most bytes of requests and unsent answers (--max-inflight-mb)",
+            "Limit for the memory of requests and unsent responses, in bytes (--max-inflight-mb)",
             budget.limit,
         ),
     ]

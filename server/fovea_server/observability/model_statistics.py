@@ -91,7 +91,7 @@ def stage_family() -> Family:
     return Family(
         "fovea_stage_duration_seconds",
         "histogram",
-        "Time that images spend in each stage on their way to an answer",
+        "Time that images spend in each stage of a request, in seconds",
     )
 
 

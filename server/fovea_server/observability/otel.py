@@ -134,7 +134,7 @@ class OtelTracer:
         sending.start()
         sending.join(0 if self._failures.down else _MAX_SECONDS_AT_EXIT)
         if sending.is_alive():
-            self._failures.report("there was no time for the last spans")
+            self._failures.report("the server stopped before it could send the last spans")
             # `shutdown` ends the exporter's wait for its next attempt.
             self._exporter.shutdown()
             sending.join(_MAX_SECONDS_AT_EXIT)
@@ -167,8 +167,8 @@ class _Failures(logging.Handler):
         if not self.down:
             self.down = True
             log.warning(
-                "the trace collector does not respond, and spans are dropped until it does (its "
-                "URL is OTEL_EXPORTER_OTLP_ENDPOINT): %s",
+                "spans are dropped, because the trace collector does not respond: check "
+                "OTEL_EXPORTER_OTLP_ENDPOINT (%s)",
                 reason,
             )
 
@@ -176,7 +176,7 @@ class _Failures(logging.Handler):
         """Log that spans are delivered again, if they were lost before."""
         if self.down:
             self.down = False
-            log.info("spans reach the collector again")
+            log.info("the trace collector accepts spans again")
 
 
 class _OtlpExporter(OTLPSpanExporter):
