@@ -35,8 +35,8 @@ async function openCamera() {
   } catch (error) {
     throw new Error(
       error.name === "NotAllowedError"
-        ? "The camera was not allowed: allow it for this page in the browser's address bar."
-        : `There is no camera to use (${error.message}).`,
+        ? "The browser blocked the camera: allow it for this page in the address bar."
+        : `The camera cannot be used (${error.message}).`,
     );
   }
 }

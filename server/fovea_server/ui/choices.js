@@ -82,5 +82,5 @@ export function unlistedChoice(name, task) {
 
 function without({ ready, accepts_images: takesImages }) {
   if (!ready) return "not ready";
-  return takesImages ? null : "takes tensors";
+  return takesImages ? null : "accepts tensors, not images";
 }

@@ -17,7 +17,7 @@ export function examplesOf({ task, labels }) {
 /** Fetch an example as an image that models take: they read no SVG. */
 export async function fetchExample(file) {
   const answer = await fetch(new URL(file, import.meta.url));
-  if (!answer.ok) throw new Error(`The server does not hand out ${file}`);
+  if (!answer.ok) throw new Error(`The server did not return ${file}`);
   const blob = await answer.blob();
   if (!file.endsWith(".svg")) return new File([blob], file, { type: blob.type });
   const image = await rasterised(blob);

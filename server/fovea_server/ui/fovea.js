@@ -81,7 +81,7 @@ export class Fovea {
     if (told.status !== 426) throw told;
     throw new FoveaError(`${this.url} cannot be reached by WebSocket`, {
       code: "connection_failed",
-      hint: "a proxy may stop them; predict needs none.",
+      hint: "a proxy may block WebSockets; predict works without them.",
     });
   }
 
@@ -183,9 +183,9 @@ export class Fovea {
       response = await send(this.url + path, all, onUpload);
     } catch {
       request.signal?.throwIfAborted();
-      throw new FoveaError(`${this.url} does not answer`, {
+      throw new FoveaError(`${this.url} does not respond`, {
         code: "connection_failed",
-        hint: `is the server running, and may this page or program reach it?${elsewhere(this.url)}`,
+        hint: `check that the server runs, and that this page or program can reach it.${elsewhere(this.url)}`,
       });
     }
     if (!response.ok) throw await refused(response);
@@ -211,9 +211,9 @@ class FrameLine {
   /** Resolves to null where the server, or what is on the way, does not connect. */
   static open(url, headers) {
     if (!globalThis.WebSocket) {
-      throw new FoveaError("there is no WebSocket here", {
+      throw new FoveaError("this JavaScript runtime has no WebSocket", {
         code: "unsupported",
-        hint: "Node has it from version 22 on.",
+        hint: "use Node 22 or newer.",
       });
     }
     const address = url.replace(/^http/, "ws");
@@ -245,7 +245,7 @@ class FrameLine {
 
   close() {
     this.#socket.close();
-    this.#end("it was closed");
+    this.#end("the client closed it");
   }
 
   #take(answer) {
@@ -272,7 +272,7 @@ function keyIn(headers) {
 }
 
 function failed({ status, retry_after_s: retryAfterS = null, error: { code, message } }) {
-  const hint = retryAfterS === null ? "" : `send it again after ${retryAfterS} s`;
+  const hint = retryAfterS === null ? "" : `send the request again after ${retryAfterS} s`;
   return new FoveaError(message, { status, code, hint, retryAfterS });
 }
 
@@ -303,7 +303,7 @@ function elsewhere(url) {
   if (!here || !url.includes("://") || here === new URL(url).origin) return "";
   // A page that was opened as a file has no origin.
   const origin = here === "null" ? "'*'" : here;
-  return ` \`fovea serve --cors-origin ${origin}\` lets pages of this address use it.`;
+  return ` Pages from another address need \`fovea serve --cors-origin ${origin}\`.`;
 }
 
 async function refused(response) {
@@ -314,7 +314,7 @@ async function refused(response) {
   return new FoveaError(message || `HTTP ${response.status}`, {
     status: response.status,
     code,
-    hint: hint ?? (retryAfter === null ? "" : `send it again after ${retryAfter} s`),
+    hint: hint ?? (retryAfter === null ? "" : `send the request again after ${retryAfter} s`),
     retryAfterS: retryAfter === null ? null : Number(retryAfter),
   });
 }

@@ -250,7 +250,7 @@ function search(image, choice) {
 function noteOn(image, choice, entry) {
   const what = entry && missing(entry, state, choice);
   if (!what) return "";
-  return image.requests.has(choice.key) ? `Asking for ${what}…` : `For ${what} a new request is needed.`;
+  return image.requests.has(choice.key) ? `Requesting results for ${what}…` : `Send a new request for ${what}.`;
 }
 
 function showRequest(image, answer) {
@@ -307,7 +307,7 @@ async function save(form) {
     const results = state.images.map((image) => resultOf(image, choice)).filter(Boolean);
     download(FORMS[form].write(results, model), FORMS[form].name);
     const lost = state.images.filter((image) => !image.answers.get(choice.key)?.answer);
-    alarm(lost.length ? new Error(`${FORMS[form].name} is without ${lost.map((each) => each.name).join(", ")}, which the model has not answered`) : null);
+    alarm(lost.length ? new Error(`${FORMS[form].name} leaves out images without a result: ${lost.map((each) => each.name).join(", ")}`) : null);
   }
 }
 
@@ -411,9 +411,9 @@ const restartLive = follow(
   (words) => Object.entries(words).forEach(([id, text]) => { at(id).textContent = text; }),
 );
 
-const NO_MODEL = "No model that takes images is ready: /v1/models says why; `fovea build` makes one.";
+const NO_MODEL = "No model for images is ready: see /v1/models for the reasons, or build a model with `fovea build`.";
 const ALONE = "There is no second model or version to compare with.";
-const UNLOADED = "Other versions are not loaded: this takes a key with the scope control.";
+const UNLOADED = "Other versions are not loaded: loading them requires a key with the scope control.";
 const LISTED_MS = 3000;
 
 /** Show the first model as soon as one is ready, and follow what becomes of the models. */
@@ -424,7 +424,7 @@ async function followModels() {
   }
 }
 
-const AWAY = "The server does not answer. This page goes on by itself once it is back.";
+const AWAY = "The server does not respond. This page continues when the server is back.";
 
 /** Ask anew what the server could not answer while it was away. */
 function listed() {
@@ -461,7 +461,7 @@ async function listModels() {
   }
   const alone = ready.length < 2 && panes.length < 2;
   const rival = panes.length === 1 && !alone ? rivalOf(panes[0].choice, choices) : null;
-  const title = alone ? (absent ? UNLOADED : ALONE) : rival?.load ? `Loads version ${rival.version} beside it` : "";
+  const title = alone ? (absent ? UNLOADED : ALONE) : rival?.load ? `Load version ${rival.version} next to this one` : "";
   Object.assign(at("compare"), { disabled: alone, title });
 }
 

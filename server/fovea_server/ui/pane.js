@@ -135,7 +135,7 @@ export class Pane {
     if (share < 1) bar.value = share;
     else bar.removeAttribute("value");
     const percent = `${Math.floor(100 * share)} %`;
-    const words = share < 1 ? `Sending ${size(bytes)}: ${percent}` : "Waiting for the answer";
+    const words = share < 1 ? `Sending ${size(bytes)}: ${percent}` : "Waiting for the response";
     write(this.sending.querySelector("span"), share === undefined ? "Waiting for its turn" : words);
   }
 

@@ -57,7 +57,7 @@ async function send(fovea, image, { name, version, names, task }, asked, signal,
     const sent = (model && await shrunk(image, model)) ?? image;
     const told = (share) => {
       if (share < 1) watch.within(UPLOAD_S, "Nothing could be sent");
-      else watch.within(ANSWER_S, "There was no answer");
+      else watch.within(ANSWER_S, "There was no response");
       onUpload?.(share, sent.blob.size);
     };
     told(0);
@@ -96,7 +96,7 @@ class Watch {
   within(seconds, what) {
     this.end();
     const error = new Error(`${what} for ${seconds} s`);
-    error.hint = "the line may be down, or the server gone; ask again when both are back.";
+    error.hint = "the network or the server may be down; send the image again later.";
     this.#timer = setTimeout(() => this.#abort.abort(error), 1000 * seconds);
   }
 

@@ -89,7 +89,7 @@ export class ShapeEditor {
     const whole = missing <= 0 && at("shape-name").checkValidity();
     at("shape-hint").textContent = missing > 0
       ? `Click ${missing} more ${missing === 1 ? "point" : "points"} on the picture.`
-      : this.#kind === "lines" ? "The arrow is the way in; for the other way begin at the other end." : "Click more points, or apply it.";
+      : this.#kind === "lines" ? "The arrow shows the direction that counts as in. To reverse it, draw the line from its other end." : "Click more points, or apply the zone.";
     at("shape-option").textContent = whole ? `${flag} ${this.text}` : "";
     at("shape-setting").textContent = whole ? `${this.#kind} = ["${this.text}"]` : "";
     for (const id of ["shape-option", "shape-setting"]) at(id).parentElement.hidden = !whole;

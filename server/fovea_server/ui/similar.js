@@ -28,7 +28,7 @@ export async function showSimilar(container, fovea, image, { key, name, version 
 }
 
 function listed({ size, images: [{ matches }] }) {
-  const title = make("p", { className: "summary", textContent: `Most like it, of ${size}:` });
+  const title = make("p", { className: "summary", textContent: `Most similar of ${size} images:` });
   const rows = matches.map(({ name, score, thumbnail }) => make("li", { title: name },
     ...(thumbnail ? [make("img", { src: `data:image/jpeg;base64,${thumbnail}`, alt: "" })] : []),
     make("span", { className: "name", textContent: name }),

@@ -72,16 +72,16 @@ export async function runStreams(fovea, isShown) {
     const { id, state, reason, enabled, of_file: ofFile } = stream;
     const own = mayChange && !ofFile;
     write(at("stream-name"), id);
-    write(at("stream-facts"), ofFile ? "of streams.toml" : "");
-    const unseen = maySee ? reason : "this key may not see pictures and events: it lacks the scope cameras";
+    write(at("stream-facts"), ofFile ? "from streams.toml" : "");
+    const unseen = maySee ? reason : "this key may not see images and events, because it lacks the scope cameras";
     view.setAttribute("data-state", unseen ? `${state}: ${unseen}` : state);
     at("watched-picture").ariaLabel = `The newest picture of ${id}`;
     at("pause").hidden = at("delete").hidden = !own;
     at("pause").textContent = enabled === false ? "Start" : "Stop";
     at("shape-apply").hidden = !own;
     at("shape-where").textContent = own ? "" : ofFile
-      ? `This stream is of streams.toml: put the setting below [${id}] there.`
-      : "This key may change no streams: copy the setting.";
+      ? `This stream is defined in streams.toml: copy the setting below [${id}] in that file.`
+      : "This key may not change streams: copy the setting.";
     const shaped = [stream.lines, stream.zones].some((each) => each?.length);
     at("no-counts").hidden = shaped;
     showCounts(at("counts"), stream, own ? removeShape : null);
@@ -159,7 +159,7 @@ export async function runStreams(fovea, isShown) {
   });
   at("pause").addEventListener("click", () => patch({ enabled: current().enabled === false ? null : false }));
   at("delete").addEventListener("click", () => {
-    if (confirm(`Delete the stream ${chosen}, and its events?`)) change(() => fovea.removeStream(chosen));
+    if (confirm(`Delete the stream ${chosen} and its events?`)) change(() => fovea.removeStream(chosen));
   });
   at("draw-line").addEventListener("click", () => open("lines"));
   at("draw-zone").addEventListener("click", () => open("zones"));

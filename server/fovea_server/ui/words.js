@@ -14,7 +14,7 @@ export const size = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `
  * @param {(object | null)[]} models as `Fovea.model` describes them
  */
 export function summary(entries, kept, rows, models) {
-  if (entries.some((entry) => !entry)) return "Asking…";
+  if (entries.some((entry) => !entry)) return "Waiting for the response…";
   if (entries.some((entry) => !entry.answer)) return "";
   const [left, right] = entries.map(({ answer }, index) => sentence(answer, kept[index]));
   if (right === undefined) return left;

@@ -75,7 +75,7 @@ function told(answers, models = []) {
 }
 
 for (const [name, answers, models, expected] of [
-  ["that is awaited", [undefined], [], /Asking/],
+  ["that is awaited", [undefined], [], /Waiting/],
   ["without objects", [{ detections: [] }], [], /Nothing/],
   ["of one class", [{ detections: [at("cat", 0)] }], [], /^1 × cat\.$/],
   ["of several classes", [boxes], [], /^3 objects: 1 × cat, 1 × dog, 1 × cow/],

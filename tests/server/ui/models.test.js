@@ -34,7 +34,7 @@ test("models are grouped by task, and those that cannot be picked come last with
     ["Object detection", "f", null],
     ["Instance segmentation", "d", null],
     ["Depth estimation", "a", null],
-    ["Not available", "b", "takes tensors"],
+    ["Not available", "b", "accepts tensors, not images"],
     ["Not available", "e", "not ready"],
   ]);
   assert.equal(firstChoice(choices).id, "c");

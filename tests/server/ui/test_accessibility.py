@@ -54,7 +54,7 @@ def test_axe_finds_nothing(browser, page_server, scheme, width, tmp_path):
         if width > 1000:
             page.unroute("**/v1/models")
             page.context.set_offline(True)
-            says(page, "#away", "does not answer")
+            says(page, "#away", "does not respond")
             check_access(page)
             # What a phone does not show is dark here alone.
             page.click("#theme")

@@ -89,7 +89,7 @@ def test_a_version_is_loaded_beside_the_current_one_to_compare_them(
             choose(page, DEMO / "scene-1.jpg")
             compare = page.locator("#compare:enabled")
             compare.wait_for()
-            assert compare.get_attribute("title") == "Loads version 1 beside it"
+            assert compare.get_attribute("title") == "Load version 1 next to this one"
             compare.click()
             page.locator(".facts").nth(1).filter(has_text="onnxruntime").wait_for()
 
@@ -158,7 +158,7 @@ def test_the_engine_card_live_figures_and_a_candidate(drawn, page_server):
 def test_a_model_that_becomes_ready_is_shown(page, page_server):
     page.route("**/v1/models", lambda route: route.fulfill(json={"models": []}), times=1)
     page.reload()
-    says(page, "#alert", "No model that takes images is ready")
+    says(page, "#alert", "No model for images is ready")
     page.set_input_files("#files", DEMO / "scene-1.jpg")
     answered(page)
     assert listed(page) == told(asked(page_server))
@@ -270,8 +270,8 @@ def test_the_page_says_that_the_server_is_away_and_goes_on_when_it_is_back(brows
     with opened(browser, explicit) as page:
         assert explicit.stop() == 0
         page.set_input_files("#files", DEMO / "scene-1.jpg")
-        says(page, ".pane .problem", "does not answer")
-        says(page, "#away", "The server does not answer. This page goes on by itself")
+        says(page, ".pane .problem", "does not respond")
+        says(page, "#away", "The server does not respond. This page continues")
         ports = (explicit.port, explicit.grpc_port, explicit.metrics_port)
         folder = explicit.repository.parent
         flags = ["--model-control-mode=explicit", "--load-model=digits"]

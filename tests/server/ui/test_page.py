@@ -68,13 +68,13 @@ def test_sliders_filter_what_was_answered_and_ask_for_the_rest(drawn, page_serve
         assert listed(drawn) == told(asked(page_server, conf=conf))
     assert not any("predict" in url for url in sent)
     slide(drawn, "conf", 0.01)
-    assert drawn.inner_text("#note") == "For confidence 0.01 a new request is needed."
+    assert drawn.inner_text("#note") == "Send a new request for confidence 0.01."
     with drawn.expect_response(re.compile(r"predict\?conf=0\.01&iou=0\.7$")):
         drawn.locator("#conf").dispatch_event("change")
     says(drawn, "#note", "^$")
     assert listed(drawn) == told(asked(page_server, conf=0.01))
     slide(drawn, "iou", 0.1)
-    assert drawn.inner_text("#note") == "For IoU 0.10 a new request is needed."
+    assert drawn.inner_text("#note") == "Send a new request for IoU 0.10."
     drawn.locator("#iou").dispatch_event("change")
     says(drawn, "#note", "^$")
     assert listed(drawn) == told(asked(page_server, conf=0.01, iou=0.1))
@@ -191,7 +191,7 @@ def test_tiles_are_asked_for_and_stand_in_the_code(drawn, page_server):
     assert listed(drawn) == told(asked(page_server, scene, tile="2x2"))
     assert "predict?tile=2x2'" in drawn.inner_text("#code")
     slide(drawn, "overlap", 0.4)
-    assert drawn.inner_text("#note") == "For an overlap of 0.40 a new request is needed."
+    assert drawn.inner_text("#note") == "Send a new request for an overlap of 0.40."
     drawn.locator("#overlap").dispatch_event("change")
     says(drawn, "#note", "^$")
     assert listed(drawn) == told(asked(page_server, scene, tile="2x2", overlap=0.4))

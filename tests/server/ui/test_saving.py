@@ -63,11 +63,11 @@ def test_tables_have_all_images_as_they_are_filtered(page, page_server, tmp_path
     page.click("#clear")
     page.route("**/predict?*", lambda route: route.abort(), times=1)
     page.set_input_files("#files", SCENES[0])
-    says(page, ".pane .problem", "does not answer")
+    says(page, ".pane .problem", "does not respond")
     choose(page, SCENES[1])
     page.route("**/predict?*", lambda route: route.abort())
     saved(page, "CSV of all 2", tmp_path)
-    says(page, "#alert", "^predictions.csv is without scene-1.jpg")
+    says(page, "#alert", "^predictions.csv leaves out images without a result: scene-1.jpg")
     assert len(listed(page)) > 5
 
 

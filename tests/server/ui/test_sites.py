@@ -219,7 +219,7 @@ def test_a_page_of_another_origin_uses_the_client(browser, serve, demo_repositor
             answer = page.evaluate(ASK, [code, server.url, image])
             assert answer == [["yolov8n"], 422, "invalid_option"]
         answer = page.evaluate(ASK, ["./fovea.js", closed.url, image])
-        assert answer["message"] == f"{closed.url} does not answer"
+        assert answer["message"] == f"{closed.url} does not respond"
         assert f"`fovea serve --cors-origin {origin}`" in answer["hint"]
         page.close()
 

@@ -234,7 +234,7 @@ def test_images_like_the_one_that_is_shown(browser, server, tmp_path, fovea):
         assert code == 0, err
         # Another image asks again.
         choose(page, tmp_path / "who.png")
-        says(page, "#similar", "Most like it, of 3:")
+        says(page, "#similar", "Most similar of 3 images:")
         rows = page.locator("#similar li")
         names = rows.locator(".name").all_inner_texts()
         assert (names[0], set(names)) == ("near.png", {"near.png", "far.png", "<b>odd<_b>.png"})

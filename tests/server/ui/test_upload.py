@@ -85,7 +85,7 @@ def test_one_that_the_server_gives_up_ends_with_the_reason(browser, demo_reposit
         page.set_input_files("#files", DEMO / "scene-2.jpg")
         says(page, ".sending", r"^Sending 56 kB: [1-9]\d? %")
         threading.Thread(target=server.process.kill).start()
-        says(page, ".pane .problem", "does not answer")
+        says(page, ".pane .problem", "does not respond")
         assert not page.locator(".sending").is_visible()
     server.process.wait()
 
