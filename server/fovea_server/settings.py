@@ -145,8 +145,9 @@ class Listening(BaseSettings):
         (),
         description=(
             "public host name of the server, e.g. vision.example.com; requests with other public "
-            "names in their Host header are rejected. Names of the local network, localhost and "
-            "IP addresses need no entry. * allows all names. May be repeated"
+            "names in their Host header are rejected. localhost and IP addresses need no entry, "
+            "nor do names of the local network, unless the server is bound to a loopback "
+            "address. * allows all names. May be repeated"
         ),
     )
     root_path: RootPath = Field(

@@ -57,9 +57,15 @@ class Rollback(BaseModel):
     )
 
     who: str | Absent = Field(
-        None, description="for the history; with a key it is the name of the key"
+        None,
+        description=(
+            "person or program that makes the change, for the history of versions; a request with "
+            "an API key gets the name of the key"
+        ),
     )
-    why: str | Absent = Field(None, description="for the history")
+    why: str | Absent = Field(
+        None, description="reason for the change, for the history of versions"
+    )
 
 
 class Promotion(Rollback):
@@ -69,14 +75,24 @@ class Promotion(Rollback):
 
     version: int = Field(ge=1)
     canary: CanaryShare | Absent = Field(
-        None, description="at first it answers this share of the requests: 0.001 to 0.5"
+        None, description="fraction of the requests that the version answers first: 0.001 to 0.5"
     )
-    seconds: float | Absent = Field(None, description="of a canary; default 600")
+    seconds: float | Absent = Field(
+        None, description="duration of the canary in seconds; default 600"
+    )
     max_p99: float | Absent = Field(
-        None, description="of a canary: its p99 may be longer by this part of the current version's"
+        None,
+        description=(
+            "largest increase of the canary's p99 latency, as a fraction of the p99 latency of the "
+            "current version"
+        ),
     )
     max_disagreement: float | Absent = Field(
-        None, description="largest share of images with other results (canary)"
+        None,
+        description=(
+            "largest fraction of objects (for a classifier: images) on which the canary and the "
+            "current version differ"
+        ),
     )
 
     def plan(self) -> CanaryPlan | None:
