@@ -201,8 +201,6 @@ def _schema(
     above = (*above, reference) if reference else above
     schema = _resolved(document, schema)
     row = {name: schema[name] for name in _KEPT if name in schema}
-    if told := re.search(r"\bdefault ([^;,]+)", schema.get("description", "")):
-        row["default, as it is described"] = told[1]
     if "enum" in schema:
         row["enum"] = sorted(map(str, schema["enum"]))
     table: Table = {place: row}

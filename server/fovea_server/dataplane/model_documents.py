@@ -39,9 +39,15 @@ class ModelVersion(BaseModel):
     ready: bool
     reason: Annotated[
         str | None,
-        Field(description="why it is not ready, or why its last reload failed; null otherwise"),
+        Field(
+            description=(
+                "reason why the version is not ready, or why its last reload failed; otherwise null"
+            )
+        ),
     ]
-    current: Annotated[bool, Field(description="it answers requests that name no version")]
+    current: Annotated[
+        bool, Field(description="true if this version answers requests without a version")
+    ]
 
 
 class ModelSummary(BaseModel):
@@ -56,19 +62,24 @@ class ModelSummary(BaseModel):
     name: str
     version: str | None = Field(
         None,
-        description="the version that this is about: the current one, or the newest if none can "
-        "answer",
+        description=(
+            "version that the other fields describe: the current version, or the newest "
+            "version if no version can respond"
+        ),
     )
     ready: bool
-    reason: str | None = Field(description="why that version is not ready; null where it is")
+    reason: str | None = Field(
+        description="reason why the version is not ready; null if it is ready"
+    )
     versions: list[ModelVersion] = []
     task: str | None = Field(
-        None, description='"detect", or "tensors" where the outputs are not decoded'
+        None,
+        description='task of the model, e.g. "detect"; "tensors" if the outputs are not decoded',
     )
     accepts_images: bool = False
-    backend: str | None = Field(None, description="also null for an ensemble")
-    precision: str | None = Field(None, description="also null for an ensemble")
-    label_count: int = Field(0, description="0 where the model has no labels")
+    backend: str | None = Field(None, description="backend of the engine; null for an ensemble")
+    precision: str | None = Field(None, description="precision of the engine; null for an ensemble")
+    label_count: int = Field(0, description="number of classes; 0 if the model has no labels")
 
 
 class ModelList(BaseModel):
@@ -81,26 +92,39 @@ class TensorMetadata(BaseModel):
     """An input or output of a model."""
 
     name: str
-    datatype: Annotated[str, Field(description="as the v2 protocol names it")]
-    shape: Annotated[list[int], Field(description="-1 where any size goes")]
+    datatype: Annotated[
+        str, Field(description="data type by its name in the v2 protocol, e.g. FP32")
+    ]
+    shape: Annotated[
+        list[int], Field(description="sizes of the dimensions; -1 for a variable size")
+    ]
 
 
 class Model(ModelSummary):
     """All properties of one version of a model."""
 
-    max_batch_size: Annotated[int, Field(description="0 where the model has no batch dimension")]
+    max_batch_size: Annotated[
+        int, Field(description="largest batch size; 0 if the model has no batch dimension")
+    ]
     inputs: list[TensorMetadata]
     outputs: list[TensorMetadata]
     preprocess: Annotated[
         PreprocessSpec | None,
-        Field(description="how an image becomes the input; null where it takes no images"),
+        Field(
+            description=(
+                "preprocessing that turns an image into the input; null if the model accepts no"
+                " images"
+            )
+        ),
     ]
     labels: Annotated[list[str] | None, Field(description="class names by id")]
-    card: Annotated[EngineCard | None, Field(description="the engine as `fovea build` made it")]
-    card_reason: Annotated[str | None, Field(description="why there is no card")]
+    card: Annotated[
+        EngineCard | None, Field(description="record of the build of the engine by `fovea build`")
+    ]
+    card_reason: Annotated[str | None, Field(description="reason why the version has no card")]
     made_of: Annotated[
         list[str],
-        Field(description="models that an ensemble or a pipeline runs; of others none"),
+        Field(description="models that this ensemble or pipeline runs; empty for other models"),
     ]
 
 
@@ -137,10 +161,17 @@ class VersionStatistics(BaseModel):
     """Counters of one version, under the names of Triton's statistics extension."""
 
     version: str
-    last_inference: Annotated[int, Field(description="milliseconds since 1970; 0 for never")]
-    inference_count: Annotated[int, Field(description="images, or rows of tensors")]
-    execution_count: Annotated[int, Field(description="calls of the engine")]
-    pending: Annotated[int, Field(description="requests that wait for the engine now")]
+    last_inference: Annotated[
+        int,
+        Field(
+            description="time of the last inference in milliseconds since 1970; 0 if there was none"
+        ),
+    ]
+    inference_count: Annotated[
+        int, Field(description="number of inferred images, or of rows of tensors")
+    ]
+    execution_count: Annotated[int, Field(description="number of calls of the engine")]
+    pending: Annotated[int, Field(description="number of requests that wait for the engine now")]
     inference_stats: RequestStatistics
     batch_stats: list[BatchStatistics]
 
@@ -152,8 +183,11 @@ class ModelStatistics(BaseModel):
     durations: Annotated[
         dict[str, int],
         Field(
-            description="successful requests by the seconds they took, as a histogram "
-            "of Prometheus: the last, +Inf, counts all since the server started; empty before any"
+            description=(
+                "number of successful requests by largest duration in seconds, cumulative as in"
+                " a Prometheus histogram: +Inf counts all requests since the server started; "
+                "empty before the first request"
+            )
         ),
     ]
     versions: list[VersionStatistics]

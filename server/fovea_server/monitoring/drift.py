@@ -91,8 +91,8 @@ class DriftBin(BaseModel):
     """A bin of a quantity, and the share of the images in it."""
 
     bin: str
-    expected: float = Field(description="share of the images of the build")
-    live: float = Field(description="share of the live images")
+    expected: float = Field(description="fraction of the build's images, 0 to 1")
+    live: float = Field(description="fraction of the live images, 0 to 1")
 
 
 class DriftQuantity(BaseModel):
@@ -105,7 +105,7 @@ class DriftQuantity(BaseModel):
             "drift; null with fewer than 20 images"
         )
     )
-    images: int = Field(description="live images that have it")
+    images: int = Field(description="number of live images with a value")
     bins: list[DriftBin]
 
 
@@ -116,10 +116,15 @@ class DriftReport(BaseModel):
 
     model: str
     version: str
-    window: int = Field(description="largest number of live images that are compared, the newest")
-    left_out: int = Field(description="images whose request options change the results")
-    images: int = Field(description="number of the images of the build")
-    images_from: str = Field(description="name of the folder of the build's images")
+    window: int = Field(description="number of the newest live images that are compared")
+    left_out: int = Field(
+        description=(
+            "number of images that are not compared, because the options of their request "
+            "change the results"
+        )
+    )
+    images: int = Field(description="number of images of the build")
+    images_from: str = Field(description="name of the directory with the build's images")
     quantities: list[DriftQuantity]
 
 

@@ -74,21 +74,34 @@ class ModelOptions(_Strict):
     """The options for the replicas of one model."""
 
     cpus: int | None = Field(
-        None, ge=1, description="cores of a replica; default those that config.pbtxt names, else 1"
+        None,
+        ge=1,
+        description="CPU cores of a replica; default: the number in config.pbtxt, otherwise 1",
     )
     gpus: float | None = Field(
-        None, ge=0, description="GPUs of a replica; default 1 for an engine of TensorRT, else 0"
+        None, ge=0, description="GPUs of a replica; default: 1 for a TensorRT engine, otherwise 0"
     )
-    min_replicas: int = Field(1, ge=0, description="0 lets an idle model go; a request wakes it")
-    max_replicas: int = Field(1, ge=1, description="most replicas under load")
+    min_replicas: int = Field(
+        1,
+        ge=0,
+        description="smallest number of replicas; 0 stops an idle model until the next request",
+    )
+    max_replicas: int = Field(1, ge=1, description="largest number of replicas")
     target_ongoing_requests: float | None = Field(
         None,
         gt=0,
-        description="requests of a replica, running and queued, above which another is started; "
-        "default twice what its engine computes at a time",
+        description=(
+            "number of running and queued requests of a replica above which another replica"
+            " starts; default: twice the number of requests that its engine computes at "
+            "once"
+        ),
     )
-    upscale_delay_s: float = Field(10.0, ge=0, description="time above it before one is started")
-    downscale_delay_s: float = Field(300.0, ge=0, description="time below it before one is stopped")
+    upscale_delay_s: float = Field(
+        10.0, ge=0, description="seconds above `target_ongoing_requests` until a replica starts"
+    )
+    downscale_delay_s: float = Field(
+        300.0, ge=0, description="seconds below `target_ongoing_requests` until a replica stops"
+    )
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:

@@ -283,8 +283,10 @@ class Promoter(Feature):
 
 
 _CHANGES = 400, 403, 404, 413, 422, 503
-_Limit = Annotated[int, Query(ge=1, le=MAX_EVENTS, description="most events")]
-_Before = Annotated[int | None, Query(ge=1, description="only events before this number")]
+_Limit = Annotated[
+    int, Query(ge=1, le=MAX_EVENTS, description="largest number of events in the response")
+]
+_Before = Annotated[int | None, Query(ge=1, description="return only events with a smaller number")]
 
 
 def _promotion_routes(promoter: Promoter) -> APIRouter:

@@ -115,14 +115,16 @@ class HistoryEvent(BaseModel):
 
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
-    number: int = Field(description="events count up from 1")
+    number: int = Field(description="number of the event, from 1 upwards")
     at: datetime
-    who: str = Field(description="name of the key, or of the user")
+    who: str = Field(description="name of the API key or of the user who made the change")
     action: Literal["promote", "rollback", "canary", "canary_passed", "canary_failed"]
-    version: str = Field(description="that is current from then on, or the canary")
-    previous: str = Field(description="that was current, or the canary that was ended")
+    version: str = Field(description="version that becomes current, or the canary")
+    previous: str = Field(description="version that was current before, or the canary that ended")
     why: str
-    share: float | Absent = Field(None, description="of the requests, and more of a canary")
+    share: float | Absent = Field(
+        None, description="fraction of the requests and further figures of a canary"
+    )
     seconds: float | Absent = None
     max_p99: float | Absent = None
     max_disagreement: float | Absent = None
@@ -133,10 +135,16 @@ class CanaryFigures(BaseModel):
 
     version: str
     until: datetime = Field(
-        description="when it becomes current, or goes back if it fails or still waits for something"
+        description=(
+            "time when the canary becomes current, or is withdrawn if it fails or still "
+            "lacks responses"
+        )
     )
     waits_for: str | Absent = Field(
-        None, description="responses that the canary still needs to pass; absent if it has enough"
+        None,
+        description=(
+            "number of responses that the canary still needs to pass; absent if it has enough"
+        ),
     )
     answered: int
     failed: int
@@ -152,9 +160,13 @@ class ModelHistory(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [_HISTORY]})
 
     model: str
-    current: str | Absent = Field(None, description="the version that was promoted, if any was")
+    current: str | Absent = Field(
+        None, description="promoted version; null if no version was promoted"
+    )
     canary: CanaryFigures | Absent = None
-    events: list[HistoryEvent] = Field(description="the newest, or those before a number")
+    events: list[HistoryEvent] = Field(
+        description="newest events, or the events before a given number"
+    )
 
     @classmethod
     def of(

@@ -28,7 +28,7 @@ class CanaryCounts(BaseModel):
     """Numbers of requests that a canary and the current version have answered and failed."""
 
     version: int
-    at: str = Field(description="when the canary began, as the history has it")
+    at: str = Field(description="time when the canary began, from the history of versions")
     answered: _Count
     failed: _Count
     current_answered: _Count

@@ -171,26 +171,42 @@ class ShadowRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [_ASKED]})
 
-    version: int = Field(ge=1, description="the candidate, in the model's folder; loaded or not")
-    share: float = Field(0.1, gt=0, le=1, description="share of the live images that it sees")
-    images: int = Field(1000, ge=1, le=1_000_000, description="after which it ends")
+    version: int = Field(
+        ge=1, description="candidate version from the model's directory; it need not be loaded"
+    )
+    share: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        description="fraction of the live images that the candidate also gets, 0 to 1",
+    )
+    images: int = Field(
+        1000, ge=1, le=1_000_000, description="number of compared images after which the test ends"
+    )
     max_disagreement: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="stop early when the disagreement is clearly below or above this",
+        description=(
+            "disagreement, 0 to 1; the test ends early if its result is clearly below or "
+            "above this value"
+        ),
     )
 
 
 class ShadowFigures(BaseModel):
     """The comparison of a group of objects; for a classifier, of images."""
 
-    objects: int = Field(description="objects that the live version finds")
-    missed: int = Field(description="live objects that the candidate misses")
-    extra: int = Field(description="objects that only the candidate finds")
-    overlap: float | None = Field(description="mean overlap of objects that both find; null: none")
+    objects: int = Field(description="number of objects that the live version detects")
+    missed: int = Field(description="number of objects that only the live version detects")
+    extra: int = Field(description="number of objects that only the candidate detects")
+    overlap: float | None = Field(
+        description="mean overlap of the objects that both versions detect; null if there are none"
+    )
     score_drift: float | None = Field(
-        description=("mean change of the scores of these objects; null: none")
+        description=(
+            "mean change of the scores of objects that both versions detect; null if there are none"
+        )
     )
 
 
@@ -205,34 +221,43 @@ class ClassChange(BaseModel):
 class ShadowWorst(BaseModel):
     """An image on which the results of the versions differ most."""
 
-    picture: str = Field(description="below .../shadow/worst/; both results are drawn")
+    picture: str = Field(
+        description="path after .../shadow/worst/ of an image with both results drawn"
+    )
     request_id: str
     missed: int
     extra: int
-    lost: float = Field(description="how bad it is; the largest comes first")
+    lost: float = Field(
+        description="difference of the results on this image, 0 to 1; the largest comes first"
+    )
 
 
 class ShadowReport(BaseModel):
     """The comparison of both versions so far."""
 
-    images: int = Field(description="images that both versions have answered")
+    images: int = Field(description="number of images that both versions answered")
     disagreement: float | None = Field(
         description=(
-            "share of objects, or of images of a classifier, that differ; for other tasks the "
-            "difference of results, 0 to 1; null if there was nothing to compare"
+            "fraction of objects (for a classifier: of images) on which the versions "
+            "differ; for other tasks the difference of the results, 0 to 1; null if there "
+            "was nothing to compare"
         )
     )
     interval: list[float] | None = Field(description="limits of the 95 % confidence interval")
-    overlap_of: str = Field(description='"IoU", "mask IoU", "OKS", ...; empty: no objects')
+    overlap_of: str = Field(
+        description=(
+            'measure of overlap: "IoU", "mask IoU", "OKS", ...; empty if the task has no objects'
+        )
+    )
     shared: float | None = Field(
         None, description="mean similarity, for tasks without objects and classes"
     )
     all: ShadowFigures
     classes: dict[str, ShadowFigures]
     sizes: dict[str, ShadowFigures]
-    changes: list[ClassChange] = Field(description="the most frequent first")
-    failed: int = Field(description="images on which the candidate failed")
-    error: str = Field(description="last error of the candidate; empty without one")
+    changes: list[ClassChange] = Field(description="differences by class, the most frequent first")
+    failed: int = Field(description="number of images on which the candidate failed")
+    error: str = Field(description="last error of the candidate; empty if there was none")
     worst: list[ShadowWorst]
 
 

@@ -29,7 +29,9 @@ from fovea_server.tensors.messages import SentImage
 
 _USUAL = 403, 404, 503
 _READ = [require_access("metadata"), require_access("statistics")]
-_PICTURE = Annotated[str, Path(description="`picture` of one of the worst", examples=["1.jpg"])]
+_PICTURE = Annotated[
+    str, Path(description="value of `picture` of one of the worst images", examples=["1.jpg"])
+]
 
 
 def shadow_routes(shadows: Shadows) -> APIRouter:

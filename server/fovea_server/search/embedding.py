@@ -47,7 +47,7 @@ _OPTIONS = PredictOptions.__dataclass_fields__
 TextRequest = create_model(
     "TextRequest",
     __doc__="Texts to turn into vectors, by a model of images and texts.",
-    text=(str | list[str], Field(description="one, or up to 1000")),
+    text=(str | list[str], Field(description="a text, or a list of up to 1000 texts")),
     normalize=(bool, Field(True, **_OPTIONS["normalize"].metadata)),
     vector=(VectorFormat, Field("base64", **_OPTIONS["vector"].metadata)),
 )

@@ -58,9 +58,12 @@ class Match(BaseModel):
     """An image of an index. The score is the cosine similarity of both embeddings, -1 to 1."""
 
     name: str
-    score: float = Field(description="the cosine of both vectors", ge=-1, le=1)
+    score: float = Field(description="cosine of the two embeddings, -1 to 1", ge=-1, le=1)
     thumbnail: str | Absent = Field(
-        None, description="with thumbnails, where the index has them: a JPEG file in base64"
+        None,
+        description=(
+            "JPEG file as base64, with the option thumbnails and if the index has thumbnails"
+        ),
     )
 
 
@@ -68,7 +71,7 @@ class ImageMatches(BaseModel):
     """The matches of one image in a request, or its `error`."""
 
     matches: list[Match] | Absent = Field(None, description="best first")
-    error: ErrorDetail | Absent = Field(None, description="why this image failed")
+    error: ErrorDetail | Absent = Field(None, description="error of this image")
 
 
 class SearchAnswer(BaseModel):
@@ -76,8 +79,8 @@ class SearchAnswer(BaseModel):
 
     model: str
     version: str
-    index: str = Field(description="its name")
-    size: int = Field(description="number of images that were compared")
+    index: str = Field(description="name of the index")
+    size: int = Field(description="number of compared images")
     images: list[ImageMatches]
     timing_ms: TimingMs
 

@@ -46,26 +46,40 @@ class StreamChange(create_model("_Options", **_FIELDS)):  # type: ignore[misc]
 
     model_config = ConfigDict(extra="forbid")
 
-    source: str | Absent = Field(None, description="rtsp://, rtsps:// or http:// (MJPEG)")
+    source: str | Absent = Field(
+        None, description="URL of the camera: rtsp://, rtsps:// or http:// (MJPEG)"
+    )
     model: str | Absent = Field(None, description="name of the model")
-    enabled: bool | Absent = Field(None, description="false stops it; it stays in the list")
-    every: str | Absent = Field(None, description="mean time between two frames: 200ms, 2s")
-    fps: float | Absent = Field(None, description="in place of every: frames a second")
-    transport: Literal["tcp", "udp"] | Absent = Field(None, description="of RTSP")
-    track: str | Absent = Field(None, description="ids: bytetrack, sort, ocsort, botsort")
-    lines: list[str] | Absent = Field(None, description="NAME=x,y,x,y; see docs/how-to/streams.md")
-    zones: list[str] | Absent = Field(None, description="NAME=x,y,x,y,x,y...:after=30s")
-    events: list[str] | Absent = Field(None, description="kinds of events, default all")
-    debounce: str | Absent = Field(None, description="time until something counts: 300ms")
-    lost_after: str | Absent = Field(None, description="time until an object is lost: 2s")
-    event_images: int | Absent = Field(None, description="most pictures of events that are kept")
+    enabled: bool | Absent = Field(
+        None, description="false stops the stream, which stays in the list"
+    )
+    every: str | Absent = Field(None, description="mean time between two frames, e.g. 200ms or 2s")
+    fps: float | Absent = Field(None, description="frames per second, as an alternative to `every`")
+    transport: Literal["tcp", "udp"] | Absent = Field(
+        None, description="transport protocol of RTSP: tcp or udp"
+    )
+    track: str | Absent = Field(
+        None, description="tracker that gives ids to objects: bytetrack, sort, ocsort or botsort"
+    )
+    lines: list[str] | Absent = Field(
+        None, description="lines NAME=x,y,x,y; see docs/how-to/streams.md"
+    )
+    zones: list[str] | Absent = Field(
+        None, description="zones NAME=x,y,x,y,x,y..., e.g. with :after=30s"
+    )
+    events: list[str] | Absent = Field(None, description="kinds of events; default all")
+    debounce: str | Absent = Field(None, description="time until a change counts, e.g. 300ms")
+    lost_after: str | Absent = Field(
+        None, description="time until an unseen object is lost, e.g. 2s"
+    )
+    event_images: int | Absent = Field(None, description="largest number of kept event images")
 
 
 class StreamSettings(StreamChange):
     """The settings of a new stream."""
 
-    id: str = Field(description="letters, digits, '.', '_' and '-', up to 64")
-    source: str = Field(description="rtsp://, rtsps:// or http:// (MJPEG)")
+    id: str = Field(description="id of the stream: up to 64 letters, digits, '.', '_' and '-'")
+    source: str = Field(description="URL of the camera: rtsp://, rtsps:// or http:// (MJPEG)")
     model: str = Field(description="name of the model")
 
 
@@ -73,21 +87,27 @@ class FrameCounts(BaseModel):
     """Numbers of frames of a stream, by the outcome of the frames."""
 
     came: int
-    dropped: int = Field(description="a newer one replaced them before the model had time")
-    broken: int = Field(description="could not be decoded, and were skipped")
+    dropped: int = Field(
+        description="number of frames that a newer frame replaced before the model was free"
+    )
+    broken: int = Field(description="number of frames that could not be decoded and were skipped")
     answered: int
-    refused: int = Field(description="the model did not answer them")
+    refused: int = Field(description="number of frames that the model rejected")
 
 
 class Sending(BaseModel):
     """The state of a receiver of events."""
 
-    sent: int = Field(description="events that it has taken since the stream began")
-    waiting: int = Field(description="events that are not delivered yet")
-    missed: int = Field(description="events that were dropped while the receiver was down")
-    refused: int = Field(description="events that were dropped after repeated rejections")
-    refusal: str = Field(description="the last dropped event, and the reason; empty without one")
-    reason: str = Field(description="the reason for the wait; empty without one")
+    sent: int = Field(
+        description="number of events that the receiver accepted since the stream began"
+    )
+    waiting: int = Field(description="number of events that are not delivered yet")
+    missed: int = Field(
+        description="number of events that were dropped while the receiver was down"
+    )
+    refused: int = Field(description="number of events that were dropped after repeated rejections")
+    refusal: str = Field(description="last dropped event and the reason; empty if none was dropped")
+    reason: str = Field(description="reason why events wait; empty if none waits")
 
 
 class StreamStatus(StreamSettings):
@@ -99,21 +119,26 @@ class StreamStatus(StreamSettings):
     mqtt: str | Absent = Field(None, description="host and port of the broker")
     of_file: bool = Field(description="true if streams.toml defines the stream: change it there")
     state: Literal["connecting", "live", "waiting", "refused", "stopped", "ended", "failed"]
-    reason: str = Field(description="the reason for a problem; empty without one")
-    rate: float = Field(description="responses a second")
+    reason: str = Field(description="reason for a problem; empty if there is none")
+    rate: float = Field(description="responses per second")
     age_ms: float | None = Field(
-        description="from capture to answer, of the newest frame; null after the end of a file"
+        description=(
+            "milliseconds from the capture of the newest frame to its result; null after "
+            "the end of a file"
+        )
     )
-    objects: int = Field(description="on the newest frame")
+    objects: int = Field(description="number of objects on the newest frame")
     tracked: int | Absent = Field(
         None, description=("with track: number of these objects with a track id")
     )
     frames: FrameCounts
     reconnects: int
     counts: dict[str, dict[str, int]] | Absent = Field(
-        None, description='by name: of a line "in" and "out", of a zone "objects"'
+        None, description='counts by name: "in" and "out" of a line, "objects" of a zone'
     )
-    sending: dict[str, Sending] | Absent = Field(None, description='"webhook" and "mqtt"')
+    sending: dict[str, Sending] | Absent = Field(
+        None, description='state of the receivers "webhook" and "mqtt"'
+    )
 
 
 class StreamList(BaseModel):

@@ -55,7 +55,7 @@ _COMMENT_LOOKS = 15
 
 _NOT_KEPT = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
-ImageName = Annotated[str, Path(description="name of the picture", examples=["7.jpg"])]
+ImageName = Annotated[str, Path(description="name of the image", examples=["7.jpg"])]
 
 
 class Streams(Feature):

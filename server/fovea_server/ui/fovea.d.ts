@@ -189,9 +189,9 @@ export interface PredictAnswer {
 export interface SearchAnswer {
   model: string;
   version: string;
-  /** its name */
+  /** name of the index */
   index: string;
-  /** number of images that were compared */
+  /** number of compared images */
   size: number;
   images: ImageMatches[];
   timing_ms: TimingMs;
@@ -200,61 +200,61 @@ export interface SearchAnswer {
 /** One model of the list. */
 export interface ModelSummary {
   name: string;
-  /** the version that this is about: the current one, or the newest if none can answer */
+  /** version that the other fields describe: the current version, or the newest version if no version can respond */
   version: string | null;
   ready: boolean;
-  /** why that version is not ready; null where it is */
+  /** reason why the version is not ready; null if it is ready */
   reason: string | null;
   versions: ModelVersion[];
-  /** "detect", or "tensors" where the outputs are not decoded */
+  /** task of the model, e.g. "detect"; "tensors" if the outputs are not decoded */
   task: string | null;
   accepts_images: boolean;
-  /** also null for an ensemble */
+  /** backend of the engine; null for an ensemble */
   backend: string | null;
-  /** also null for an ensemble */
+  /** precision of the engine; null for an ensemble */
   precision: string | null;
-  /** 0 where the model has no labels */
+  /** number of classes; 0 if the model has no labels */
   label_count: number;
 }
 
 /** All properties of one version of a model. */
 export interface Model {
   name: string;
-  /** the version that this is about: the current one, or the newest if none can answer */
+  /** version that the other fields describe: the current version, or the newest version if no version can respond */
   version: string | null;
   ready: boolean;
-  /** why that version is not ready; null where it is */
+  /** reason why the version is not ready; null if it is ready */
   reason: string | null;
   versions: ModelVersion[];
-  /** "detect", or "tensors" where the outputs are not decoded */
+  /** task of the model, e.g. "detect"; "tensors" if the outputs are not decoded */
   task: string | null;
   accepts_images: boolean;
-  /** also null for an ensemble */
+  /** backend of the engine; null for an ensemble */
   backend: string | null;
-  /** also null for an ensemble */
+  /** precision of the engine; null for an ensemble */
   precision: string | null;
-  /** 0 where the model has no labels */
+  /** number of classes; 0 if the model has no labels */
   label_count: number;
-  /** 0 where the model has no batch dimension */
+  /** largest batch size; 0 if the model has no batch dimension */
   max_batch_size: number;
   inputs: TensorMetadata[];
   outputs: TensorMetadata[];
-  /** how an image becomes the input; null where it takes no images */
+  /** preprocessing that turns an image into the input; null if the model accepts no images */
   preprocess: PreprocessSpec | null;
   /** class names by id */
   labels: string[] | null;
-  /** the engine as `fovea build` made it */
+  /** record of the build of the engine by `fovea build` */
   card: EngineCard | null;
-  /** why there is no card */
+  /** reason why the version has no card */
   card_reason: string | null;
-  /** models that an ensemble or a pipeline runs; of others none */
+  /** models that this ensemble or pipeline runs; empty for other models */
   made_of: string[];
 }
 
 /** Counters of a model's ready versions since they were loaded. */
 export interface ModelStatistics {
   name: string;
-  /** successful requests by the seconds they took, as a histogram of Prometheus: the last, +Inf, counts all since the server started; empty before any */
+  /** number of successful requests by largest duration in seconds, cumulative as in a Prometheus histogram: +Inf counts all requests since the server started; empty before the first request */
   durations: Record<string, number>;
   versions: VersionStatistics[];
 }
@@ -263,19 +263,19 @@ export interface ModelStatistics {
 export interface OwnKey {
   name: string;
   scopes: string[];
-  /** patterns of names; empty for every model */
+  /** name patterns of the allowed models; empty if all models are allowed */
   models: string[];
-  /** null: never */
+  /** time when the key expires; null if it never expires */
   expires: string | null;
-  /** its rate; null: no limit */
+  /** rate limit of the key; null if there is none */
   images_per_s: number | null;
-  /** that may be sent at once now; null: no limit */
+  /** number of images that the rate limit allows at this moment; null if there is no limit */
   images_left: number | null;
-  /** images in an hour, a day or a month; null: no quota */
+  /** number of images per hour, day or month; null if there is no quota */
   quota: number | null;
-  /** of them; null: no quota */
+  /** number of images of the quota that are left; null if there is no quota */
   quota_left: number | null;
-  /** when the next begins; null: no quota */
+  /** time when the next quota period begins; null if there is no quota */
   quota_ends: string | null;
 }
 
@@ -311,33 +311,33 @@ export interface StreamSettings {
   track_new?: number;
   /** number of consecutive frames with an object before `track` gives it an id; default: 1 */
   min_frames?: number;
-  /** rtsp://, rtsps:// or http:// (MJPEG) */
+  /** URL of the camera: rtsp://, rtsps:// or http:// (MJPEG) */
   source: string;
   /** name of the model */
   model: string;
-  /** false stops it; it stays in the list */
+  /** false stops the stream, which stays in the list */
   enabled?: boolean;
-  /** mean time between two frames: 200ms, 2s */
+  /** mean time between two frames, e.g. 200ms or 2s */
   every?: string;
-  /** in place of every: frames a second */
+  /** frames per second, as an alternative to `every` */
   fps?: number;
-  /** of RTSP */
+  /** transport protocol of RTSP: tcp or udp */
   transport?: "tcp" | "udp";
-  /** ids: bytetrack, sort, ocsort, botsort */
+  /** tracker that gives ids to objects: bytetrack, sort, ocsort or botsort */
   track?: string;
-  /** NAME=x,y,x,y; see docs/how-to/streams.md */
+  /** lines NAME=x,y,x,y; see docs/how-to/streams.md */
   lines?: string[];
-  /** NAME=x,y,x,y,x,y...:after=30s */
+  /** zones NAME=x,y,x,y,x,y..., e.g. with :after=30s */
   zones?: string[];
-  /** kinds of events, default all */
+  /** kinds of events; default all */
   events?: string[];
-  /** time until something counts: 300ms */
+  /** time until a change counts, e.g. 300ms */
   debounce?: string;
-  /** time until an object is lost: 2s */
+  /** time until an unseen object is lost, e.g. 2s */
   lost_after?: string;
-  /** most pictures of events that are kept */
+  /** largest number of kept event images */
   event_images?: number;
-  /** letters, digits, '.', '_' and '-', up to 64 */
+  /** id of the stream: up to 64 letters, digits, '.', '_' and '-' */
   id: string;
 }
 
@@ -373,31 +373,31 @@ export interface StreamChange {
   track_new?: number;
   /** number of consecutive frames with an object before `track` gives it an id; default: 1 */
   min_frames?: number;
-  /** rtsp://, rtsps:// or http:// (MJPEG) */
+  /** URL of the camera: rtsp://, rtsps:// or http:// (MJPEG) */
   source?: string;
   /** name of the model */
   model?: string;
-  /** false stops it; it stays in the list */
+  /** false stops the stream, which stays in the list */
   enabled?: boolean;
-  /** mean time between two frames: 200ms, 2s */
+  /** mean time between two frames, e.g. 200ms or 2s */
   every?: string;
-  /** in place of every: frames a second */
+  /** frames per second, as an alternative to `every` */
   fps?: number;
-  /** of RTSP */
+  /** transport protocol of RTSP: tcp or udp */
   transport?: "tcp" | "udp";
-  /** ids: bytetrack, sort, ocsort, botsort */
+  /** tracker that gives ids to objects: bytetrack, sort, ocsort or botsort */
   track?: string;
-  /** NAME=x,y,x,y; see docs/how-to/streams.md */
+  /** lines NAME=x,y,x,y; see docs/how-to/streams.md */
   lines?: string[];
-  /** NAME=x,y,x,y,x,y...:after=30s */
+  /** zones NAME=x,y,x,y,x,y..., e.g. with :after=30s */
   zones?: string[];
-  /** kinds of events, default all */
+  /** kinds of events; default all */
   events?: string[];
-  /** time until something counts: 300ms */
+  /** time until a change counts, e.g. 300ms */
   debounce?: string;
-  /** time until an object is lost: 2s */
+  /** time until an unseen object is lost, e.g. 2s */
   lost_after?: string;
-  /** most pictures of events that are kept */
+  /** largest number of kept event images */
   event_images?: number;
 }
 
@@ -433,33 +433,33 @@ export interface StreamStatus {
   track_new?: number;
   /** number of consecutive frames with an object before `track` gives it an id; default: 1 */
   min_frames?: number;
-  /** rtsp://, rtsps:// or http:// (MJPEG) */
+  /** URL of the camera: rtsp://, rtsps:// or http:// (MJPEG) */
   source: string;
   /** name of the model */
   model: string;
-  /** false stops it; it stays in the list */
+  /** false stops the stream, which stays in the list */
   enabled?: boolean;
-  /** mean time between two frames: 200ms, 2s */
+  /** mean time between two frames, e.g. 200ms or 2s */
   every?: string;
-  /** in place of every: frames a second */
+  /** frames per second, as an alternative to `every` */
   fps?: number;
-  /** of RTSP */
+  /** transport protocol of RTSP: tcp or udp */
   transport?: "tcp" | "udp";
-  /** ids: bytetrack, sort, ocsort, botsort */
+  /** tracker that gives ids to objects: bytetrack, sort, ocsort or botsort */
   track?: string;
-  /** NAME=x,y,x,y; see docs/how-to/streams.md */
+  /** lines NAME=x,y,x,y; see docs/how-to/streams.md */
   lines?: string[];
-  /** NAME=x,y,x,y,x,y...:after=30s */
+  /** zones NAME=x,y,x,y,x,y..., e.g. with :after=30s */
   zones?: string[];
-  /** kinds of events, default all */
+  /** kinds of events; default all */
   events?: string[];
-  /** time until something counts: 300ms */
+  /** time until a change counts, e.g. 300ms */
   debounce?: string;
-  /** time until an object is lost: 2s */
+  /** time until an unseen object is lost, e.g. 2s */
   lost_after?: string;
-  /** most pictures of events that are kept */
+  /** largest number of kept event images */
   event_images?: number;
-  /** letters, digits, '.', '_' and '-', up to 64 */
+  /** id of the stream: up to 64 letters, digits, '.', '_' and '-' */
   id: string;
   /** host and port of the receiver */
   webhook?: string;
@@ -468,42 +468,42 @@ export interface StreamStatus {
   /** true if streams.toml defines the stream: change it there */
   of_file: boolean;
   state: "connecting" | "live" | "waiting" | "refused" | "stopped" | "ended" | "failed";
-  /** the reason for a problem; empty without one */
+  /** reason for a problem; empty if there is none */
   reason: string;
-  /** responses a second */
+  /** responses per second */
   rate: number;
-  /** from capture to answer, of the newest frame; null after the end of a file */
+  /** milliseconds from the capture of the newest frame to its result; null after the end of a file */
   age_ms: number | null;
-  /** on the newest frame */
+  /** number of objects on the newest frame */
   objects: number;
   /** with track: number of these objects with a track id */
   tracked?: number;
   frames: FrameCounts;
   reconnects: number;
-  /** by name: of a line "in" and "out", of a zone "objects" */
+  /** counts by name: "in" and "out" of a line, "objects" of a zone */
   counts?: Record<string, Record<string, number>>;
-  /** "webhook" and "mqtt" */
+  /** state of the receivers "webhook" and "mqtt" */
   sending?: Record<string, Sending>;
 }
 
 /** An image in a JSON request: exactly one of `data` and `url`. */
 export interface ImageSource {
-  /** the encoded image, base64 */
+  /** encoded image, as base64 */
   data?: string;
-  /** http(s) address (needs `--allow-url`) */
+  /** http or https URL of the image (the server needs `--allow-url`) */
   url?: string;
 }
 
 /** The result for one image: `error`, or the field that belongs to the `task`. */
 export interface ImageAnswer {
-  /** pixels of the upright image */
+  /** size of the upright image in pixels */
   width?: number;
   height?: number;
-  /** EXIF, as in the file: 1 to 8 */
+  /** EXIF orientation of the file, 1 to 8 */
   orientation?: number;
   /** best first */
   detections?: Detection[];
-  /** top_k, best first */
+  /** the `top_k` best classes, best first */
   classes?: ScoredClass[];
   semantic?: Semantic;
   saliency?: Saliency;
@@ -512,11 +512,11 @@ export interface ImageAnswer {
   reading?: Reading;
   picture?: NewPicture;
   attributes?: Attribute[];
-  /** outputs that are not decoded */
+  /** raw outputs of the model, if Fovea does not decode them */
   tensors?: Tensor[];
-  /** why there are only tensors */
+  /** reason why the response has raw outputs only */
   reason?: string;
-  /** why this image failed */
+  /** error of this image */
   error?: ErrorDetail;
 }
 
@@ -535,7 +535,7 @@ export interface TimingMs {
 export interface ImageMatches {
   /** best first */
   matches?: Match[];
-  /** why this image failed */
+  /** error of this image */
   error?: ErrorDetail;
 }
 
@@ -544,18 +544,18 @@ export interface ModelVersion {
   version: string;
   state: State;
   ready: boolean;
-  /** why it is not ready, or why its last reload failed; null otherwise */
+  /** reason why the version is not ready, or why its last reload failed; otherwise null */
   reason: string | null;
-  /** it answers requests that name no version */
+  /** true if this version answers requests without a version */
   current: boolean;
 }
 
 /** An input or output of a model. */
 export interface TensorMetadata {
   name: string;
-  /** as the v2 protocol names it */
+  /** data type by its name in the v2 protocol, e.g. FP32 */
   datatype: string;
-  /** -1 where any size goes */
+  /** sizes of the dimensions; -1 for a variable size */
   shape: number[];
 }
 
@@ -629,13 +629,13 @@ export interface EngineCard {
 /** Counters of one version, under the names of Triton's statistics extension. */
 export interface VersionStatistics {
   version: string;
-  /** milliseconds since 1970; 0 for never */
+  /** time of the last inference in milliseconds since 1970; 0 if there was none */
   last_inference: number;
-  /** images, or rows of tensors */
+  /** number of inferred images, or of rows of tensors */
   inference_count: number;
-  /** calls of the engine */
+  /** number of calls of the engine */
   execution_count: number;
-  /** requests that wait for the engine now */
+  /** number of requests that wait for the engine now */
   pending: number;
   inference_stats: RequestStatistics;
   batch_stats: BatchStatistics[];
@@ -644,28 +644,28 @@ export interface VersionStatistics {
 /** Numbers of frames of a stream, by the outcome of the frames. */
 export interface FrameCounts {
   came: number;
-  /** a newer one replaced them before the model had time */
+  /** number of frames that a newer frame replaced before the model was free */
   dropped: number;
-  /** could not be decoded, and were skipped */
+  /** number of frames that could not be decoded and were skipped */
   broken: number;
   answered: number;
-  /** the model did not answer them */
+  /** number of frames that the model rejected */
   refused: number;
 }
 
 /** The state of a receiver of events. */
 export interface Sending {
-  /** events that it has taken since the stream began */
+  /** number of events that the receiver accepted since the stream began */
   sent: number;
-  /** events that are not delivered yet */
+  /** number of events that are not delivered yet */
   waiting: number;
-  /** events that were dropped while the receiver was down */
+  /** number of events that were dropped while the receiver was down */
   missed: number;
-  /** events that were dropped after repeated rejections */
+  /** number of events that were dropped after repeated rejections */
   refused: number;
-  /** the last dropped event, and the reason; empty without one */
+  /** last dropped event and the reason; empty if none was dropped */
   refusal: string;
-  /** the reason for the wait; empty without one */
+  /** reason why events wait; empty if none waits */
   reason: string;
 }
 
@@ -691,7 +691,7 @@ export interface Detection {
   classes?: ScoredClass[];
   text?: Reading;
   embedding?: Embedding;
-  /** why a stage of the pipeline failed for this object */
+  /** error of a stage of the pipeline for this object */
   error?: ErrorDetail;
 }
 
@@ -719,11 +719,11 @@ export interface Saliency {
 
 /** The depth map of an image. */
 export interface Depth {
-  /** the least depth */
+  /** smallest depth in the image */
   min: number;
-  /** the greatest depth */
+  /** largest depth in the image */
   max: number;
-  /** null: the model's own scale */
+  /** unit of the depths; null if they have the model's own scale */
   unit: "m" | null;
   /** a grey PNG file of 16 bits in base64 */
   png?: string;
@@ -750,15 +750,15 @@ export interface Reading {
   text: string;
   /** mean score of the characters, 0 to 1; 0 without characters */
   score: number;
-  /** from left to right */
+  /** characters from left to right */
   characters: Character[];
 }
 
 /** The output image of an image-to-image model, for example an upscaled or denoised image. */
 export interface NewPicture {
-  /** of the picture, pixels */
+  /** width or height of the new image in pixels */
   width: number;
-  /** of the picture, pixels */
+  /** width or height of the new image in pixels */
   height: number;
   /** a PNG file of 8 bits in base64, RGB or grey */
   png?: string;
@@ -791,9 +791,9 @@ export interface ErrorDetail {
 /** An image of an index. The score is the cosine similarity of both embeddings, -1 to 1. */
 export interface Match {
   name: string;
-  /** the cosine of both vectors */
+  /** cosine of the two embeddings, -1 to 1 */
   score: number;
-  /** with thumbnails, where the index has them: a JPEG file in base64 */
+  /** JPEG file as base64, with the option thumbnails and if the index has thumbnails */
   thumbnail?: string;
 }
 
@@ -980,17 +980,17 @@ export interface Box {
 
 /** A mask in the form of the option `mask`: run lengths, polygons or a PNG file. */
 export interface Mask {
-  /** height, width */
+  /** height and width in pixels */
   size: [number, number];
-  /** COCO's compressed run lengths */
+  /** run lengths in the compressed form of COCO */
   counts?: string;
-  /** x, y, x, y, ... in pixels */
+  /** polygon as x, y, x, y, ... in pixels */
   polygons?: number[][];
   /** column of the image at which `png` begins */
   left?: number;
   /** row of the image at which `png` begins */
   top?: number;
-  /** the file in base64 */
+  /** PNG file as base64 */
   png?: string;
 }
 
@@ -1021,11 +1021,11 @@ export interface Corner {
 export interface ClassArea {
   class_id: number;
   class_name: string;
-  /** number of its pixels */
+  /** number of pixels of the class */
   pixels: number;
-  /** fraction of all pixels */
+  /** fraction of the image's pixels, 0 to 1 */
   share: number;
-  /** run lengths or polygons */
+  /** mask of the class as run lengths or polygons */
   mask?: Mask;
 }
 

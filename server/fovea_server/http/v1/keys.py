@@ -19,13 +19,27 @@ class OwnKey(BaseModel):
 
     name: str
     scopes: list[str]
-    models: list[str] = Field(description="patterns of names; empty for every model")
-    expires: datetime | None = Field(description="null: never")
-    images_per_s: float | None = Field(description="its rate; null: no limit")
-    images_left: float | None = Field(description="that may be sent at once now; null: no limit")
-    quota: int | None = Field(description="images in an hour, a day or a month; null: no quota")
-    quota_left: int | None = Field(description="of them; null: no quota")
-    quota_ends: datetime | None = Field(description="when the next begins; null: no quota")
+    models: list[str] = Field(
+        description="name patterns of the allowed models; empty if all models are allowed"
+    )
+    expires: datetime | None = Field(
+        description="time when the key expires; null if it never expires"
+    )
+    images_per_s: float | None = Field(description="rate limit of the key; null if there is none")
+    images_left: float | None = Field(
+        description=(
+            "number of images that the rate limit allows at this moment; null if there is no limit"
+        )
+    )
+    quota: int | None = Field(
+        description="number of images per hour, day or month; null if there is no quota"
+    )
+    quota_left: int | None = Field(
+        description="number of images of the quota that are left; null if there is no quota"
+    )
+    quota_ends: datetime | None = Field(
+        description="time when the next quota period begins; null if there is no quota"
+    )
 
 
 router = APIRouter(tags=["keys"], prefix="/v1/keys", dependencies=[require_access("metadata")])

@@ -29,8 +29,10 @@ class ImageSource(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    data: str | Absent = Field(None, description="the encoded image, base64")
-    url: str | Absent = Field(None, description="http(s) address (needs `--allow-url`)")
+    data: str | Absent = Field(None, description="encoded image, as base64")
+    url: str | Absent = Field(
+        None, description="http or https URL of the image (the server needs `--allow-url`)"
+    )
 
 
 # The dataclass `PredictOptions` defines the options of this schema, because requests are parsed
@@ -100,12 +102,14 @@ class Corner(Part):
 class Mask(Part):
     """A mask in the form of the option `mask`: run lengths, polygons or a PNG file."""
 
-    size: list[int] = Field(min_length=2, max_length=2, description="height, width")
-    counts: str | Absent = Field(None, description="COCO's compressed run lengths")
-    polygons: list[list[float]] | Absent = Field(None, description="x, y, x, y, ... in pixels")
+    size: list[int] = Field(min_length=2, max_length=2, description="height and width in pixels")
+    counts: str | Absent = Field(None, description="run lengths in the compressed form of COCO")
+    polygons: list[list[float]] | Absent = Field(
+        None, description="polygon as x, y, x, y, ... in pixels"
+    )
     left: int | Absent = Field(None, description="column of the image at which `png` begins")
     top: int | Absent = Field(None, description="row of the image at which `png` begins")
-    png: str | Absent = Field(None, description="the file in base64")
+    png: str | Absent = Field(None, description="PNG file as base64")
 
 
 class ScoredClass(Part):
@@ -143,7 +147,7 @@ class Reading(Part):
 
     text: str
     score: float = Field(description="mean score of the characters, 0 to 1; 0 without characters")
-    characters: list[Character] = Field(description="from left to right")
+    characters: list[Character] = Field(description="characters from left to right")
 
 
 class Embedding(Part):
@@ -207,7 +211,7 @@ class Detection(Part):
     text: Reading | Absent = None
     embedding: Embedding | Absent = None
     error: ErrorDetail | Absent = Field(
-        None, description="why a stage of the pipeline failed for this object"
+        None, description="error of a stage of the pipeline for this object"
     )
 
 
@@ -216,9 +220,9 @@ class ClassArea(Part):
 
     class_id: int
     class_name: str
-    pixels: int = Field(description="number of its pixels")
-    share: float = Field(description="fraction of all pixels", ge=0, le=1)
-    mask: Mask | Absent = Field(None, description="run lengths or polygons")
+    pixels: int = Field(description="number of pixels of the class")
+    share: float = Field(description="fraction of the image's pixels, 0 to 1", ge=0, le=1)
+    mask: Mask | Absent = Field(None, description="mask of the class as run lengths or polygons")
 
 
 class Semantic(Part):
@@ -244,9 +248,11 @@ class Saliency(Part):
 class Depth(Part):
     """The depth map of an image."""
 
-    min: float = Field(description="the least depth")
-    max: float = Field(description="the greatest depth")
-    unit: Literal["m"] | None = Field(description="null: the model's own scale")
+    min: float = Field(description="smallest depth in the image")
+    max: float = Field(description="largest depth in the image")
+    unit: Literal["m"] | None = Field(
+        description="unit of the depths; null if they have the model's own scale"
+    )
     png: str | Absent = Field(None, description="a grey PNG file of 16 bits in base64")
     scale: float | Absent = Field(None, description="depth = gray value * scale + offset")
     offset: float | Absent = Field(None, description="depth = gray value * scale + offset")
@@ -255,8 +261,8 @@ class Depth(Part):
 class NewPicture(Part):
     """The output image of an image-to-image model, for example an upscaled or denoised image."""
 
-    width: int = Field(description="of the picture, pixels")
-    height: int = Field(description="of the picture, pixels")
+    width: int = Field(description="width or height of the new image in pixels")
+    height: int = Field(description="width or height of the new image in pixels")
     png: str | Absent = Field(None, description="a PNG file of 8 bits in base64, RGB or grey")
 
 
@@ -273,11 +279,13 @@ class ImageAnswer(Part):
     """The result for one image: `error`, or the field that belongs to the `task`."""
 
     # One schema for all tasks, because many client generators cannot read a choice of schemas.
-    width: int | Absent = Field(None, description="pixels of the upright image")
+    width: int | Absent = Field(None, description="size of the upright image in pixels")
     height: int | Absent = None
-    orientation: int | Absent = Field(None, description="EXIF, as in the file: 1 to 8")
+    orientation: int | Absent = Field(None, description="EXIF orientation of the file, 1 to 8")
     detections: list[Detection] | Absent = Field(None, description="best first")
-    classes: list[ScoredClass] | Absent = Field(None, description="top_k, best first")
+    classes: list[ScoredClass] | Absent = Field(
+        None, description="the `top_k` best classes, best first"
+    )
     semantic: Semantic | Absent = None
     saliency: Saliency | Absent = None
     depth: Depth | Absent = None
@@ -285,9 +293,11 @@ class ImageAnswer(Part):
     reading: Reading | Absent = None
     picture: NewPicture | Absent = None
     attributes: list[Attribute] | Absent = None
-    tensors: list[Tensor] | Absent = Field(None, description="outputs that are not decoded")
-    reason: str | Absent = Field(None, description="why there are only tensors")
-    error: ErrorDetail | Absent = Field(None, description="why this image failed")
+    tensors: list[Tensor] | Absent = Field(
+        None, description="raw outputs of the model, if Fovea does not decode them"
+    )
+    reason: str | Absent = Field(None, description="reason why the response has raw outputs only")
+    error: ErrorDetail | Absent = Field(None, description="error of this image")
 
 
 class TimingMs(Part):
