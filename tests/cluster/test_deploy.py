@@ -160,8 +160,11 @@ def _metadata(replica: Any) -> dict[str, Any]:
 def test_models_of_a_store(cluster, store, repository, demo_repository, scene, tmp_path):
     """A replica pulls its model when it starts; until then there is no more than its card."""
     # Ray counts requests by the name of a model: those to `spare` in other tests could wake it.
-    for name, stored in (("digits", "digits"), ("spare", "sleeper")):
-        store.upload(repository / name, stored)
+    (repository / "spare").rename(repository / "sleeper")
+    config = repository / "sleeper" / "config.pbtxt"
+    config.write_text(config.read_text().replace('name: "spare"', 'name: "sleeper"', 1))
+    for name in ("digits", "sleeper"):
+        store.upload(repository / name, name)
     asleep = {"sleeper": {"min_replicas": 0, "max_replicas": 1}}
     settings = {"repository_cache": str(tmp_path)}
     done = cluster.deploy(repository=store.address, models=asleep, settings=settings)
