@@ -151,7 +151,7 @@ def test_several_images_have_an_answer_each(server, colours):
         ("embedding/search?index=linked", 404, "no index 'linked'"),
         ("embedding/search?index=wrong", 500, "fovea index"),
         ("embedding/search?index=pickled", 500, "cannot be read"),
-        ("embedding/search?index=short", 422, "vectors of 3"),
+        ("embedding/search?index=short", 422, "vectors have 3"),
         ("embedding/search?index=nan", 500, "NaN, infinite"),
         ("detector/search", 422, "needs a model with the task embed"),
         ("nobody/search", 404, "nobody"),
