@@ -1,7 +1,7 @@
-"""HEAD's servers on what an older version wrote, and the addresses that they take.
+"""HEAD's server on the repository that an older version wrote.
 
-Tests reach HEAD by its command, over HTTP and gRPC, by the client and by files alone, so that they
-hold however its modules are moved.
+Tests use HEAD only by its command, over HTTP and gRPC, through the client and by files: its modules
+may move.
 """
 
 import shutil
@@ -12,31 +12,21 @@ from typing import Any
 import httpx
 import pytest
 from tests.serving import RunningServer, start_server
-from tests.upgrade.asked import Asked, ask, requests
-from tests.upgrade.camera import camera
-from tests.upgrade.recorded import CAMERA, CLIP, DATA, FLAGS, unpack
+from tests.upgrade.camera import run_camera
+from tests.upgrade.http_requests import list_requests, send
+from tests.upgrade.recording import CAMERA, CLIP, DATA, FLAGS, unpack
 
 Fovea = Callable[..., tuple[int, str, str]]
 """The command: exit code, stdout, stderr."""
-Answers = dict[str, Any]
+Responses = dict[str, Any]
 
 
 @pytest.fixture(scope="session")
-def camera_address() -> Iterator[str]:
-    """A camera, as the recorded stream has one."""
-    with camera(DATA / "images" / "digit.jpg") as address:
-        yield address
-
-
-@pytest.fixture(scope="session")
-def places(camera_address: str) -> dict[str, str]:
-    return {CLIP: str(DATA / "clip.mp4"), CAMERA: camera_address}
-
-
-@pytest.fixture(scope="session")
-def unpacked(tmp_path_factory: pytest.TempPathFactory, places: dict[str, str]) -> Path:
-    """The recorded repository; not to be written to."""
-    return unpack(tmp_path_factory.mktemp("recorded") / "repository", places)
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The recorded repository, with a camera and a clip for its streams; not to be written to."""
+    with run_camera(DATA / "images" / "digit.jpg") as camera:
+        urls = {CLIP: str(DATA / "clip.mp4"), CAMERA: camera}
+        yield unpack(tmp_path_factory.mktemp("recorded") / "repository", urls)
 
 
 @pytest.fixture
@@ -51,17 +41,14 @@ def server(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("server")
     copy = shutil.copytree(unpacked, folder / "repository")
     shutil.copytree(DATA / "captures", folder / "captures")
-    # Intended: the camera is on this machine, which an operator has to name since.
-    named = "--url-allow-host=127.0.0.1"
-    flags = [*FLAGS, named, "--capture", str(folder / "captures"), "--capture-days=36500"]
+    flags = [*FLAGS, "--capture", str(folder / "captures"), "--capture-days=36500"]
     running = start_server(copy, folder, flags)
     yield running
     assert running.stop() == 0
 
 
 @pytest.fixture(scope="session")
-def answers(server: RunningServer) -> Answers:
-    """HEAD's answers to all requests of the record, which are sent in its order."""
-    asked: list[Asked] = requests(DATA / "images")
+def responses(server: RunningServer) -> Responses:
+    """HEAD's responses to all requests of the record, sent in its order."""
     with httpx.Client(base_url=server.url, timeout=120) as client:
-        return {each.name: ask(client, each) for each in asked}
+        return {each.name: send(client, each) for each in list_requests(DATA / "images")}

@@ -1,23 +1,21 @@
-"""Has a version of Fovea write what a later one must still read, serve and answer alike.
+"""Records the files and responses of a version, which later versions must read and give, too.
 
     /PATH/OF/THE/OLDER/CHECKOUT/.venv/bin/python -m tests.upgrade.record v0_1_0
 
-It is run in the root of this checkout, with the Python of one of that version. A model's weights
-are rounded before it is built, so that its file compresses.
+Run it in the root of this checkout with the Python of the other one. It rounds the weights of
+models before it builds them, so that the files compress.
 """
 
 import json
 import lzma
 import os
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,8 +26,9 @@ import httpx
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from tests.upgrade import asked, client_calls, grpc_asked, recorded, surface
-from tests.upgrade.camera import camera, write_clip
+from tests.serving import RunningServer, start_server
+from tests.upgrade import client_calls, grpc_calls, http_requests, interface, recording
+from tests.upgrade.camera import run_camera, write_clip
 from tritonclient import grpc
 
 FOVEA = str(Path(sys.executable).with_name("fovea"))
@@ -78,7 +77,7 @@ PORCH = {
 }
 STREAMS = f"""\
 [recording]
-source = "{recorded.CLIP}"
+source = "{recording.CLIP}"
 model = "digits-pose"
 fps = 5
 lines = ["middle=0.5,0,0.5,1:anchor=center"]
@@ -107,39 +106,39 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="fovea-record-") as name:
         work = Path(name)
         os.chdir(work)
-        demo = _demo()
-        _images(demo, data / "images")
+        demo = _find_demo()
+        _write_images(demo, data / "images")
         shutil.copytree(data / "images", work / "images")
-        _touch(work / "images")
+        _set_times(work / "images")
         _build(demo, work)
         _promote()
         write_clip(data / "clip.mp4", data / "images" / "digit.jpg")
         _search_and_predict(work, data)
-        _keys(work, data)
-        with camera(data / "images" / "digit.jpg") as address:
-            places = {str(data / "clip.mp4"): recorded.CLIP, address: recorded.CAMERA}
-            toml = STREAMS.replace(recorded.CLIP, str(data / "clip.mp4"))
+        _record_keys(work, data)
+        with run_camera(data / "images" / "digit.jpg") as camera:
+            urls = {str(data / "clip.mp4"): recording.CLIP, camera: recording.CAMERA}
+            toml = STREAMS.replace(recording.CLIP, str(data / "clip.mp4"))
             (work / "repository" / "streams.toml").write_text(toml)
-            _stream(work, data, address)
-            _answers(work, data)
-            recorded.pack(work / "repository", data / "repository", places)
+            _record_streams(work, data, camera)
+            _record_answers(work, data)
+            recording.pack(work / "repository", data / "repository", urls)
         shutil.copytree(work / "captures", data / "captures")
-        _commands(data)
-        _surfaces(data)
-        _wheel(demo, data)
+        _record_commands(data)
+        _record_interface(data)
+        _build_wheel(demo, data)
     size = sum(path.stat().st_size for path in data.rglob("*") if path.is_file())
     print(f"{data}: {size / 1e6:.2f} MB")  # noqa: T201
 
 
 def fovea(*arguments: object, code: int = 0) -> str:
-    """Run the command; returns what it prints."""
+    """Run the command; return its output."""
     ran = subprocess.run([FOVEA, *map(str, arguments)], capture_output=True, text=True, check=False)
     assert ran.returncode == code, (arguments, ran.stdout, ran.stderr)
     return ran.stdout
 
 
 def write(path: Path, document: Any) -> None:
-    """Write a document, an object with a line for each of its keys."""
+    """Write a document, with a line for each key of an object."""
     if not isinstance(document, dict):
         path.write_text(json.dumps(document, indent=1) + "\n")
         return
@@ -147,8 +146,8 @@ def write(path: Path, document: Any) -> None:
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def _demo() -> Path:
-    """Find the models of `fovea demo`."""
+def _find_demo() -> Path:
+    """Find the folder of demo models."""
     spec = find_spec("fovea_server")
     assert spec is not None
     for place in spec.submodule_search_locations or ():
@@ -156,7 +155,7 @@ def _demo() -> Path:
     raise AssertionError("there is no folder of demo models")
 
 
-def _images(demo: Path, folder: Path) -> None:
+def _write_images(demo: Path, folder: Path) -> None:
     folder.mkdir()
     shrunk = {
         "scene-1": ("scene", 320, 240),
@@ -172,13 +171,13 @@ def _images(demo: Path, folder: Path) -> None:
         shutil.copyfile(demo / f"{name}.jpg", folder / f"{name}.jpg")
 
 
-def _touch(folder: Path) -> None:
+def _set_times(folder: Path) -> None:
     for path in folder.iterdir():
-        os.utime(path, (recorded.TOUCHED, recorded.TOUCHED))
+        os.utime(path, (recording.TOUCHED, recording.TOUCHED))
 
 
-def _rounded(source: Path, target: Path) -> Path:
-    """Round the weights of convolutions to few levels each."""
+def _round(source: Path, target: Path) -> Path:
+    """Round the weights of convolutions to few levels."""
     model = onnx.load(source)
     for tensor in model.graph.initializer:
         array = numpy_helper.to_array(tensor)
@@ -193,21 +192,21 @@ def _rounded(source: Path, target: Path) -> Path:
 
 
 def _build(demo: Path, work: Path) -> None:
-    """Build digits twice, a model of each other task, a pipeline, and put a plain model beside."""
+    """Build digits twice, a model of each other task and a pipeline, and add a plain model."""
     sources = work / "sources"
     sources.mkdir()
     build = ("build", "--repository", "repository")
-    digits = _rounded(demo / "digits.onnx", sources / "digits.onnx")
+    digits = _round(demo / "digits.onnx", sources / "digits.onnx")
     fovea(*build, digits, "--backend", "onnxruntime", "--images", "images")
     fovea(*build, digits, "--backend", "openvino", "--images", "images")
     for name in (*(f"digits-{task}" for task in TASKS), "plates-read"):
-        source = _rounded(demo / f"{name}.onnx", sources / f"{name}.onnx")
+        source = _round(demo / f"{name}.onnx", sources / f"{name}.onnx")
         tokenizer = demo / f"{name}.json"
         words = ("--tokenizer", tokenizer) if tokenizer.is_file() else ()
         fovea(*build, source, "--backend", "onnxruntime", *words)
     repository = work / "repository"
     (repository / "digits" / "fovea.toml").write_text(CAPTURE)
-    _adder(repository / "simple" / "1" / "model.onnx")
+    _write_adder(repository / "simple" / "1" / "model.onnx")
     (repository / "simple" / "config.pbtxt").write_text(SIMPLE)
     (repository / "broken" / "1").mkdir(parents=True)
     (repository / "broken" / "1" / "model.onnx").write_bytes(b"no model")
@@ -216,7 +215,7 @@ def _build(demo: Path, work: Path) -> None:
     fovea(*build, "--pipeline", "cards", "--images", "images")
 
 
-def _adder(path: Path) -> None:
+def _write_adder(path: Path) -> None:
     """Write a model of two tensors."""
     path.parent.mkdir(parents=True)
     shape: list[str | int | None] = ["rows", 4]
@@ -237,26 +236,26 @@ def _adder(path: Path) -> None:
 
 
 def _promote() -> None:
-    """Make a history, at whose end version 1 is current and version 2 the newest."""
+    """Make a history. At its end version 1 is current, and version 2 is the newest."""
     fovea("promote", "digits", 1, "--why", "version 2 is tried later")
     fovea("promote", "digits", 2, "--why", "new runtime")
     fovea("rollback", "digits", "--why", "it is slower")
 
 
 def _search_and_predict(work: Path, data: Path) -> None:
-    """Index the images, and predict those of a folder to which later ones are added."""
+    """Index the images, and predict a folder. The tests add an image to it later."""
     fovea("index", "digits-embed", "images", "--thumbnails")
     few = work / "few"
     few.mkdir()
     for name in ("scene.jpg", "digit.jpg"):
         shutil.copyfile(work / "images" / name, few / name)
-    _touch(few)
+    _set_times(few)
     fovea("predict", "digits", "few", "--out", "predicted", "--format", "coco,csv", "--conf", "0.4")
     shutil.copytree(work / "predicted", data / "predicted")
 
 
-def _keys(work: Path, data: Path) -> None:
-    """Make keys, one of which is replaced and one removed."""
+def _record_keys(work: Path, data: Path) -> None:
+    """Make keys; replace one, and remove one."""
     folder = data / "keys"
     folder.mkdir()
     file = work / "keys.json"
@@ -272,9 +271,10 @@ def _keys(work: Path, data: Path) -> None:
     flags = ["--keys", str(file), "--model-control-mode=explicit"]
     flags += ["--load-model=digits", "--load-model=digits-classify"]
     scene = (work / "images" / "scene.jpg").read_bytes()
-    with served(work / "repository", work / "keys.log", *flags) as server:
-        allowed = asked.allowed(server["url"], server["metrics"], plain, scene)
-        with httpx.Client(base_url=server["url"], timeout=60) as client:
+    with _serve(work / "repository", *flags) as server:
+        metrics = f"http://127.0.0.1:{server.metrics_port}"
+        permissions = http_requests.list_permissions(server.url, metrics, plain, scene)
+        with httpx.Client(base_url=server.url, timeout=60) as client:
             for _ in range(3):
                 answer = client.post(
                     "/v1/models/digits/predict",
@@ -286,37 +286,36 @@ def _keys(work: Path, data: Path) -> None:
                 name: client.get("/v1/keys/self", headers={"x-api-key": key}).json()
                 for name, key in plain.items()
             }
-    write(folder / "allowed.json", allowed)
+    write(folder / "allowed.json", permissions)
     write(folder / "self.json", own)
     for path in work.glob("keys.json*"):
         shutil.copyfile(path, folder / path.name)
 
 
-def _stream(work: Path, data: Path, address: str) -> None:
-    """Add a stream that a client would add, and keep images; wait for events of it."""
-    flags = ("--allow-url", "--url-allow-private", "--capture", "captures")
-    with served(
-        work / "repository", work / "streams.log", *flags, "--strict-readiness=false"
-    ) as server:
-        with httpx.Client(base_url=server["url"], timeout=60) as client:
+def _record_streams(work: Path, data: Path, camera: str) -> None:
+    """Add streams as a client, wait for their events, and capture images."""
+    flags = ("--allow-url", "--url-allow-private", "--url-allow-host=127.0.0.1")
+    flags += ("--capture=captures", "--strict-readiness=false")
+    with _serve(work / "repository", *flags) as server:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
             for name in ("scene.jpg", "other.jpg"):
                 body = (work / "images" / name).read_bytes()
                 answer = client.post("/v1/models/digits/predict", content=body)
                 assert answer.status_code == 200, answer.text
-            answer = client.post("/v1/streams", json={**PORCH, "source": address})
+            answer = client.post("/v1/streams", json={**PORCH, "source": camera})
             assert answer.status_code in (200, 201), answer.text
-            off = {**PORCH, "id": "garden", "source": address, "enabled": False}
+            off = {**PORCH, "id": "garden", "source": camera, "enabled": False}
             assert client.post("/v1/streams", json=off).status_code in (200, 201)
             events = work / "repository" / ".streams" / "porch"
-            _until(lambda: _crossings(events) >= 2)
+            _until(lambda: _count_crossings(events) >= 2)
             _until(lambda: client.get("/v1/streams/recording").json()["state"] == "ended")
-            seen = client.get("/v1/streams").text.replace(address, recorded.CAMERA)
-            seen = seen.replace(str(data / "clip.mp4"), recorded.CLIP)
+            seen = client.get("/v1/streams").text.replace(camera, recording.CAMERA)
+            seen = seen.replace(str(data / "clip.mp4"), recording.CLIP)
             write(data / "streams.json", json.loads(seen))
         _until(lambda: len([*(work / "captures").rglob("predictions.json")]) == 2)
 
 
-def _crossings(folder: Path) -> int:
+def _count_crossings(folder: Path) -> int:
     return sum(each.read_text().count('"crossed"') for each in folder.glob("*.jsonl"))
 
 
@@ -327,43 +326,37 @@ def _until(condition: Callable[[], object], seconds: float = 60) -> None:
         time.sleep(0.1)
 
 
-def _answers(work: Path, data: Path) -> None:
-    """Ask everything there is to ask, and read what the server shows of itself."""
+def _record_answers(work: Path, data: Path) -> None:
+    """Record the responses to all requests and calls, and the interface of the server."""
     images = data / "images"
-    log = work / "answers.log"
     copy = shutil.copytree(work / "repository", work / "copy")
-    flags = (*recorded.FLAGS, "--capture", str(work / "kept"))
-    with served(copy, log, *flags) as server:
-        with httpx.Client(base_url=server["url"], timeout=60) as client:
-            answers = {each.name: asked.ask(client, each) for each in asked.requests(images)}
-            (data / "openapi.json.xz").write_bytes(
-                lzma.compress(client.get("/openapi.json").content)
-            )
+    flags = (*recording.FLAGS, "--capture", str(work / "kept"))
+    with _serve(copy, *flags) as server:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
+            requests = http_requests.list_requests(images)
+            answers = {each.name: http_requests.send(client, each) for each in requests}
+            document = client.get("/openapi.json").content
         write(data / "answers.json", answers)
-        with grpc.InferenceServerClient(server["grpc"]) as calling:
-            calls = grpc_asked.calls(images).items()
-            write(
-                data / "grpc.json", {name: grpc_asked.call(calling, made) for name, made in calls}
-            )
-        program = [sys.executable, client_calls.__file__]
-        told = subprocess.run(
-            [*program, server["url"], str(images)], capture_output=True, text=True, check=True
-        )
-        write(data / "client.json", json.loads(told.stdout)["answers"])
-        metrics = httpx.get(f"{server['metrics']}/metrics").text
-        write(data / "metrics.json", surface.metrics_table(metrics))
-    write(data / "log.json", surface.log_table(log.read_text()))
+        (data / "openapi.json.xz").write_bytes(lzma.compress(document))
+        with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+            calls = grpc_calls.list_calls(images).items()
+            write(data / "grpc.json", {name: grpc_calls.send(client, call) for name, call in calls})
+        command = [sys.executable, client_calls.__file__, server.url, str(images)]
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        write(data / "client.json", json.loads(run.stdout)["results"])
+        write(data / "metrics.json", interface.metrics_table(server.metrics()))
+    write(data / "log.json", interface.log_table(server.log.read_text()))
 
 
-def _commands(data: Path) -> None:
-    """Write what commands tell of the repository and of the captures."""
+def _record_commands(data: Path) -> None:
+    """Record the output of commands about the repository, the captures and the keys."""
     inspected = {}
-    for model in asked.MODELS:
+    for model in http_requests.MODELS:
         ran = subprocess.run(
             [FOVEA, "inspect", model, "--json"], capture_output=True, text=True, check=False
         )
-        told = json.loads(ran.stdout) if ran.returncode == 0 else None
-        inspected[model] = {"code": ran.returncode, "told": told}
+        out = json.loads(ran.stdout) if ran.returncode == 0 else None
+        inspected[model] = {"code": ran.returncode, "told": out}
     write(data / "inspected.json", inspected)
     for name, command in {
         "versions": ("versions", "digits"),
@@ -380,19 +373,19 @@ def _commands(data: Path) -> None:
     write(data / "exported.json", exported)
 
 
-def _surfaces(data: Path) -> None:
-    """Write what needs no server."""
+def _record_interface(data: Path) -> None:
+    """Record the help and the errors."""
     os.environ |= {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    texts = surface.helps(fovea)
+    texts = interface.read_helps(fovea)
     write(data / "help.json", texts)
-    write(data / "errors.json", surface.error_table())
+    write(data / "errors.json", interface.error_table())
 
 
-def _wheel(demo: Path, data: Path) -> None:
-    """Build the client's wheel, and say who wrote all this."""
+def _build_wheel(demo: Path, data: Path) -> None:
+    """Build the client's wheel, and write the version and the time."""
     root = demo.parents[2]
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(data)]
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(recorded.TOUCHED)}
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(recording.TOUCHED)}
     subprocess.run(command, cwd=root / "client", check=True, capture_output=True, env=environment)
     git = ["git", "-C", str(root), "rev-parse", "HEAD"]
     commit = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
@@ -405,34 +398,10 @@ def _wheel(demo: Path, data: Path) -> None:
 
 
 @contextmanager
-def served(repository: Path, log: Path, *flags: str) -> Iterator[dict[str, str]]:
-    """Serve a repository; gives the addresses."""
-    with socket.socket() as one, socket.socket() as two, socket.socket() as three:
-        for each in (one, two, three):
-            each.bind(("127.0.0.1", 0))
-        ports = [each.getsockname()[1] for each in (one, two, three)]
-    named = zip(("--http-port", "--grpc-port", "--metrics-port"), ports, strict=True)
-    given = [f"{flag}={port}" for flag, port in named]
-    with log.open("w") as stream:
-        process = subprocess.Popen([FOVEA, "serve", str(repository), *given, *flags], stderr=stream)
-    url = f"http://127.0.0.1:{ports[0]}"
-
-    def ready() -> bool:
-        assert process.poll() is None, log.read_text()
-        with suppress(httpx.TransportError):
-            return httpx.get(f"{url}/v2/health/ready").status_code == 200
-        return False
-
-    try:
-        _until(ready)
-        yield {
-            "url": url,
-            "grpc": f"127.0.0.1:{ports[1]}",
-            "metrics": f"http://127.0.0.1:{ports[2]}",
-        }
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, log.read_text()
+def _serve(repository: Path, *flags: str) -> Iterator[RunningServer]:
+    server = start_server(repository, Path.cwd(), flags, program=[FOVEA])
+    yield server
+    assert server.stop() == 0, server.log.read_text()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""HEAD takes the keys that the older version made, and holds them to what they allowed."""
+"""HEAD accepts the keys of an older version, with their permissions, quotas and rates."""
 
 import json
 import shutil
@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 from tests.serving import RunningServer, start_server
-from tests.upgrade.asked import allowed
 from tests.upgrade.conftest import Fovea
-from tests.upgrade.recorded import DATA, load
+from tests.upgrade.http_requests import list_permissions
+from tests.upgrade.recording import DATA, load
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
@@ -27,7 +27,7 @@ SCENE = (DATA / "images" / "scene.jpg").read_bytes()
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The recorded keys, with what of their quotas is used in this month."""
+    """The recorded keys, with the recorded use of their quotas in this month."""
     folder = tmp_path_factory.mktemp("keys")
     for path in (DATA / "keys").glob("keys.json*"):
         shutil.copyfile(path, folder / path.name)
@@ -48,65 +48,58 @@ def guarded(file: Path, unpacked: Path) -> Iterator[RunningServer]:
 
 
 @pytest.fixture(scope="module")
-def now_allowed(guarded: RunningServer) -> dict[str, Any]:
+def permissions(guarded: RunningServer) -> dict[str, Any]:
     metrics = f"http://127.0.0.1:{guarded.metrics_port}"
-    return allowed(guarded.url, metrics, PLAIN, SCENE)
+    return list_permissions(guarded.url, metrics, PLAIN, SCENE)
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_a_key_may_do_what_it_could(name: str, now_allowed: dict[str, Any]) -> None:
-    assert now_allowed[name] == ALLOWED[name]
+def test_permissions(name: str, permissions: dict[str, Any]) -> None:
+    assert permissions[name] == ALLOWED[name]
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_key_says_what_it_is(name: str, guarded: RunningServer) -> None:
-    answer = httpx.get(f"{guarded.url}/v1/keys/self", headers={"x-api-key": PLAIN[name]})
-    old, new = load("keys/self.json")[name], answer.json()
-    momentary = {"images_left", "quota_left", "quota_ends"}
+def test_a_key_describes_itself(name: str, guarded: RunningServer) -> None:
+    response = httpx.get(f"{guarded.url}/v1/keys/self", headers={"x-api-key": PLAIN[name]})
+    old, new = load("keys/self.json")[name], response.json()
     assert old.keys() == new.keys()
     for each in (old, new):
-        # Sentences may be reworded.
-        each.get("error", {}).pop("message", None)
-    assert {key: each for key, each in new.items() if key not in momentary} == {
-        key: each for key, each in old.items() if key not in momentary
-    }
+        each.get("error", {}).pop("message", None)  # it may be reworded
+        for momentary in ("images_left", "quota_left", "quota_ends"):
+            each.pop(momentary, None)
+    assert new == old
 
 
-def test_a_quota_counts_on(guarded: RunningServer) -> None:
-    """The key has five images a month; the older version took three."""
-    headers = {"x-api-key": PLAIN["counted"]}
-    with httpx.Client(base_url=guarded.url, headers=headers) as client:
-        assert client.get("/v1/keys/self").json()["quota_left"] == 2
-        statuses = [client.post(PREDICT, content=SCENE).status_code for _ in range(3)]
-        refused = client.post(PREDICT, content=SCENE)
-    assert statuses == [200, 200, 429]
-    assert refused.json()["error"]["code"] == "rate_limited"
-    assert int(refused.headers["retry-after"]) >= 1
-
-
-def test_a_rate_holds(guarded: RunningServer) -> None:
-    headers = {"x-api-key": PLAIN["slow"]}
-    with httpx.Client(base_url=guarded.url, headers=headers) as client:
-        statuses = [client.post(PREDICT, content=SCENE).status_code for _ in range(2)]
-    assert statuses == [200, 429]
+@pytest.mark.parametrize(("name", "left"), [("counted", 2), ("slow", 1)])
+def test_quotas_and_rates(name: str, left: int, guarded: RunningServer) -> None:
+    """A quota of five images a month, three of them used; and a rate of one image an hour."""
+    with httpx.Client(base_url=guarded.url, headers={"x-api-key": PLAIN[name]}) as client:
+        if name == "counted":
+            assert client.get("/v1/keys/self").json()["quota_left"] == left
+        responses = [client.post(PREDICT, content=SCENE) for _ in range(left + 1)]
+    *answered, rejected = responses
+    assert {each.status_code for each in answered} == {200}
+    assert rejected.status_code == 429
+    assert rejected.json()["error"]["code"] == "rate_limited"
+    assert int(rejected.headers["retry-after"]) >= 1
 
 
 def test_keys_over_grpc(guarded: RunningServer) -> None:
     with grpc.InferenceServerClient(f"127.0.0.1:{guarded.grpc_port}") as client:
-        headers = {"x-api-key": PLAIN["plates"]}
         assert client.get_model_metadata("digits", headers={"x-api-key": PLAIN["camera"]})
-        for given, status in ((headers, "PERMISSION_DENIED"), ({}, "UNAUTHENTICATED")):
-            with pytest.raises(InferenceServerException) as refused:
-                client.get_model_metadata("digits", headers=given)
-            assert refused.value.status() == f"StatusCode.{status}"
+        plates = {"x-api-key": PLAIN["plates"]}
+        for headers, status in ((plates, "PERMISSION_DENIED"), ({}, "UNAUTHENTICATED")):
+            with pytest.raises(InferenceServerException) as rejected:
+                client.get_model_metadata("digits", headers=headers)
+            assert rejected.value.status() == f"StatusCode.{status}"
 
 
-def test_the_command_reads_and_changes_the_file(fovea: Fovea, file: Path, tmp_path: Path) -> None:
+def test_the_command(fovea: Fovea, file: Path, tmp_path: Path) -> None:
     copy = shutil.copyfile(file, tmp_path / "keys.json")
-    code, told, _ = fovea("key", "ls", "--keys", copy, "--json")
+    code, out, _ = fovea("key", "ls", "--keys", copy, "--json")
     assert code == 0
     used = {"used", "quota_left"}
-    listed = [{key: each[key] for key in each.keys() - used} for each in json.loads(told)]
+    listed = [{key: each[key] for key in each.keys() - used} for each in json.loads(out)]
     assert listed == [
         {key: each[key] for key in each.keys() - used} for each in load("listed-keys.json")
     ]

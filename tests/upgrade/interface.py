@@ -1,18 +1,18 @@
-"""Reads what a version shows of itself into tables: help, OpenAPI, metrics, logs, errors.
+"""Reads the interface of a version into tables: help, OpenAPI, metrics, logs and errors.
 
-A table is a dictionary of short keys, so that two versions are compared key by key.
+A table has a row for each key, so that two versions are compared key by key.
 """
 
 import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
-Table = dict[str, Any]
+Table = dict[str, dict[str, Any]]
 
 ADDITIVE = ("choices", "enum", "labels", "names")
 """A newer version may add to the lists under these names."""
@@ -26,52 +26,39 @@ _KEPT = (
 )
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Say of each key of an older table what is gone or another now; additions are none."""
+def differences(old: Table, new: Table) -> list[str]:
+    """List the rows of an older table that are gone or changed; new rows do not count."""
     found = []
     for key, before in old.items():
         if key not in new:
             found.append(f"{key}: is gone")
-        elif isinstance(before, dict) and isinstance(new[key], dict):
-            found += [
-                f"{key}: {name} was {before.get(name)!r}, and is {new[key].get(name)!r}"
-                for name in dict.fromkeys((*before, *new[key]))
-                if not _is_kept(name, before.get(name), new[key].get(name))
-            ]
-        elif new[key] != before:
-            found.append(f"{key}: was {before!r}, and is {new[key]!r}")
+            continue
+        after = new[key]
+        found += [
+            f"{key}: {name} was {before.get(name)!r}, and is {after.get(name)!r}"
+            for name in dict.fromkeys((*before, *after))
+            if not _is_kept(name, before.get(name), after.get(name))
+        ]
     return found
-
-
-def unintended(found: Iterable[str], intended: Mapping[str, str]) -> str:
-    """Write the differences that no line of the table of intended changes names.
-
-    Args:
-        found: the differences.
-        intended: the beginning of a difference, and the reason for it.
-    """
-    return "\n".join(each for each in found if not each.startswith(tuple(intended)))
 
 
 def _is_kept(name: str, before: Any, after: Any) -> bool:
     if name in ADDITIVE and isinstance(before, list) and isinstance(after, list):
         return set(map(str, before)) <= set(map(str, after))
-    if name == "variable" and before is None:
-        return True
-    return bool(before == after)
+    return (name == "variable" and before is None) or bool(before == after)
 
 
-def helps(ask: Callable[..., str]) -> dict[str, str]:
-    """Read the help of all commands, with those below them.
+def read_helps(run: Callable[..., str]) -> dict[str, str]:
+    """Read the help of all commands and their subcommands.
 
     Args:
-        ask: runs `fovea` with arguments, and returns what it prints.
+        run: runs `fovea` with arguments, and returns its output.
     """
     found: dict[str, str] = {}
     todo: list[tuple[str, ...]] = [()]
     while todo:
         command = todo.pop(0)
-        text = ask(*command, "--help")
+        text = run(*command, "--help")
         found[" ".join(("fovea", *command))] = text
         if "COMMAND [ARGS]" in text:
             todo += [(*command, name) for name in _commands(text)]
@@ -103,7 +90,7 @@ def help_table(texts: Mapping[str, str]) -> Table:
 
 
 def _entries(text: str) -> Iterator[tuple[str, str]]:
-    """Give options and arguments: the line on which each begins, and its description."""
+    """Yield the first line of each option and argument, and its description."""
     head, body = "", list[str]()
     # The description before the first panel may have lines that begin with an option.
     for line in dropwhile(lambda line: not _PANEL.match(line), [*text.splitlines(), ""]):
@@ -120,11 +107,12 @@ def _entries(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _option(command: str, head: str, body: str) -> Table:
-    """Read one option or argument; without white space, as that depends on where lines break."""
+    """Read an option or argument, without spaces: they depend on the line breaks."""
     words = re.split(r",? +|(?<=\w) / ", head)
     names = sorted(word for word in words if word.startswith("-"))
     metavar = next((word for word in words if word != "/" and not word.startswith("-")), "")
     notes = re.sub(r"\s", "", body)
+    prose = re.search(r"default: [\w'.]+,? \w", body)  # it may be reworded
     default = re.search(r"default:([^\[\]]*?)(;[\w.<]*[<>=]+[^\]]*|;required)?\]", notes)
     variable = re.search(r"envvar:(\w+)", notes)
     choices = metavar.split("|") if "|" in metavar and names else None
@@ -132,17 +120,17 @@ def _option(command: str, head: str, body: str) -> Table:
         "names": names,
         "choices": choices,
         "value": None if choices else bool(metavar),
-        "default": default[1] if default else None,
+        "default": "prose" if prose else default[1] if default else None,
         "variable": variable[1] if variable else None,
         "required": "required]" in notes,
     }
-    # An option may have a new name beside the old one.
+    # An option may get a second name.
     keys = [name for name in names if name.startswith("--")] or [metavar]
     return {f"{command} {key}": row for key in keys}
 
 
 def openapi_table(document: Mapping[str, Any]) -> Table:
-    """Read all operations: parameters, fields of bodies and of answers, statuses."""
+    """Read all operations: parameters, fields of requests and responses, statuses."""
     table: Table = {}
     for path, operations in document["paths"].items():
         for method in sorted(set(operations) & set(_METHODS)):
@@ -166,13 +154,13 @@ def openapi_table(document: Mapping[str, Any]) -> Table:
     return table
 
 
-def newly_required(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """List what requests must have now that they need not have had."""
+def newly_required(old: Table, new: Table) -> list[str]:
+    """List the new required fields and parameters of requests."""
     return [
-        f"{key}: is required, and was not there"
+        f"{key}: is new and required"
         for key, each in new.items()
-        if key not in old and each.get("required") and re.search(r" (query|header|path|body) ", key)
-        if (operation := " ".join(key.split(" ")[:2])) in old and operation
+        if key not in old and each.get("required")
+        if re.search(r" (query|header|path|body) ", key) and " ".join(key.split(" ")[:2]) in old
     ]
 
 
@@ -210,22 +198,22 @@ def _schema(
         table[f"{place}.{name}"]["required"] = name in required
     parts = [("[]", schema.get("items")), (".*", schema.get("additionalProperties"))]
     for word in ("anyOf", "oneOf", "allOf"):
-        parts += [(f"<{_kind(document, each)}>", each) for each in schema.get(word, ())]
+        parts += [(f"<{_name(document, each)}>", each) for each in schema.get(word, ())]
     for suffix, part in parts:
         if isinstance(part, dict):
             table.update(_schema(document, part, f"{place}{suffix}", above))
     return table
 
 
-def _kind(document: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """Name an alternative by what it is, not by its place in the list nor its name."""
+def _name(document: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    """Name an alternative by its type: its place in the list and its name may change."""
     found = _resolved(document, schema)
     if "const" in found:
         return json.dumps(found["const"])
     name = str(found.get("type", "any"))
     if name == "object":
         return f"object of {','.join(sorted(found.get('required', ())))}"
-    return f"array of {_kind(document, found['items'])}" if "items" in found else name
+    return f"array of {_name(document, found['items'])}" if "items" in found else name
 
 
 def metrics_table(text: str) -> Table:
@@ -242,7 +230,7 @@ def metrics_table(text: str) -> Table:
 
 
 def log_table(text: str) -> Table:
-    """Read which fields the lines of each log have."""
+    """Read the fields of each log."""
     table: Table = {"every line": {"names": None}}
     for line in text.splitlines():
         fields = json.loads(line)
@@ -255,23 +243,23 @@ def log_table(text: str) -> Table:
 
 
 def error_table() -> Table:
-    """Walk the tree of errors: the code of each, and its statuses on the three carriers.
+    """Read the code of each error, and its statuses in /v1, /v2 and gRPC.
 
-    Their modules may move: they are found by the names of the root and of the functions.
+    Modules may move: `_find` looks for the names of the root class and the functions.
     """
-    root = _found(r"^class FoveaError\(", "FoveaError")
+    root = _find(r"^class FoveaError\(", "FoveaError")
     named = {"v1": "http_status", "v2": "v2_http_status", "grpc": "grpc_status"}
-    tell = {each: _found(rf"^def {name}\(", name) for each, name in named.items()}
+    read = {each: _find(rf"^def {name}\(", name) for each, name in named.items()}
     table: Table = {}
-    for kind in _below(root):
+    for kind in _subclasses(root):
         if kind.__module__.startswith("fovea_"):
             error = kind.__new__(kind)
-            table[kind.code] = {each: status(error) for each, status in tell.items()}
+            table[kind.code] = {each: status(error) for each, status in read.items()}
     return table
 
 
-def _found(line: str, name: str) -> Any:
-    """Import the attribute that some module of the product defines."""
+def _find(line: str, name: str) -> Any:
+    """Import an attribute from the module of the product that defines it."""
     for folder in map(Path, sys.path):
         for package in sorted(folder.glob("fovea*/")):
             for file in sorted(package.rglob("*.py")):
@@ -281,8 +269,8 @@ def _found(line: str, name: str) -> Any:
     raise AssertionError(f"no module of the product has {name}")
 
 
-def _below(kind: type) -> Iterator[Any]:
+def _subclasses(kind: type) -> Iterator[Any]:
     yield kind
     below: list[type] = kind.__subclasses__()
     for each in below:
-        yield from _below(each)
+        yield from _subclasses(each)

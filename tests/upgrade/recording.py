@@ -1,4 +1,4 @@
-"""The folder that an older version wrote, and how it is put back into use."""
+"""The folder that an older version recorded: its constants, and how to pack and unpack it."""
 
 import json
 import lzma
@@ -12,10 +12,11 @@ VERSION = "v0_1_0"
 DATA = Path(__file__).parent / VERSION
 """`record.py` wrote it."""
 COMMIT = "795dae8e"
-"""The version in the field, which wrote it."""
+"""The released version, which answered."""
 FLAGS = (
     "--allow-url=true",
     "--url-allow-private=true",
+    "--url-allow-host=127.0.0.1",  # for the camera; 0.1.0 had no such flag
     "--allow-client-shm=true",
     "--api=deepstack=digits",
     "--api=roboflow",
@@ -28,29 +29,29 @@ FLAGS = (
     "--log-format=json",
     "--log-verbose=1",
 )
-"""The flags of the server that answered, beside those that name a folder or a port."""
+"""The flags of the server that answered, beside flags for folders and ports."""
 TOUCHED = 1_767_225_600
-"""The time of change of the images: `fovea predict --resume` compares it."""
+"""The modification time of the images: `fovea predict --resume` compares it."""
 CLIP, CAMERA = "@CLIP@", "@CAMERA@"
-"""These stand in the recorded files for the address of the clip and that of the camera."""
-# These go into one archive: the networks share most of their weights, which are rounded.
+"""Placeholders in the recorded files for the URLs of the clip and of the camera."""
+# Networks share most of their rounded weights: together in one archive they compress well.
 _ARCHIVE, _ARCHIVED, _LARGE = "engines.tar.xz", (".onnx", ".bin", ".xml"), 10_000
-_WITH_PLACES = ("streams.json", "streams.toml")
+_WITH_URLS = ("streams.json", "streams.toml")
 
 
 def load(name: str) -> Any:
-    """Read one of the recorded documents."""
+    """Read a recorded document."""
     path = DATA / name
     if path.exists():
         return json.loads(path.read_text())
     return json.loads(lzma.decompress(path.with_name(f"{name}.xz").read_bytes()))
 
 
-def pack(source: Path, target: Path, places: Mapping[str, str]) -> None:
-    """Copy a repository into the data, smaller, and without the addresses of one machine."""
+def pack(source: Path, target: Path, urls: Mapping[str, str]) -> None:
+    """Copy a repository into the data, compressed, with placeholders for URLs."""
     target.mkdir()
     with tarfile.open(target / _ARCHIVE, "w:xz", preset=9) as archive:
-        for path in _files(source):
+        for path in _list_files(source):
             name = path.relative_to(source)
             if path.suffix in _ARCHIVED and path.stat().st_size > _LARGE:
                 entry = tarfile.TarInfo(name.as_posix())
@@ -58,31 +59,31 @@ def pack(source: Path, target: Path, places: Mapping[str, str]) -> None:
                 with path.open("rb") as stream:
                     archive.addfile(entry, stream)
             else:
-                _put(path, target / name, places)
+                _copy(path, target / name, urls)
 
 
-def unpack(target: Path, places: Mapping[str, str]) -> Path:
-    """Copy the recorded repository to where a server may write."""
+def unpack(target: Path, urls: Mapping[str, str]) -> Path:
+    """Copy the recorded repository to a writable folder, with URLs for the placeholders."""
     source = DATA / "repository"
-    for path in _files(source):
+    for path in _list_files(source):
         if path.name != _ARCHIVE:
-            _put(path, target / path.relative_to(source), places)
+            _copy(path, target / path.relative_to(source), urls)
     with tarfile.open(source / _ARCHIVE) as archive:
         archive.extractall(target, filter="data")
     return target
 
 
-def _files(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
-def _put(path: Path, place: Path, places: Mapping[str, str]) -> None:
-    """Copy a file, with other addresses if it has some."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    if path.name not in _WITH_PLACES:
-        shutil.copyfile(path, place)
+def _copy(path: Path, target: Path, urls: Mapping[str, str]) -> None:
+    """Copy a file, and replace its URLs."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if path.name not in _WITH_URLS:
+        shutil.copyfile(path, target)
         return
     text = path.read_text()
-    for before, after in places.items():
+    for before, after in urls.items():
         text = text.replace(before, after)
-    place.write_text(text)
+    target.write_text(text)
