@@ -1,4 +1,4 @@
-"""Triton's own clients, pointed at a real server over the models that a real Triton served."""
+"""Clients of Triton and of Fovea at a real server with the models that a real Triton served."""
 
 import shutil
 from collections.abc import Iterator
@@ -21,6 +21,8 @@ FLAGS = (
 )
 NEVER_TOUCHED = "never_touched"
 """A copy of `simple` that no test infers with, loads or unloads."""
+FIRST = np.arange(16, dtype=np.int32).reshape(1, 16)
+ONES = np.ones((1, 16), np.int32)
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +33,7 @@ def triton_models(shared: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def repository(triton_models: Path, tmp_path_factory) -> Path:
-    """Copies of the models, to be changed at will."""
+    """Writable copies of the models."""
     repository = tmp_path_factory.mktemp("triton") / "models"
     shutil.copytree(triton_models, repository)
     for path in (repository, *repository.rglob("*")):
@@ -44,7 +46,7 @@ def repository(triton_models: Path, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(repository: Path, tmp_path_factory) -> Iterator[RunningServer]:
-    """One server for all tests here: what a test changes, it changes back."""
+    """One server for all tests here: each test undoes its changes."""
     server = start_server(repository, tmp_path_factory.mktemp("log"), FLAGS)
     yield server
     assert server.stop() == 0
@@ -56,45 +58,36 @@ def protocol(request) -> ModuleType:
     return {"http": tritonclient.http, "grpc": tritonclient.grpc}[request.param]
 
 
+@pytest.fixture
+def client(server: RunningServer, protocol: ModuleType) -> Iterator[Any]:
+    with protocol.InferenceServerClient(address(server, protocol)) as client:
+        yield client
+
+
 def address(server: RunningServer, protocol: ModuleType) -> str:
     """host:port of the protocol."""
     port = server.grpc_port if "grpc" in protocol.__name__ else server.port
     return f"127.0.0.1:{port}"
 
 
-@pytest.fixture
-def client(server: RunningServer, protocol: ModuleType) -> Iterator[Any]:
-    """A client of either protocol."""
-    with protocol.InferenceServerClient(address(server, protocol)) as client:
-        yield client
-
-
-@pytest.fixture
-def grpc_client(server: RunningServer) -> Iterator[tritonclient.grpc.InferenceServerClient]:
-    """A client over gRPC, for what only gRPC has."""
-    with tritonclient.grpc.InferenceServerClient(address(server, tritonclient.grpc)) as client:
-        yield client
-
-
-@pytest.fixture
-def http_client(server: RunningServer) -> Iterator[tritonclient.http.InferenceServerClient]:
-    """A client over HTTP, for what only HTTP has."""
-    with tritonclient.http.InferenceServerClient(address(server, tritonclient.http)) as client:
-        yield client
-
-
 def make_input(
-    protocol: ModuleType, name: str, array: np.ndarray, datatype: str, **given: Any
+    protocol: ModuleType, name: str, array: np.ndarray, datatype: str = "INT32", **options: Any
 ) -> Any:
-    """An input tensor that carries an array."""
     tensor = protocol.InferInput(name, list(array.shape), datatype)
-    tensor.set_data_from_numpy(array, **given)
+    tensor.set_data_from_numpy(array, **options)
     return tensor
 
 
-def make_pair(protocol: ModuleType, first: np.ndarray, second: np.ndarray, **given: Any) -> Any:
-    """The two inputs of `simple` and its kin."""
+def make_pair(
+    protocol: ModuleType, first: np.ndarray = FIRST, second: np.ndarray = ONES, **options: Any
+) -> Any:
+    """Make the two inputs of `simple` and similar models."""
     return [
-        make_input(protocol, "INPUT0", first, "INT32", **given),
-        make_input(protocol, "INPUT1", second, "INT32", **given),
+        make_input(protocol, "INPUT0", first, **options),
+        make_input(protocol, "INPUT1", second, **options),
     ]
+
+
+def check_sums(result: Any, first: np.ndarray = FIRST, second: np.ndarray = ONES) -> None:
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), first + second)
+    np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), first - second)

@@ -1,12 +1,14 @@
-"""Fovea's own client, sync and async, gets the tensors that tritonclient gets."""
+"""Fovea's client, sync and async, and tritonclient over HTTP and gRPC get the same tensors."""
 
 import asyncio
 
 import ml_dtypes
 import numpy as np
 import pytest
+import tritonclient.grpc
 import tritonclient.http
-from tests.clients.conftest import make_input
+from tests.clients.conftest import FIRST, ONES, address, make_input
+from tritonclient.utils import np_to_triton_dtype
 
 from fovea_client import AsyncClient, Client, ConnectionFailed, ServerError
 
@@ -15,8 +17,9 @@ pytestmark = pytest.mark.real
 RNG = np.random.default_rng(5)
 NUMBERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 NUMBERS += [f"float{bits}" for bits in (16, 32, 64)]
-FIRST = np.arange(16, dtype=np.int32).reshape(1, 16)
-PAIR = {"INPUT0": FIRST, "INPUT1": np.ones((1, 16), np.int32)}
+PAIR = {"INPUT0": FIRST, "INPUT1": ONES}
+WORDS = [["", "h\u00e9llo"], ["a\0b\0", "x" * 300]]
+BYTES = [[word.encode() for word in row] for row in WORDS]
 
 
 @pytest.fixture(params=[Client, AsyncClient], ids=["sync", "async"])
@@ -37,69 +40,70 @@ def infer(request, server):
     return call
 
 
-def tensor(datatype, shape=(2, 6)):
-    if datatype == "bool":
-        return RNG.random(shape) < 0.5
-    if datatype.startswith("float"):
-        return RNG.normal(0, 100, shape).astype(datatype)
-    limits = np.iinfo(datatype)
-    return RNG.integers(limits.min, limits.max, shape, datatype, endpoint=True)
+def check_tritonclient(server, model, sent, datatype, expected):
+    for protocol in (tritonclient.http, tritonclient.grpc):
+        with protocol.InferenceServerClient(address(server, protocol)) as client:
+            inputs = [make_input(protocol, "INPUT0", sent, datatype)]
+            found = client.infer(model, inputs).as_numpy("OUTPUT0")
+        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("datatype", ["bool", *NUMBERS])
-def test_every_type_of_numbers(infer, http_client, datatype):
-    sent = tensor(datatype)
-    name = tritonclient.utils.np_to_triton_dtype(sent.dtype)
-    given = make_input(tritonclient.http, "INPUT0", sent, name)
-    want = http_client.infer(f"identity_{name.lower()}", [given]).as_numpy("OUTPUT0")
-    # As slices and transposed arrays lie in memory, and as a big-endian file has them.
+def test_numbers(server, infer, datatype):
+    if datatype == "bool":
+        sent = RNG.random((2, 6)) < 0.5
+    elif datatype.startswith("float"):
+        sent = RNG.normal(0, 100, (2, 6)).astype(datatype)
+    else:
+        limits = np.iinfo(datatype)
+        sent = RNG.integers(limits.min, limits.max, (2, 6), datatype, endpoint=True)
+    name = np_to_triton_dtype(sent.dtype)
+    check_tritonclient(server, f"identity_{name.lower()}", sent, name, sent)
+    # In the memory order of slices and transposed arrays, and of big-endian files.
     for array in (sent, np.asfortranarray(sent), sent.astype(sent.dtype.newbyteorder(">"))):
-        [(output, got)] = infer(f"identity_{name.lower()}", {"INPUT0": array}).items()
-        assert (output, got.dtype, got.shape) == ("OUTPUT0", want.dtype, want.shape)
-        assert got.tobytes() == want.tobytes() == sent.tobytes()
-        assert got.flags.writeable
-        assert got.flags.aligned
+        [(output, found)] = infer(f"identity_{name.lower()}", {"INPUT0": array}).items()
+        assert (output, found.dtype, found.shape) == ("OUTPUT0", sent.dtype, sent.shape)
+        assert found.tobytes() == sent.tobytes()
+        assert found.flags.writeable
+        assert found.flags.aligned
 
 
-def test_bf16_comes_back_as_float32(infer):
+def test_bf16_comes_back_as_float32(server, infer):
     sent = np.array([[1.0, -2.5], [3.14, 1e30]], ml_dtypes.bfloat16)
-    got = infer("identity_bf16", {"INPUT0": sent})["OUTPUT0"]
-    assert got.dtype == np.float32
-    np.testing.assert_array_equal(got, sent.astype(np.float32))
+    found = infer("identity_bf16", {"INPUT0": sent})["OUTPUT0"]
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, sent.astype(np.float32))
+    check_tritonclient(server, "identity_bf16", sent, "BF16", sent)
 
 
-WORDS = [["", "h\u00e9llo"], ["a\0b\0", "x" * 300]]
-BYTES = [[word.encode() for word in row] for row in WORDS]
+@pytest.mark.parametrize("dtype", [object, "S9", "U9", np.dtypes.StringDType()])
+def test_strings(server, infer, dtype):
+    if dtype is not object:
+        found = infer("identity_bytes", {"INPUT0": np.array([["abc", "d"]], dtype)})["OUTPUT0"]
+        assert found.tolist() == [[b"abc", b"d"]]
+        return
+    expected = np.array(BYTES, object)
+    check_tritonclient(server, "identity_bytes", expected, "BYTES", expected)
+    for sent in (expected, np.array(WORDS, object)):
+        assert infer("identity_bytes", {"INPUT0": sent})["OUTPUT0"].tolist() == BYTES
 
 
-@pytest.mark.parametrize("sent", [np.array(BYTES, object), np.array(WORDS, object)])
-def test_strings(infer, http_client, sent):
-    given = make_input(tritonclient.http, "INPUT0", sent, "BYTES")
-    want = http_client.infer("identity_bytes", [given]).as_numpy("OUTPUT0")
-    got = infer("identity_bytes", {"INPUT0": sent})["OUTPUT0"]
-    assert got.tolist() == want.tolist() == BYTES
-
-
-@pytest.mark.parametrize("dtype", ["S3", "U3", np.dtypes.StringDType()])
-def test_strings_of_numpy(infer, dtype):
-    got = infer("identity_bytes", {"INPUT0": np.array([["abc", "d"]], dtype)})["OUTPUT0"]
-    assert got.tolist() == [[b"abc", b"d"]]
-
-
-@pytest.mark.parametrize("datatype", ["float32", "object"])
-def test_no_elements_at_all(infer, datatype):
-    name = "identity_bytes" if datatype == "object" else "identity_fp32"
-    got = infer(name, {"INPUT0": np.zeros((0, 4), datatype)})["OUTPUT0"]
-    assert (got.shape, got.dtype) == ((0, 4), datatype)
+@pytest.mark.parametrize(("dtype", "name"), [("float32", "FP32"), ("object", "BYTES")])
+def test_no_elements(server, infer, dtype, name):
+    sent = np.zeros((0, 4), dtype)
+    found = infer(f"identity_{name.lower()}", {"INPUT0": sent})["OUTPUT0"]
+    assert (found.shape, found.dtype) == ((0, 4), dtype)
+    check_tritonclient(server, f"identity_{name.lower()}", sent, name, sent)
 
 
 def test_outputs_versions_and_parameters(infer):
-    got = infer("simple", PAIR)
-    assert list(got) == ["OUTPUT0", "OUTPUT1"]
-    np.testing.assert_array_equal(got["OUTPUT0"], FIRST + 1)
-    [(name, got)] = infer("simple", PAIR, outputs=["OUTPUT1"], version=1).items()
+    found = infer("simple", PAIR)
+    assert list(found) == ["OUTPUT0", "OUTPUT1"]
+    np.testing.assert_array_equal(found["OUTPUT0"], FIRST + 1)
+    [(name, found)] = infer("simple", PAIR, outputs=["OUTPUT1"], version=1).items()
     assert name == "OUTPUT1"
-    np.testing.assert_array_equal(got, FIRST - 1)
+    np.testing.assert_array_equal(found, FIRST - 1)
     one = {"INPUT": np.ones((1, 1), np.int32)}
     first = {"sequence_id": 77, "sequence_start": True}
     assert infer("simple_sequence", one, parameters=first)["OUTPUT"] == 2
@@ -107,7 +111,7 @@ def test_outputs_versions_and_parameters(infer):
 
 
 @pytest.mark.parametrize(
-    ("model", "inputs", "options", "status", "told"),
+    ("model", "inputs", "options", "status", "text"),
     [
         ("nobody", PAIR, {}, 404, "unknown model: 'nobody' is not found"),
         ("a/../simple", PAIR, {}, 404, "unknown model"),
@@ -120,28 +124,28 @@ def test_outputs_versions_and_parameters(infer):
         ("simple", PAIR, {"parameters": {"triton_x": 1}}, 400, "reserved"),
     ],
 )
-def test_errors_of_the_server(infer, model, inputs, options, status, told):
-    with pytest.raises(ServerError, match=told) as caught:
+def test_errors_of_the_server(infer, model, inputs, options, status, text):
+    with pytest.raises(ServerError, match=text) as caught:
         infer(model, inputs, **options)
     assert (caught.value.status, caught.value.code) == (status, f"http_{status}")
-    assert caught.value.message.count('"error"') == 0
+    assert '"error"' not in caught.value.message
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    "tensor",
     [
-        (np.zeros((1, 16), complex), "'INPUT0' has the type complex128"),
-        (np.zeros((1, 16), "datetime64[s]"), "convert it with astype"),
-        (np.array([[1, 2.5]], object), "'INPUT0' has an element of type int"),
-        ([[1.0] * 16], "must be a NumPy array, not list"),
-        (np.float32(1), "not float32"),
+        np.zeros((1, 16), complex),
+        np.zeros((1, 16), "datetime64[s]"),
+        np.array([[1, 2.5]], object),
+        [[1.0] * 16],
+        np.float32(1),
     ],
 )
-def test_what_the_protocol_does_not_have_is_refused_before(infer, given, told):
-    with pytest.raises(TypeError, match=told):
-        infer("simple", {"INPUT0": given})
+def test_unsupported_tensors_are_not_sent(infer, tensor):
+    with pytest.raises(TypeError):
+        infer("simple", {"INPUT0": tensor})
 
 
-def test_nobody_answers():
+def test_no_server():
     with Client("http://127.0.0.1:9") as client, pytest.raises(ConnectionFailed):
         client.infer("simple", PAIR)

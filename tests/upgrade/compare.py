@@ -39,6 +39,8 @@ MOMENTARY = (
     *("inferenceMs", "processMs", "analysisRoundTripMs", "timestampUTC"),
 )
 """Under these keys only the types are compared: the values depend on the moment or machine."""
+_PROSE = re.compile(r"\.(error|message|card_reason|card\.reason|faults)$")
+"""Places of sentences, which may be reworded."""
 _SHOWN = 64
 
 
@@ -91,8 +93,8 @@ def _compare_objects(
             shared = coco.iou([old], [new], [0])[0][0]
             found += [] if shared > 0.95 else [f"{at}: the masks share {shared:.2f}"]
         else:
-            message = key in ("error", "message") and isinstance(old[key], str)
-            found += _compare(old[key], new[key], at, momentary or message or key in MOMENTARY)
+            prose = _PROSE.search(at) and isinstance(old[key], str | list)
+            found += _compare(old[key], new[key], at, momentary or bool(prose) or key in MOMENTARY)
     return found
 
 
