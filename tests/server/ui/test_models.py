@@ -251,7 +251,7 @@ def test_a_visitor_of_a_server_without_keys_predicts_by_name(browser, demo_serve
     page.on("pageerror", lambda error: errors.append(error))
     page.set_default_timeout(120_000)
     page.goto(demo_server.url)
-    says(page, "#visitor", "started without keys: only its own machine may list its models")
+    says(page, "#visitor", "only its own machine may list the models")
     assert not page.locator("#alert").is_visible()
     page.fill("#visitor-model", "nobody")
     page.click("#visitor button")
