@@ -165,7 +165,7 @@ def test_labels_of_other_things_are_a_sentence(detector_server, few, fovea):
         detector_server.url,
     )
     assert code == 2
-    assert "and the model only has " in err
+    assert "but the model only has " in err
 
 
 @pytest.mark.parametrize(
@@ -199,4 +199,4 @@ def test_boxes_do_not_measure_a_classifier_of_a_server(serve, shared, few, fovea
     server = serve(few / "repository")
     code, _, err = fovea("eval", "classifier", "--data", few, "--url", server.url)
     assert code == 2
-    assert "has labels of objects, and the model's task is classify" in err
+    assert "has labels of objects, but the model's task is classify" in err

@@ -97,13 +97,13 @@ def measure_engine(
     """
     if prepared.unproven:
         progress.note(
-            f"unproven: nothing but TensorRT computes {', '.join(prepared.unproven)}, so the "
-            "engine is not compared with its source"
+            f"unproven: only TensorRT computes {', '.join(prepared.unproven)}, so the build "
+            "cannot compare the engine with the source model"
         )
         measured = {} if truth is None else {"fp32": truth.measure_engine("fp32", engine)}
         return replace(engine.card, accuracy=measured)
     if plan.check_images is None and graphs.precision != "fp32":
-        progress.note(f"judged on the {SHIPPED}: use --images for your own")
+        progress.note(f"measured on the {SHIPPED}: give your own images with --images")
     with progress.phase("agreement"):
         # In a graph with signed INT8, the layers that are not quantised compute in FP16.
         signed = graphs.precision == "int8" and plan.encodings[0] is Encoding.SIGNED
@@ -162,7 +162,7 @@ def _measure_graphs(
         except NotFinite as error:
             if name != "fp16":
                 raise
-            progress.note(f"fp16 cannot be measured beside it: {error}")
+            progress.note(f"fp16 is not measured for comparison: {error}")
     return found
 
 
@@ -292,7 +292,7 @@ def check_fused(core: Engine, fused: Engine, images: Path | None = None) -> None
     if not lost <= _MAX_LOST:
         raise Disagreement(
             f"with preprocessing and NMS in the graph, {lost:.1%} of the detections differ: build "
-            "with --no-image-front and --no-nms-tail, which leave both to the CPU"
+            "with --no-image-front and --no-nms-tail, which run both on the CPU"
         )
 
 
@@ -326,8 +326,8 @@ def rejection(card: EngineCard, max_drop: float) -> str | None:
         metric, before, after = square.metric, square.figure, card.accuracy[card.precision].figure
         if not before - after <= max_drop:
             reason = (
-                f"{metric} falls from {before:.3f} at one size to {after:.3f} with --rect, by "
-                f"{before - after:.3f} where --max-drop allows {max_drop:g}: leave --rect out"
+                f"{metric} falls from {before:.3f} at one size to {after:.3f} with --rect; the "
+                f"drop of {before - after:.3f} exceeds --max-drop {max_drop:g}: leave --rect out"
             )
     if reason is None and card.tensorrt is not None:
         reason = _figure_rejection(card, _exported_name(card), card.tensorrt, max_drop)
@@ -367,7 +367,7 @@ def _figure_rejection(
     changed = "its outputs differ"
     if found.detections:
         whole = counted(found.detections, "detection")
-        changed = f"of {whole}, {found.missed} are missed; {found.extra} are extra"
+        changed = f"of {whole}, it misses {found.missed} and adds {found.extra}"
     return (
         f"{what} has an agreement of {found.quality:.3f} with the source model; the minimum is "
         f"{least:g} ({changed})"
@@ -381,13 +381,13 @@ def _accuracy_rejection(card: EngineCard, name: str, what: str, max_drop: float)
     if not before >= _FOREIGN:
         return (
             f"the source model itself has {metric} {before:.3f} on --data, so no drop can be "
-            "measured: are these the labels of these images?"
+            "measured: check that the labels belong to these images and to this model"
         )
     if before - after <= max_drop:
         return None
     return (
-        f"{metric} falls from {before:.3f} to {after:.3f} in {what}, by {before - after:.3f} where "
-        f"--max-drop allows {max_drop:g}"
+        f"{metric} falls from {before:.3f} to {after:.3f} in {what}; the drop of "
+        f"{before - after:.3f} exceeds --max-drop {max_drop:g}"
     )
 
 

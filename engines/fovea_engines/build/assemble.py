@@ -147,7 +147,7 @@ def _alternative(plan: BuildPlan, graph: onnx.ModelProto, folder: Path) -> Itera
         reason = str(error).replace(f"{folder}/", "")
         with suppress(UnsupportedModel):
             ReferenceSession(graph)
-            reason = f"{reason}; --backend {REFERENCE_BACKEND} can"
+            reason = f"{reason}; --backend {REFERENCE_BACKEND} can compile it"
         raise InvalidModel(f"{plan.backend} cannot compile this model: {reason}") from error
 
 
@@ -176,9 +176,12 @@ def _open(
         if prepared.unproven:
             raise BuildError(
                 f"the engine cannot run on this machine ({error}), and no other runtime has its "
-                "plugins: build it on a machine with its GPU"
+                "plugins: build it on a machine with the GPU that it is for"
             ) from error
-        progress.note(f"the engine cannot run here ({error}): ONNX Runtime computes its figures")
+        progress.note(
+            f"the engine cannot run on this machine ({error}), so its accuracy is measured with "
+            "ONNX Runtime"
+        )
         return _stand_in(plan, graph), REFERENCE_BACKEND
 
 

@@ -269,15 +269,18 @@ def _record(
             append_event(file, folder, event)
     except OSError as error:
         progress.note(
-            f"{card.name}/{HISTORY_FILE} could not be written ({error.strerror}): `fovea rollback` "
-            f"will not know of version {previous}; `fovea promote {card.name} {previous}` goes back"
+            f"{card.name}/{HISTORY_FILE} could not be written ({error.strerror}): `fovea "
+            f"rollback` cannot return to version {previous}; use `fovea promote {card.name} "
+            f"{previous}`"
         )
 
 
 def _load_accepted(repository: ModelRepository, plan: BuildPlan, version: int) -> EngineCard:
     card = EngineCard.read(repository.folder(plan.name, version) / CARD_FILE)
     if reason := rejection(card, plan.max_drop):
-        raise Disagreement(f"version {version} of {plan.name} could not be built today: {reason}")
+        raise Disagreement(
+            f"version {version} of {plan.name} would be rejected with today's limits: {reason}"
+        )
     return card
 
 
@@ -289,9 +292,7 @@ def _read_labels(data: Path, images: Path | None, progress: Progress) -> Labels:
 
 def _match_labels(labelled: Labels, prepared: PreparedModel) -> Labels:
     if prepared.head.family is None:
-        raise InvalidOption(
-            f"--data needs a recognised head, and this model has none: {prepared.head.reason}"
-        )
+        raise InvalidOption(f"--data needs a model with a recognised head: {prepared.head.reason}")
     check_task(labelled, prepared.head.task)
     classes = prepared.head.num_classes or len(prepared.labels or ()) or None
     return labelled.match_classes(prepared.labels, classes)
@@ -319,10 +320,10 @@ def _advice(plan: BuildPlan, card: EngineCard) -> str:
     if card.calibration is None:
         return "export the model in float32" if card.precision == "int8" else "build it in FP32"
     if plan.keep_float != (AUTO,):
-        return "let --exclude-nodes auto find the blocks that lose most"
+        return "use --exclude-nodes auto, which leaves the blocks that lose most accuracy in float"
     return (
-        "give --calibration more, and more varied, images, see that --preprocess is as the model "
-        "was trained, or build with --precision fp16"
+        "give more, and more varied, images to --calibration, check that --preprocess matches the "
+        "training, or build with --precision fp16"
     )
 
 
@@ -341,11 +342,12 @@ def _check_servable(
             check(folder, number)
     except InvalidModel as error:
         config = repository.root / card.name / CONFIG_FILE
-        cure = "build it for another --backend, and report this fault"
+        cure = "build with another --backend, and report this bug"
         if CONFIG_FILE not in texts:
-            cure = f"correct {config}, or remove it, so that the build writes it"
+            cure = f"correct {config}, or remove it, and the build writes a new one"
         raise BuildError(
-            f"a server could not load it: {str(error).rstrip(';. ')}: {cure}. Nothing was published"
+            f"a server cannot load the new version: {str(error).rstrip(';. ')}: {cure}. Nothing "
+            "was published"
         ) from error
 
 

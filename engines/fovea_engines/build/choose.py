@@ -180,7 +180,7 @@ class _Chooser:
         if good:
             self._record(kept.choice, kept=True)
             why = self._reason(kept, candidates)
-            self._progress.note(f"kept {_name(kept.choice)}, for {self._plan.goal}: {why}")
+            self._progress.note(f"chose {_name(kept.choice)} for {self._plan.goal}: {why}")
             if hint := self._hint(kept, candidates):
                 self._progress.note(hint)
         figures = tuple(self._figures.values())
@@ -234,7 +234,7 @@ class _Chooser:
                 pass
         if precision not in self._graphs:
             if precision == "int8" and not self._prepared.quantised:
-                self._progress.note("int8: its ranges, and the layers that must stay in float")
+                self._progress.note("int8: ranges, and layers that must stay in float")
             try:
                 found = make_graphs(plan, self._prepared, self._truth, self._progress)
                 self._graphs[precision] = found
@@ -301,16 +301,16 @@ class _Chooser:
         """Return the reason for the choice: a comparison with the next best candidate."""
         left = [o for o in candidates if o is not kept and not self._figures[o.choice].problem]
         if not left:
-            return "nothing else can be chosen"
+            return "there is no alternative"
         other = max(left, key=lambda one: median(self._order_by_goal(one)[0]))
         (own, own_tie), (its, its_tie) = self._order_by_goal(kept), self._order_by_goal(other)
         name = _name(other.choice)
         if is_faster(own, its):
-            return f"x{_ratio(own, its):.2f} the speed of {name}"
+            return f"{_ratio(own, its):.2f} times as fast as {name}"
         if is_faster(own_tie, its_tie) and not is_faster(its, own):
-            where = "under load" if self._plan.goal == "latency" else "with a lone image"
-            faster = f"x{_ratio(own_tie, its_tie):.2f} its speed {where}"
-            return f"as fast as {name} within noise, and {faster}"
+            where = "under load" if self._plan.goal == "latency" else "with a single image"
+            faster = f"{_ratio(own_tie, its_tie):.2f} times as fast {where}"
+            return f"within noise as fast as {name}, and {faster}"
         best = "fastest of its precision" if is_faster(its, own) else "faster in 3 rounds of 4"
         return f"{name} is not {best}"
 
@@ -327,7 +327,7 @@ class _Chooser:
         if self._plan.goal == "latency" or not clear:
             return ""
         return (
-            f"single images are x{_ratio(its, own):.2f} as fast with {_name(other.choice)}: if "
+            f"{_name(other.choice)} is {_ratio(its, own):.2f} times as fast for single images: if "
             "your images come one at a time, build with --hint latency"
         )
 

@@ -95,11 +95,11 @@ def fuse(
         except UnsupportedModel as error:
             if plan.nms_tail:
                 raise
-            progress.note(f"duplicates are suppressed on the host: {error}")
+            progress.note(f"NMS runs on the CPU: {error}")
         if plan.nms_tail and head is prepared.head:
-            progress.note(f"--nms-tail adds nothing: {head.family} needs no suppression")
+            progress.note(f"--nms-tail has no effect: the family {head.family} needs no NMS")
         if head.skeleton != prepared.head.skeleton:
-            progress.note("--nms-tail returns boxes alone: leave it out for the landmarks")
+            progress.note("--nms-tail returns only boxes: leave it out to get the landmarks")
     by_default = fuses and (spec is None or spec.resample != "linear-float")
     if plan.image_front or (plan.image_front is None and by_default):
         spec = add_image_front(fused, spec)

@@ -43,9 +43,9 @@ def _question(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
     observe = Observer(prepared.graph, prepared.trained, plan.check_images)
     name, pixels = next(sample_images(plan.check_images, 1))
     heads = " or ".join(f"--head {family}" for family in recognition.open)
-    question = f"{recognition.reason}: name {heads}, or --head tensors to decode nothing"
+    question = f"{recognition.reason}: choose {heads}, or --head tensors to serve the raw tensors"
     if recognition.unseen:
-        show = "; or give --images that show what it finds" if observe(None) else ""
+        show = "; or give --images with objects that the model detects" if observe(None) else ""
         return InvalidOption(f"{question}{show}")
     panes, answers = [], []
     for family in recognition.open:
@@ -56,7 +56,7 @@ def _question(plan: BuildPlan, prepared: PreparedModel) -> InvalidOption:
     folder = ModelRepository(plan.repository).empty_folder(plan.name, FAILED_FOLDER)
     path = folder / "heads.jpg"
     path.write_bytes(encode(np.hstack(panes), "image/jpeg"))
-    return InvalidOption(f"{question}. On {name}, {', '.join(answers)}: see {path}")
+    return InvalidOption(f"{question}. On {name}, {', '.join(answers)}; {path} shows the results")
 
 
 def _detect(

@@ -203,43 +203,42 @@ class BuildPlan:
         head = head_in_file(self.family)
         if self.max_batch > 1 and head is not None and not head.written.batched:
             raise InvalidOption(
-                f"{head.file} reads outputs without an axis for the batch, so the model takes one "
+                f"{head.file} reads outputs without a batch axis, so the model processes one "
                 "image at a time: leave --max-batch out"
             )
 
     def _check_precision(self) -> None:
         if "int8" not in self.precisions and self.keep_float not in ((AUTO,), ()):
-            raise InvalidOption("--exclude-nodes is for --precision int8")
+            raise InvalidOption("--exclude-nodes needs --precision int8")
         if self.precision not in self.runtime.precisions:
             takers = [one.name for one in BACKENDS.values() if self.precision in one.precisions]
             raise InvalidOption(
-                f"--precision {self.precision} is for --backend {' and '.join(takers)}"
+                f"--precision {self.precision} needs --backend {' or '.join(takers)}"
             )
         if self.precision == "bf16" and not sets_for("bf16"):
             raise InvalidOption(
-                f"--precision bf16 needs a CPU with {' or '.join(BFLOAT16_SETS)}, and this CPU "
+                f"--precision bf16 needs a CPU with {' or '.join(BFLOAT16_SETS)}, but this CPU "
                 f"({processor_name()}) has neither: use --precision int8 or fp32, which run on "
                 "every CPU"
             )
         if len(self.precisions) > 1 and self.tensorrt is not None:
-            raise InvalidOption("--tensorrt writes one precision: give --precision fp16 or int8")
+            raise InvalidOption("--tensorrt needs one precision: give --precision fp16 or int8")
 
     def _check_rect(self) -> None:
         if not self.runtime.several_sizes:
             # OpenVINO is not allowed here: version 2026.4.1 computed NaN for ordinary images when
             # the size changed between calls.
-            reason = "are not sure to be right where the size changes from image to image"
+            reason = "may be wrong if the size changes from image to image"
             if self.runtime.on_gpu:
-                reason = "take batches of images of one size"
+                reason = "need batches of images of one size"
             takers = [one.name for one in BACKENDS.values() if one.several_sizes]
             raise InvalidOption(
-                f"--rect is for --backend {' and '.join(takers)}: engines of {self.backend} "
-                f"{reason}"
+                f"--rect needs --backend {' or '.join(takers)}: engines of {self.backend} {reason}"
             )
         if self.image_front or self.nms_tail or self.tensorrt is not None:
             raise InvalidOption(
-                "--rect decodes boxes outside the graph, because they depend on its size: leave "
-                "out --image-front, --nms-tail and --tensorrt"
+                "--rect needs preprocessing and decoding outside the graph, because they depend "
+                "on the image size: leave out --image-front, --nms-tail and --tensorrt"
             )
 
     def choice(self, backend: str, precision: Precision) -> BuildPlan:
@@ -253,12 +252,12 @@ class BuildPlan:
     def _check_files(self) -> None:
         if self.text is not None and self.tokenizer_file is None:
             raise InvalidOption(
-                "--text needs the tokenizer of the text encoder: --tokenizer FILE.json"
+                "--text needs the tokenizer of the text encoder: give --tokenizer FILE.json"
             )
         if self.calibration is not None and self.calibration.is_file() and self.images is None:
             raise InvalidOption(
-                f"{self.calibration} is not a folder of images: give a folder. If the file has "
-                "the ranges of another build, also give --images for the check"
+                f"{self.calibration} is not a folder of images: give a folder. If the file "
+                "contains the ranges of another build, also give --images for the accuracy check"
             )
         # Do not check the images of labels here: COCO files may refer to images in subdirectories.
         for folder in (self.calibration, self.images if self.data is None else None):
@@ -269,12 +268,12 @@ class BuildPlan:
         if not self.runtime.takes_builder:
             takers = [name for name, backend in BACKENDS.items() if backend.takes_builder]
             raise InvalidOption(
-                "--profile, --workspace, --builder-level, --compute-capability and --plugin are "
-                f"for --backend {' and '.join(takers)}"
+                "--profile, --workspace, --builder-level, --compute-capability and --plugin need "
+                f"--backend {' or '.join(takers)}"
             )
         if builder.max_batch != self.max_batch:
             raise InvalidOption(
-                f"the profiles take up to {builder.max_batch} rows, and max_batch is "
+                f"the profiles allow batches of up to {builder.max_batch}, but --max-batch is "
                 f"{self.max_batch}: leave --max-batch out"
             )
 
@@ -282,9 +281,13 @@ class BuildPlan:
         if path == self.source.resolve():
             raise InvalidOption(f"--tensorrt {path} is the model itself: give another file")
         if path.is_relative_to(self.repository.resolve()):
-            raise InvalidOption(f"--tensorrt {path} is in the repository: give a file outside")
+            raise InvalidOption(
+                f"--tensorrt {path} is in the repository: give a file outside of it"
+            )
         if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-            raise InvalidOption(f"--tensorrt {path} cannot be written: give a file in a folder")
+            raise InvalidOption(
+                f"--tensorrt {path} cannot be written: give a file in an existing folder"
+            )
 
     def require_calibration(self) -> Path:
         """Return the directory of calibration images, or the calibration.json.
@@ -294,8 +297,8 @@ class BuildPlan:
         """
         if self.calibration is None:
             raise InvalidOption(
-                "INT8 needs --calibration DIR: a hundred images or more from your camera, without "
-                "labels"
+                "INT8 needs --calibration DIR: give a folder of a hundred or more images from "
+                "your camera, without labels"
             )
         return self.calibration
 

@@ -130,7 +130,7 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
     taken = None if plan.size else open_size(source.proto)
     _check_fixed_size(plan, image)
     if own and own.items() <= trained.items():
-        progress.note("the model normalises its input itself, so it gets values of 0 to 255")
+        progress.note("the model normalises its input itself, so it gets values from 0 to 255")
     with progress.phase("normalise"):
         graph = normalise(source.proto, plan.size, progress.note)
         inputs, outputs, metadata = graph_inputs(graph), graph_outputs(graph), metadata_of(graph)
@@ -204,8 +204,8 @@ def _make_dynamic(
     """
     if preprocess.fit != "letterbox":
         raise InvalidOption(
-            f"--rect is for images that are letterboxed, and for this model they are "
-            f"{preprocess.text}: leave it out"
+            f"--rect needs letterboxed images, but for this model they are {preprocess.text}: "
+            "leave it out"
         )
     found = any_size(graph)
     return found.dynamic(), replace(preprocess, step=found.stride)
@@ -280,8 +280,8 @@ def _check_fixed_size(plan: BuildPlan, image: TensorSpec) -> None:
     made = plan.source.with_name(f"{plan.source.stem}-{wished}.onnx")
     edit = ["fovea", "edit", str(plan.source), "--size", wished, "--out", str(made)]
     raise InvalidOption(
-        f"size {wished}: the model's input is fixed at {fixed}: export it again with the size that "
-        f"you need, or try `{shlex.join(edit)}`, and build that file"
+        f"size {wished} is impossible, because the model's input is fixed at {fixed}: export the "
+        f"model with the size that you need, or try `{shlex.join(edit)}` and build the new file"
     )
 
 
@@ -310,8 +310,8 @@ def _check_steps(plan: BuildPlan, graph: onnx.ModelProto, head: Recognition) -> 
     if step > _COARSE:
         raise UnsupportedModel(
             f"the quantised output {outputs[0].name} is too coarse: its steps are {step:.2g} for "
-            "boxes and scores, and scores need steps of .01. Give the float model to `fovea build "
-            "--precision int8 --calibration DIR`, or serve it as it is with --head tensors"
+            "boxes and scores, but scores need steps of .01. Give the float model to `fovea build "
+            "--precision int8 --calibration DIR`, or serve the raw tensors with --head tensors"
         )
 
 
@@ -323,8 +323,8 @@ def _check_size(plan: BuildPlan, graph: onnx.ModelProto) -> None:
     height, width = image_sides(graph_inputs(graph)[0])
     if (size := working_size(load(plan.source).proto)) is not None:
         raise UnsupportedModel(
-            f"ONNX Runtime cannot run the model at {height}x{width}, though its size is dynamic: "
-            f"build with --size {size[0]}x{size[1]}, which works"
+            f"ONNX Runtime cannot run the model at {height}x{width}, although its size is "
+            f"dynamic: build with --size {size[0]}x{size[1]}, which works"
         )
 
 
@@ -366,14 +366,17 @@ def _remarks(plan: BuildPlan, head: Recognition, origin: str, taken: str | None)
 
 
 def _describe_doubt(plan: BuildPlan, head: Recognition) -> str:
-    images = "your images" if plan.check_images else "Fovea's photographs: --images are others"
-    return f"--head {head.family} is uncertain: {head.doubt} (numbers are judged on {images})"
+    images = (
+        "your images" if plan.check_images else ("Fovea's photographs; give your own with --images")
+    )
+    return f"--head {head.family} is uncertain: {head.doubt} (checked on {images})"
 
 
 def _describe_double_resize(size: str) -> str:
     return (
-        f"the model resizes images itself, and now gets them at {size}, so its boxes differ "
-        "slightly from the original program's. Build with --size HxW of your camera to avoid this"
+        f"the model resizes images itself, but this engine always gets them at {size}, so its "
+        "boxes differ slightly from the original program's. Build with --size HxW of your camera "
+        "to avoid this"
     )
 
 
@@ -381,8 +384,8 @@ def _describe_nameless(classes: int, fault: str | None) -> str:
     usual = set_of(classes)
     own = f"--labels {usual} if it was trained on that set, otherwise " if usual else ""
     return (
-        f"{fault or 'the file names no classes'}, so results show class numbers: {own}--labels "
-        f"FILE needs a line for each of {classes}"
+        f"{fault or 'the file names no classes'}, so results show class numbers: {own}give "
+        f"--labels FILE with {classes} lines"
     )
 
 
@@ -393,7 +396,8 @@ def _check_labels(head: Recognition, names: int) -> None:
         usual = set_of(head.num_classes)
         own = f", as --labels {usual} has" if usual else ""
         raise InvalidOption(
-            f"{counted(names, 'label')} for a model of {classes}: give one for each{own}"
+            f"there are {counted(names, 'label')}, but the model has {classes}: give one label "
+            f"for each class{own}"
         )
 
 
@@ -408,8 +412,8 @@ def _check_class_ids(
     found = [opened.decode(outputs, 0, options).class_ids.max(initial=-1) for outputs in seen]
     if (highest := max(found, default=-1)) >= names:
         raise InvalidOption(
-            f"the model finds class {highest} on a sample image, and the labels end at class "
-            f"{names - 1}: give --labels with a line for each class, in the order of the training"
+            f"the model finds class {highest} on a sample image, but the labels end at class "
+            f"{names - 1}: give --labels with one line per class, in the order of the training"
         )
 
 
@@ -419,13 +423,12 @@ def _check_batch(plan: BuildPlan, rows: int) -> None:
     made = plan.source.with_name(f"{plan.source.stem}-any-batch.onnx")
     edit = ["fovea", "edit", str(plan.source), "--batch", "dynamic", "--out", str(made)]
     cure = (
-        f"make one for any number with `{shlex.join(edit)}`, and build that file, or export it "
-        "with a dynamic batch"
+        f"export it with a dynamic batch size, or run `{shlex.join(edit)}` and build the new file"
     )
     if rows != 1:
-        raise UnsupportedModel(f"the model takes exactly {rows} images at a time: {cure}")
+        raise UnsupportedModel(f"the model needs exactly {rows} images at a time: {cure}")
     raise InvalidOption(
-        f"the model takes one image at a time, so --max-batch {plan.max_batch} is impossible: "
+        f"the model accepts one image at a time, so --max-batch {plan.max_batch} is impossible: "
         f"leave it out, or {cure}"
     )
 
@@ -439,7 +442,7 @@ def check_straight(graph: onnx.ModelProto, what: str) -> None:
         raise UnsupportedModel(
             f"the graph has control flow ({branches}) that depends on the image, and {what} does "
             "not support it: build with --precision fp32 for a CPU, or export the model without "
-            "it (with NMS outside the graph)"
+            "control flow (with NMS outside the graph)"
         )
 
 

@@ -106,8 +106,8 @@ def halves(
     if plan.text is None and not any(map(takes_tokens, graph_inputs(source))):
         if plan.tokenizer is not None:
             raise InvalidOption(
-                "--tokenizer is for text encoders, and this model takes no texts: leave it out, "
-                "or give the text encoder with --text"
+                "--tokenizer needs a text encoder, but this model does not accept texts: leave it "
+                "out, or give the text encoder with --text"
             )
         yield plan, {}
         return
@@ -148,7 +148,8 @@ def _make_halves(
         if "logit_scale" not in metadata:
             progress.note(
                 f"the model has no logits, so scores are softmax({_SCALE:g} * cosine), as in "
-                "CLIP: logit_scale and logit_bias in the text encoder's metadata change this"
+                "CLIP; to change this, set logit_scale and logit_bias in the text encoder's "
+                "metadata"
             )
     spec = WordsSpec(
         length,
@@ -161,12 +162,12 @@ def _make_halves(
     set_model_props(image, metadata_of(image) | {WORDS: spec.text})
     onnx.save(image, folder / "image.onnx")
     kind, usual = ("CLIP", _CLIP) if logits.bias is None else ("SigLIP", _SIGLIP)
-    origin = f"{kind}'s, because the model has a text encoder"
+    origin = f"the default of {kind}, because the model has a text encoder"
     return replace(
         plan,
         source=folder / "image.onnx",
         family="embedding",
-        family_from="its half for images",
+        family_from="its image encoder",
         preprocess={**usual, **(plan.preprocess or {})},
         preprocess_from=f"{plan.preprocess_from}, and {origin}" if plan.preprocess else origin,
         text=None,
@@ -239,7 +240,8 @@ def length_of(text: onnx.ModelProto, tokenizer: Path) -> int:
     inputs = graph_inputs(text)
     if not inputs or not all(map(takes_tokens, inputs)):
         raise UnsupportedModel(
-            "the text encoder must have integer inputs [batch, length] only: export it so"
+            "the text encoder must only have integer inputs [batch, length]: export it with these "
+            "inputs"
         )
     if inputs[0].shape[0] not in (-1, 1):
         raise UnsupportedModel(
@@ -260,8 +262,8 @@ def _check_vectors(read: Array, seen: TensorSpec) -> None:
         )
     if seen.shape[1] not in (-1, read.shape[1]):
         raise UnsupportedModel(
-            f"text embeddings have {read.shape[1]} numbers and image embeddings {seen.shape[1]}: "
-            "the encoders belong to different models"
+            f"text embeddings have {read.shape[1]} numbers, but image embeddings have "
+            f"{seen.shape[1]}: give two encoders of the same model"
         )
 
 
@@ -309,8 +311,8 @@ def _find_logits(
         if np.abs(table[:, :columns] @ solved - logits).max() <= _ROUNDING:
             return _Logits(float(solved[0]), float(solved[1]) if columns == 2 else None)
     raise UnsupportedModel(
-        f"{names[0]} is not scale * cosine + bias of the embeddings: export each half as a file "
-        "of its own (--text)"
+        f"{names[0]} is not scale * cosine + bias of the embeddings: export each encoder to its "
+        "own file (--text)"
     )
 
 
@@ -367,21 +369,21 @@ def _make_detector(
     """
     if plan.text is None:
         raise InvalidOption(
-            f"the model takes text embeddings ({PROMPTS}): give the text encoder with --text, for "
+            f"the model needs text embeddings ({PROMPTS}): give the text encoder with --text, for "
             "example repository/clip/1/text.onnx"
         )
     if plan.backend not in CPU_BACKENDS or plan.rect or plan.image_front or plan.nms_tail:
         raise InvalidOption(
-            "a model that takes texts runs on CPUs at one size: leave out --rect, --image-front "
-            f"and --nms-tail, and build for {' or '.join(CPU_BACKENDS)}"
+            "a model that accepts texts runs only on CPUs and at one size: leave out --rect, "
+            f"--image-front and --nms-tail, and build for {' or '.join(CPU_BACKENDS)}"
         )
     labels = plan.labels or labels_from_metadata(metadata_of(source), None)
     if not labels:
-        raise InvalidOption("--labels is needed: the classes for requests without texts")
+        raise InvalidOption("give --labels: these are the classes for requests without texts")
     if prompts.shape[1] != -1:
         raise UnsupportedModel(
-            f"{PROMPTS} takes exactly {prompts.shape[1]} texts: export it with a dynamic number "
-            "of texts"
+            f"{PROMPTS} accepts exactly {prompts.shape[1]} texts: export the model with a dynamic "
+            "number of texts"
         )
     text = load(plan.text).proto
     spec = WordsSpec(
@@ -399,8 +401,8 @@ def _make_detector(
         vectors = words.matrix(labels)
     if vectors.shape[1] != prompts.shape[2]:
         raise UnsupportedModel(
-            f"text embeddings have {vectors.shape[1]} numbers, and {PROMPTS} takes "
-            f"{prompts.shape[2]}: the files belong to different models"
+            f"text embeddings have {vectors.shape[1]} numbers, but {PROMPTS} needs "
+            f"{prompts.shape[2]}: give two files of the same model"
         )
     fixed = _fix_vectors(source, vectors[None])
     set_model_props(fixed, metadata_of(source) | {WORDS: spec.text})

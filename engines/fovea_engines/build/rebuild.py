@@ -153,14 +153,15 @@ def _check_likeness(plan: BuildPlan, prepared: PreparedModel, engine: Engine) ->
     if not alike >= least:
         raise Disagreement(
             f"the rebuilt engine has an agreement of {alike:.3f} with ONNX Runtime on the same "
-            f"graph, below the limit of {least:g}: the old engine stays; run `fovea build` again"
+            f"graph, below the minimum of {least:g}, so the old engine is kept: run `fovea build` "
+            "again"
         )
 
 
 def _read_kept(card: EngineCard, kept: Path) -> onnx.ModelProto:
     if file_sha256(kept) != card.files.get(kept.name):
         raise InvalidModel(
-            f"{kept} is not the file that was kept (its sha256 differs from the card's), so the "
+            f"{kept} was changed after the build (its sha256 differs from the card's), so the "
             "engine cannot be rebuilt: build it again with `fovea build`"
         )
     return onnx.load(kept)

@@ -68,8 +68,8 @@ class ClassFolders:
         strangers = sorted({image.parent.name for image in self.images}.difference(known))
         if strangers and known:
             raise InvalidOption(
-                f"{self.path} has a folder {strangers[0]!r}, and the model has no such class, only "
-                f"{', '.join(known[:FIRST])}, ...: name the folders as the model's labels"
+                f"{self.path} has a folder {strangers[0]!r}, but the model's classes are "
+                f"{', '.join(known[:FIRST])}, ...: give each folder the name of a class"
             )
         return self
 
@@ -153,8 +153,8 @@ def measure_matches(
     sought = np.flatnonzero([counts[name] > 1 for name in names.tolist()])
     if not len(sought):
         raise InvalidOption(
-            f"{dataset.path} has no folder with two images: an image is found by another of its "
-            "own folder"
+            f"{dataset.path} has no folder with two images: the measurement searches each image "
+            "among the others of its folder, so put at least two into each"
         )
     progress = progress or Progress()
     with progress.phase("accuracy"):

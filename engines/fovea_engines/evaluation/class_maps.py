@@ -84,7 +84,7 @@ class ClassMaps:
         if strangers and known:
             more = ", ..." if len(known) > _SHOWN else ""
             raise InvalidOption(
-                f"{self.path / CLASSES_FILE} has the class {strangers[0]!r}, and the model only "
+                f"{self.path / CLASSES_FILE} has the class {strangers[0]!r}, but the model only "
                 f"has {', '.join(known[:_SHOWN])}{more}: write the model's name there, or leave "
                 "the line empty to ignore those pixels"
             )
@@ -96,9 +96,9 @@ class ClassMaps:
             beyond = [each for each in levels if each >= classes and each not in UNLABELLED]
             if beyond:
                 raise InvalidOption(
-                    f"{file} has the level {beyond[0]}, and the classes of the model are 0 to "
-                    f"{classes - 1}: name the levels in {CLASSES_FILE} beside it, a line each, "
-                    "empty for those that do not count"
+                    f"{file} has the level {beyond[0]}, but the model's classes are 0 to "
+                    f"{classes - 1}: write the class name of each level into {CLASSES_FILE} in "
+                    "its folder, one per line, with empty lines for levels to ignore"
                 )
 
     def sha256(self) -> str:
@@ -139,14 +139,14 @@ def pairs_of(
     """Return each file with the image of the same name. `read_class_maps` describes the errors."""
     folder = data.parent / "images" if images is None else images
     if not folder.is_dir():
-        raise NotFound(f"{folder} is not there: name the folder of the images with --images")
+        raise NotFound(f"{folder} does not exist: give the folder of the images with --images")
     by_stem = {image.stem: image for image in image_files(folder, sys.maxsize)}
     pairs = []
     for file in files:
         if file.stem not in by_stem:
             raise NotFound(
-                f"{file}: there is no image {folder / file.stem}.jpg (or .png ...): name the "
-                "folder of the images with --images"
+                f"{file}: the image {folder / file.stem}.jpg (or .png ...) does not exist: give "
+                "the folder of the images with --images"
             )
         pairs.append((by_stem[file.stem], file))
     return tuple(pairs)
@@ -193,7 +193,10 @@ def measure_maps(
             labelled += np.bincount(truth[counted], minlength=len(hit))
             taken += np.bincount(have[counted], minlength=len(hit))
     if not labelled.any():
-        raise InvalidOption(f"{dataset.path} has no pixel with a class")
+        raise InvalidOption(
+            f"no pixel in {dataset.path} has a class, so there is nothing to measure: check the "
+            "PNG files"
+        )
     overlap = hit / np.maximum(labelled + taken - hit, 1)
     shown = {str(each): name for each, name in called.items()} if dataset.names is None else {}
     per_class = {
@@ -221,9 +224,10 @@ def _levels(file: Path) -> Ids:
         with Image.open(file) as image:
             levels = np.asarray(image)
     except (OSError, UnidentifiedImageError) as error:
-        raise InvalidOption(f"{file} is not a PNG file of classes ({error})") from error
+        raise InvalidOption(f"{file} is not a PNG file with classes ({error})") from error
     if levels.ndim != 2 or not 0 <= levels.min() <= levels.max() <= NOTHING:
         raise InvalidOption(
-            f"{file} is in colours: a map of classes has one level, or one index, a pixel"
+            f"{file} is a colour image: a class map must have one grey level or palette index per "
+            "pixel"
         )
     return levels.astype(np.uint16)

@@ -89,10 +89,10 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
     for index, annotation in enumerate(file.annotations):
         where = f"{data}, annotations.{index}"
         if annotation.image_id not in sizes:
-            raise InvalidOption(f"{where}: image_id {annotation.image_id} is none of its images")
+            raise InvalidOption(f"{where}: image_id {annotation.image_id} is not in `images`")
         if annotation.category_id not in class_ids:
             raise InvalidOption(
-                f"{where}: category_id {annotation.category_id} is none of its categories"
+                f"{where}: category_id {annotation.category_id} is not in `categories`"
             )
         check_box(where, _corners(annotation), *sizes[annotation.image_id])
         by_image[annotation.image_id].append(annotation)
@@ -101,7 +101,7 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
         path = folder / image.file_name
         if not path.is_file():
             raise NotFound(
-                f"{data}, images.{index}: there is no image {path}: name the folder of the "
+                f"{data}, images.{index}: the image {path} does not exist: give the folder of the "
                 "images with --images"
             )
         images.append(_make_labelled(path, image, by_image[image.id], class_ids, points))
@@ -128,15 +128,17 @@ def _parse(data: Path) -> _File:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the whole"
         raise InvalidOption(
-            f"{data}, {where}: {first['msg']}; labels are a COCO JSON file of boxes, or a folder "
-            "of YOLO label files"
+            f"{data}, {where}: {first['msg']}; labels must be a COCO JSON file of boxes, or a "
+            "folder of YOLO label files"
         ) from error
 
 
 def _refuse_twins(data: Path, what: str, ids: Iterable[int]) -> None:
     [(most, times)] = Counter(ids).most_common(1) or [(0, 0)]
     if times > 1:
-        raise InvalidOption(f"{data}, {what}: {times} of them have the id {most}; it must be one")
+        raise InvalidOption(
+            f"{data}, {what}: {times} entries have the id {most}: give each its own id"
+        )
 
 
 def _points(data: Path, annotations: Iterable[_Annotation]) -> int:
@@ -144,7 +146,8 @@ def _points(data: Path, annotations: Iterable[_Annotation]) -> int:
     lengths = {len(a.keypoints) for a in annotations if a.keypoints}
     if len(lengths) > 1 or any(length % 3 for length in lengths):
         raise InvalidOption(
-            f"{data}: keypoints are x y and visibility of each, the same points for every object"
+            f"{data}: keypoints must be x, y and visibility of each point, with the same number "
+            "of points for every object"
         )
     return lengths.pop() // 3 if lengths else 0
 

@@ -74,8 +74,8 @@ class Dataset:
         known = [label for label in labels if label is not None]
         if twins := [name for name, times in Counter(known).items() if times > 1]:
             raise InvalidOption(
-                f"two classes of the model are called {twins[0]!r}: build it with --labels that "
-                "tell them apart"
+                f"two classes of the model have the name {twins[0]!r}: build it with --labels "
+                "that have a different name for each class"
             )
         names = self.class_names
         if names is None:
@@ -89,7 +89,7 @@ class Dataset:
         if strangers and (None not in labels or len(strangers) == len(used)):
             more = ", ..." if len(known) > _NAMES_SHOWN else ""
             raise InvalidOption(
-                f"{self.path} has the class {strangers[0]!r}, and the model only has "
+                f"{self.path} has the class {strangers[0]!r}, but the model only has "
                 f"{', '.join(known[:_NAMES_SHOWN])}{more}: give both the same names (--labels of "
                 "a build), or remove the objects of that class"
             )
@@ -103,16 +103,16 @@ class Dataset:
         for image in self.images:
             if (most := max(image.class_ids.tolist(), default=0)) >= num_classes:
                 raise InvalidOption(
-                    f"{self.path}, labels of {image.path.name}: there is no class {most}, only 0 "
-                    f"to {num_classes - 1}: were these labels made for this model?"
+                    f"{self.path}, labels of {image.path.name}: unknown class {most}; the model's "
+                    f"classes are 0 to {num_classes - 1}: use labels that were made for this model"
                 )
 
     def _check_count(self, num_classes: int | None) -> None:
         names = self.class_names
         if names is not None and num_classes is not None and len(names) != num_classes:
             raise InvalidOption(
-                f"{self.path} has {counted(len(names), 'class')} and the model {num_classes} "
-                "without names, so they cannot be matched: build the model with --labels"
+                f"{self.path} has {counted(len(names), 'class')}, but the model has {num_classes} "
+                "without names, so Fovea cannot match them: build the model with --labels"
             )
 
     def sha256(self) -> str:
@@ -163,12 +163,12 @@ def read_dataset(data: Path, images: Path | None = None) -> Dataset:
         split = None
     else:
         raise NotFound(
-            f"{data} is not there: labels are a COCO JSON file, a data.yaml, or a folder of YOLO "
+            f"{data} does not exist: give a COCO JSON file, a data.yaml, or a folder of YOLO "
             "label files"
         )
     if not any((~image.crowd).any() for image in labelled):
         seen = counted(len(labelled), "image")
-        raise InvalidOption(f"{data} has no object to find on its {seen}")
+        raise InvalidOption(f"{data} has no labelled object on its {seen}")
     return Dataset(data, tuple(labelled), names, split)
 
 

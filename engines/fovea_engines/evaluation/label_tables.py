@@ -128,7 +128,9 @@ class AttributeLabels(LabelTable):
                 for column, hit in hits.items():
                     right[column].append(hit)
         if not right:
-            raise InvalidOption(f"{self.path} has no word in any column: nothing is labelled")
+            raise InvalidOption(
+                f"{self.path} has no label in any column: write the labels into the columns"
+            )
         shares = {column: sum(hits) / len(hits) for column, hits in right.items()}
         mean = sum(shares.values()) / len(shares)
         return AttributeAccuracy(len(self.rows), mean, whole / len(self.rows), shares)
@@ -156,11 +158,12 @@ def read_table(data: Path, images: Path | None = None) -> TextLabels | Attribute
                 if line
             }
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidOption(f"{data} is no table of labels in UTF-8: {error}") from error
+        raise InvalidOption(f"{data} is not a table of labels in UTF-8: {error}") from error
     columns = tuple(name.strip() for name in header[1:])
     if not columns or not rows:
         raise InvalidOption(
-            f"{data} has no labels: write a line of names, as image,text, and a line for each image"
+            f"{data} has no labels: write a first line with the column names, such as image,text, "
+            "and a line for each image"
         )
     kind = TextLabels if len(columns) == 1 and columns[0].lower() in _TEXTS else AttributeLabels
     return kind(data, columns, rows)
@@ -173,12 +176,12 @@ def _split_tabs(lines: Iterator[str]) -> Iterator[list[str]]:
 
 def _image(data: Path, folder: Path, number: int, line: list[str], columns: int) -> Path:
     if len(line) != columns:
-        form = "path, a tab and the text" if data.suffix != ".csv" else f"{columns} columns"
-        raise InvalidOption(f"{data}, line {number}: it has not {form}")
+        form = "a path, a tab and the text" if data.suffix != ".csv" else f"{columns} columns"
+        raise InvalidOption(f"{data}, line {number}: the line must have {form}")
     if not (path := folder / line[0].strip()).is_file():
         raise NotFound(
-            f"{data}, line {number}: there is no image {path}: name the folder that paths begin at "
-            "with --images"
+            f"{data}, line {number}: the image {path} does not exist: give the folder of the "
+            "images with --images"
         )
     return path
 
@@ -218,7 +221,7 @@ def _is_right(path: Path, column: str, word: str, found: Mapping[str, Judged]) -
         if word in own.names:
             return own.likely == {word}
         raise InvalidOption(
-            f"{path} has {word!r} in the column {column}, and the model only has "
+            f"{path} has {word!r} in the column {column}, but the model only has "
             f"{_join_names(own.names)}: use the model's names, or rename the classes with `fovea "
             "build --labels`"
         )

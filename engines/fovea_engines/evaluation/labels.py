@@ -55,24 +55,24 @@ _KINDS: Final = {
     Dataset: ("labels of objects", "a COCO file, or a folder of YOLO labels"),
     ClassFolders: (
         "a folder of images for each class",
-        "a folder that has a folder of images for each class, or person or thing",
+        "a folder with one folder of images for each class, person or object",
     ),
     ClassMaps: (
-        "PNG files of classes",
-        "a folder of PNG files, whose levels are the classes of the pixels",
+        "PNG files with classes",
+        "a folder of PNG files whose grey levels are the classes of the pixels",
     ),
     TextLabels: (
         "texts",
-        "a .txt file with a line for each image, its path, a tab and its text, or a .csv file with "
-        "the columns image,text",
+        "a .txt file with the path, a tab and the text of each image, one per line, or a .csv "
+        "file with the columns image,text",
     ),
     AttributeLabels: (
         "a column for each attribute",
-        "a CSV file with a column for the image and one for each attribute",
+        "a CSV file with one column for the image and one for each attribute",
     ),
     PicturePairs: (
         "pictures",
-        "a folder of the right pictures, in colours, with the names of the --images",
+        "a folder of the expected colour images, with the same names as the files in --images",
     ),
 }
 _OF_TASK: Final = {
@@ -124,12 +124,12 @@ def check_task(labelled: Labels, task: str) -> None:
     """
     if (wanted := _OF_TASK.get(task)) is None:
         raise InvalidOption(
-            f"the task of the model is {task}, whose accuracy cannot be measured; the supported "
-            f"tasks are {', '.join(_OF_TASK)}"
+            f"Fovea cannot measure the accuracy of the model's task, {task}; the supported tasks "
+            f"are {', '.join(_OF_TASK)}"
         )
     if not isinstance(labelled, wanted):
         raise InvalidOption(
-            f"{labelled.path} has {_KINDS[type(labelled)][0]}, and the model's task is {task}: "
+            f"{labelled.path} has {_KINDS[type(labelled)][0]}, but the model's task is {task}: "
             f"give {_KINDS[wanted][1]}"
         )
     if task == "pose" and isinstance(labelled, Dataset) and labelled.path.is_dir():
@@ -145,8 +145,8 @@ def _check_visibility(labelled: Dataset) -> None:
     if drawn and all(image.keypoints is None for image in labelled.images):
         raise InvalidOption(
             f"{labelled.path}: the labels of {drawn[0]} are polygons, or keypoints without "
-            "visibility: for a pose model write x y v of each keypoint behind the box, v 0 where "
-            "it is not marked, or the box alone"
+            "visibility: for a pose model, write x y v of each keypoint after the box (v is 0 for "
+            "a keypoint that is not marked), or only the box"
         )
 
 

@@ -90,9 +90,9 @@ def _overlap_of(dataset: Dataset, answers: Sequence[CompactDetections]) -> Overl
     if any(answer.found.rotated is not None for answer in answers):
         if any(image.rotated is None for image in images):
             raise InvalidOption(
-                f"{dataset.path} labels upright boxes, and the model finds rotated ones: give a "
-                "folder of YOLO labels with the corners of each object, class x1 y1 x2 y2 x3 y3 x4 "
-                "y4"
+                f"{dataset.path} has labels of upright boxes, but the model detects rotated "
+                "boxes: give a folder of YOLO labels with the corners of each object, class x1 y1 "
+                "x2 y2 x3 y3 x4 y4"
             )
         return "rotated IoU"
     outlined = all(image.outlines is not None for image in images if len(image.boxes))

@@ -81,8 +81,8 @@ class PicturePairs:
                 if wanted.shape[:2] != found.shape[:2]:
                     sizes = (f"{h}x{w}" for h, w, *_ in (wanted.shape, found.shape))
                     raise InvalidOption(
-                        f"{file} is {next(sizes)}, and what the model makes of {image} is "
-                        f"{next(sizes)} (height x width): they must be as large"
+                        f"{file} has the size {next(sizes)}, but the model's output for {image} "
+                        f"has {next(sizes)} (height x width): give images of the same size"
                     )
                 found = np.broadcast_to(found.reshape(*found.shape[:2], -1), wanted.shape)
                 figures.append((psnr(wanted, found), ssim(wanted, found)))
@@ -140,7 +140,8 @@ def ssim(want: Pixels, have: Pixels) -> float:
     """
     if min(want.shape[:2]) <= 2 * _WINDOW_RADIUS:
         raise InvalidOption(
-            f"a picture has {2 * _WINDOW_RADIUS + 1} pixels a side or more to be compared"
+            f"only images of at least {2 * _WINDOW_RADIUS + 1} pixels in width and height can be "
+            "compared"
         )
     x, y = want.astype(np.float64), have.astype(np.float64)
     mean_x, mean_y = _gaussian_mean(x), _gaussian_mean(y)

@@ -90,7 +90,7 @@ class _Counts(NamedTuple):
         text = counted(self.objects, "object")
         if not self.objects:
             return text
-        noise = f"{text}, which is noise"
+        noise = f"{text}, far too many to be real"
         return f"{text}, whose scores add up to {self.scores:.2f}" if self.scores else noise
 
     def contradicts(self, other: _Counts) -> bool:
@@ -160,13 +160,16 @@ def choose_preprocess(
         if not detects or spec == usual:
             return spec, f"{named_by}{rest}"
         has, more = count(spec), count(usual)
-        both = f"with it the model finds {has}, and with that of the family {head.family} {more}"
+        both = (
+            f"with this preprocessing the model finds {has}, with the default of the family "
+            f"{head.family} {more}"
+        )
         # A crowded image may have many real objects, so it is no evidence against the user's
         # choice.
         if more.contradicts(has) and not has.crowded:
             raise UnsupportedModel(
-                f"--preprocess is wrong: {both}. Leave it out, or give --images that show what the "
-                "model finds"
+                f"--preprocess is probably wrong: {both}. Leave it out, or give --images with "
+                "objects that the model detects"
             )
         return spec, f"{named_by}: {both}{rest}"
     if not detects or not head.variants:
@@ -181,11 +184,13 @@ def choose_preprocess(
             ways[name] = spec
     if len(ways) == 1:
         as_it_is = (
-            "its input takes pixels as they are" if usual.whole else "it normalises them itself"
+            "its input accepts unchanged pixel values"
+            if usual.whole
+            else ("the model normalises images itself")
         )
         return usual, f"by the family {head.family}; {as_it_is}"
     name, why = _choose_preset(head, {name: count(spec) for name, spec in ways.items()}, usual)
-    return ways[name], f"{name}, by what the model finds: {why}"
+    return ways[name], f"{name}, because the model finds most with it: {why}"
 
 
 def _choose_preset(
@@ -206,9 +211,9 @@ def _choose_preset(
         return next(iter(left)), f"{best}; {less}"
     choices = " or ".join(f"--preprocess {name} (it finds {one})" for name, one in left.items())
     if best.scores < _MIN:
-        choices += ", or give --images that show what the model finds"
+        choices += ", or give --images with objects that the model detects"
     if less:
-        choices += f". It is none of the others: {less}"
+        choices += f". The others do not fit: {less}"
     raise InvalidOption(
         f"preprocessing differs between models of the family {head.family} ({head.guessed}), and "
         f"the sample images fit several: choose {choices}. The family's default is {usual.text}"
@@ -246,7 +251,7 @@ def _find_shares(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> str 
         return None
     return (
         f"no box is more than {farthest:.2g} pixels from the upper left corner: if the model "
-        "writes shares of its input, multiply them by its width and height"
+        "returns fractions of its input, multiply them by its width and height"
     )
 
 
@@ -278,8 +283,8 @@ def _find_swap(boxes: Sequence[Boxes], images: Sequence[LetterboxMap]) -> str | 
     if not what:
         return None
     return (
-        f"{share:.0%} of the box area lies in the padding around the images, and almost none with "
-        f"{what} swapped"
+        f"{share:.0%} of the box area lies in the padding around the images, but almost none if "
+        f"{what} are swapped"
     )
 
 
@@ -328,8 +333,8 @@ def _find_order(
     if best <= max(_TOGETHER, read + _BETTER):
         return None
     return (
-        "the boxes of mirrored and moved images overlap the mirrored and moved boxes by "
-        f"{read:.0%}, and by {best:.0%} if the columns are {what}"
+        "if images are mirrored and moved, their boxes should move, too: they do so with an "
+        f"overlap of {read:.0%}, but of {best:.0%} if the columns are {what}"
     )
 
 
@@ -341,16 +346,13 @@ def _find_elsewhere(
         return None  # the model does not run on the moved images
     follow, still = _agreement(found, moved, images), _median_overlap(found, moved)
     if still > max(_TOGETHER, follow + _BETTER):
-        return (
-            f"on images that are mirrored and moved, {still:.0%} of the area of the boxes stays "
-            "where it is"
-        )
+        return f"if images are mirrored and moved, {still:.0%} of the box area does not move"
     if follow >= _APART or sum(len(one) > 0 for one in found) < _IMAGES:
         return None
     return (
-        "the boxes of mirrored and moved images overlap the mirrored and moved boxes by "
-        f"{follow:.0%}; trained detectors reach over {_APART:.0%}: look for a wrong scale, offset "
-        "or anchor"
+        "if images are mirrored and moved, their boxes should move, too: they do so with an "
+        f"overlap of {follow:.0%}, and trained detectors reach over {_APART:.0%}: look for a "
+        "wrong scale, offset or anchor"
     )
 
 
@@ -392,8 +394,8 @@ def _find_crossing(found: Sequence[Detections]) -> str | None:
     if len(inside) < _ENOUGH or inside.mean() > _FEW or turned.mean() < _NEARLY_ALL:
         return None
     return (
-        f"{inside.mean():.0%} of the keypoints lie in the box of their object, and with x and y "
-        f"swapped {turned.mean():.0%}"
+        f"{inside.mean():.0%} of the keypoints lie in the box of their object, but "
+        f"{turned.mean():.0%} if x and y are swapped"
     )
 
 

@@ -212,8 +212,9 @@ def answers(engine: Engine, samples: Iterable[Sample]) -> Iterator[tuple[Sample,
         for name, array in found.items():
             if len(batch) > 1 and array.shape[:1] != (len(batch),):
                 raise UnsupportedModel(
-                    f"output {name} is {list(array.shape)} for a batch of {len(batch)}, so the "
-                    "images of a batch cannot be told apart: leave --max-batch out"
+                    f"output {name} has the shape {list(array.shape)} for a batch of "
+                    f"{len(batch)}, so it does not separate the images of a batch: leave "
+                    "--max-batch out"
                 )
         for i, sample in enumerate(batch):
             yield (

@@ -65,7 +65,10 @@ def is_hidden(path: Path, folder: Path) -> bool:
 
 def _require_images(folder: Path, paths: Iterable[Path]) -> list[Path]:
     if not (files := sorted(filter(is_image, paths))):
-        raise InvalidOption(f"{folder} has no image ({', '.join(sorted(IMAGE_SUFFIXES))})")
+        raise InvalidOption(
+            f"{folder} has no image: give a folder with image files "
+            f"({', '.join(sorted(IMAGE_SUFFIXES))})"
+        )
     return files
 
 

@@ -66,7 +66,9 @@ class DataYaml:
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise InvalidOption(f"{file} cannot be read as YAML: {error}") from None
         if not isinstance(document, dict):
-            raise InvalidOption(f"{file} is no data.yaml: it has no `val` and `names`")
+            raise InvalidOption(
+                f"{file} is not a data.yaml file: it must have the keys `val` and `names`"
+            )
         return cls(file, document)
 
     @property
@@ -79,7 +81,7 @@ class DataYaml:
             by_id = {int(number): name for number, name in names.items()}
             names = [by_id.get(number, str(number)) for number in range(max(by_id) + 1)]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise InvalidOption(f"{self.file}: `names` is no list of class names")
+            raise InvalidOption(f"{self.file}: `names` must be a list of class names")
         return tuple(names)
 
     @property
@@ -88,7 +90,7 @@ class DataYaml:
         for name in SPLITS:
             if self.document.get(name) not in (None, [], *_NOTHING):
                 return name
-        raise InvalidOption(f"{self.file} names no folder of images as {', '.join(SPLITS)}")
+        raise InvalidOption(f"{self.file} has no folder of images: set {', '.join(SPLITS)}")
 
     def pairs(self, folder: Path | None) -> list[Pair]:
         """List the images of the split with their label files.
@@ -105,7 +107,7 @@ class DataYaml:
         entries = [entries] if isinstance(entries, str) else entries
         if not isinstance(entries, list) or not all(isinstance(each, str) for each in entries):
             raise InvalidOption(
-                f"{self.file}: `{split}` is no folder, no list of images in a .txt file, and no "
+                f"{self.file}: `{split}` must be a folder, a .txt file that lists images, or a "
                 "list of these"
             )
         if folder is not None:
@@ -130,7 +132,7 @@ class DataYaml:
         if path is None:
             raise NotFound(
                 f"{self.file}: its {split} images are not in {self._places(entry)[0]}: correct "
-                f"`{split}` there, or give the folder of the labels as --data"
+                f"`{split}` in the file, or give the folder of the labels as --data"
             )
         if path.is_dir():
             images = images_below(path)
@@ -145,7 +147,7 @@ class DataYaml:
         try:
             lines = text_of(file.read_bytes()).splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise InvalidOption(f"{file} is no list of images ({error})") from error
+            raise InvalidOption(f"{file} is not a list of images ({error})") from error
         found = []
         for number, line in enumerate(lines, 1):
             if not (text := line.strip()):
@@ -153,7 +155,7 @@ class DataYaml:
             places = [file.parent / text, *self._places(text)]
             image = next(filter(is_image, places), None)
             if image is None:
-                raise NotFound(f"{file}, line {number}: there is no image {places[0]}")
+                raise NotFound(f"{file}, line {number}: the image {places[0]} does not exist")
             found.append(image)
         return found
 
@@ -253,8 +255,8 @@ def read_yolo(data: Path, folder: Path | None) -> YoloLabels:
     files = {image: file for image, file in pairs if file.is_file()}
     if not files:
         raise NotFound(
-            f"{data}: none of its {len(pairs)} images has a YOLO label file, as "
-            f"{pairs[0].labels}: name the folder that has them"
+            f"{data}: none of its {len(pairs)} images has a YOLO label file, such as "
+            f"{pairs[0].labels}: give the folder of the label files"
         )
     names = yolo_class_names(data)
     points = _count_keypoints(files.values())
@@ -276,7 +278,7 @@ def yolo_class_names(data: Path) -> tuple[str, ...] | None:
     """Return the class names of YOLO labels. Without names, return None."""
     if is_yaml(data):
         if (names := DataYaml.read(data).names) is None:
-            raise InvalidOption(f"{data}: `names` is no list of class names")
+            raise InvalidOption(f"{data}: `names` must be a list of class names")
         return names
     files = (data / "labels" / CLASSES_FILE, data / CLASSES_FILE)
     if (file := next(filter(Path.is_file, files), None)) is not None:
@@ -297,15 +299,17 @@ def _pair_folders(data: Path, folder: Path | None) -> tuple[list[Pair], str | No
         if path.name != CLASSES_FILE and not is_hidden(path, labels)
     }
     if not files:
-        raise NotFound(f"{labels} has no YOLO label file (*.txt): name the folder that has them")
+        raise NotFound(
+            f"{labels} has no YOLO label file (*.txt): give the folder of the label files"
+        )
     folder = replace_part(labels, "labels", "images") if folder is None else folder
     pairs = [Pair(image, label_file(image, folder, labels)) for image in images_below(folder)]
     known = {pair.labels for pair in pairs}
     for name in sorted(files):
         if (file := labels / f"{name}.txt") not in known:
             raise NotFound(
-                f"{file}: there is no image {folder / name}.jpg (or .png ...): name the folder of "
-                "the images with --images"
+                f"{file}: the image {folder / name}.jpg (or .png ...) does not exist: give the "
+                "folder of the images with --images"
             )
     return pairs, split
 
@@ -395,10 +399,12 @@ def _class_id(where: str, word: str, names: Sequence[str] | None) -> int:
     except ValueError:
         value = math.nan
     if not value.is_integer() or not 0 <= value < _MAX_CLASSES:
-        raise InvalidOption(f"{where}: {word!r} is not a class id, a whole number from 0 up")
+        raise InvalidOption(
+            f"{where}: {word!r} is not a class id: write a whole number of 0 or more"
+        )
     if names is not None and value >= len(names):
         raise InvalidOption(
-            f"{where}: there is no class {word}, only 0 to {len(names) - 1} have names in "
+            f"{where}: unknown class {word}; only 0 to {len(names) - 1} have names in "
             f"{CLASSES_FILE} or {DATA_YAML}"
         )
     return int(value)
@@ -412,9 +418,9 @@ def _outline(where: str, words: list[str]) -> Outline:
         values = []
     if len(values) != 4 and (len(values) < 6 or len(values) % 2):
         raise InvalidOption(
-            f"{where}: after the class come 4 numbers of a box, cx cy w h, or x y of 3 or more "
-            "corners of a polygon, or on every line a box and x y v of as many keypoints, not "
-            f"{' '.join(words) or 'nothing'!r}"
+            f"{where}: the class must be followed by a box (cx cy w h), a polygon (x y of 3 or "
+            "more corners), or a box and the x y v of its keypoints (the same number on every "
+            f"line), not by {' '.join(words) or 'nothing'!r}"
         )
     _check_shares(where, values, words)
     if len(values) > 4:
@@ -427,8 +433,8 @@ def _outline(where: str, words: list[str]) -> Outline:
 def _check_shares(where: str, values: list[float], words: list[str]) -> None:
     if not all(-_ROUNDING <= value <= 1 + _ROUNDING for value in values):
         raise InvalidOption(
-            f"{where}: coordinates are 0 to 1 of the image's width and height, not "
-            f"{' '.join(words)!r}: divide pixels by the image's size"
+            f"{where}: coordinates must be fractions of the image's width and height, from 0 to "
+            f"1, not {' '.join(words)!r}: divide pixels by the image's size"
         )
 
 

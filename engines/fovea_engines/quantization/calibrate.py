@@ -91,8 +91,8 @@ class Variety:
         """
         if self._flat > self._count / 2:
             raise InvalidOption(
-                f"{self._flat} of {self._count} calibration images have a single colour, whose "
-                "ranges fit no real scene: calibrate on images from your camera"
+                f"{self._flat} of {self._count} calibration images have a single colour, so their "
+                "ranges are too narrow for real scenes: calibrate on images from your camera"
             )
 
     def remarks(self) -> tuple[str, ...]:
@@ -100,19 +100,20 @@ class Variety:
         images, half, found = counted(self._count, "image"), self._count / 2, []
         if self._count < _FEW:
             found.append(
-                f"only {images} to calibrate on: a hundred or more cover what the camera sees"
+                f"only {images} to calibrate on: give a hundred or more, which cover the scenes "
+                "of your camera"
             )
         if len(self._scenes) < half:
             found.append(
                 f"only {len(self._scenes)} of {images} are different, and the others are "
-                "near-duplicates: give more scenes, and frames of a video that are farther apart"
+                "near-duplicates: give more scenes, or video frames that are further apart"
             )
         if self._enlarged > half and self._smallest is not None:
             width, height = self._smallest
             found.append(
                 f"{self._enlarged} of {images} are enlarged more than {_MAX_ENLARGED:g} times to "
                 f"{self._spec.width}x{self._spec.height} (one has {width}x{height} pixels): give "
-                "them as large as the camera takes them"
+                "images in the size of your camera"
             )
         if self._plain > half:
             found.append(
@@ -204,12 +205,12 @@ def _read_ranges(file: Path, plan: BuildPlan, prepared: PreparedModel) -> Ranges
     given = Ranges.read(file)
     if difference := given.origin.difference(_origin(plan, prepared, given.origin.images)):
         raise InvalidOption(
-            f"{file} was measured with {difference}: give --calibration the folder of images to "
+            f"{file} was measured with {difference}: give --calibration the folder of images, to "
             "measure again"
         )
     if missing := _find_missing(given, prepared):
         raise InvalidOption(
-            f"{file} has no range of {missing!r}: give --calibration the folder of images to "
+            f"{file} has no range for {missing!r}: give --calibration the folder of images, to "
             "measure again"
         )
     return given
@@ -223,7 +224,10 @@ def _reuse_ranges(
         with suppress(NotFound, InvalidOption):
             known = Ranges.read(repository.folder(plan.name, version) / RANGES_FILE)
             if known.origin == origin and _find_missing(known, prepared) is None:
-                progress.note(f"calibration of version {version} is used again: nothing differs")
+                progress.note(
+                    f"the calibration of version {version} is reused, because model and images "
+                    "are the same"
+                )
                 return known
     return None
 
@@ -242,7 +246,7 @@ def _check_clipping(ranges: Ranges, plan: BuildPlan, prepared: PreparedModel) ->
     seen = max(map(abs, ranges.tensors[prepared.inputs[0].name]))
     if reached > _CLIPPED * seen:
         raise Disagreement(
-            f"calibration saw values up to {seen:.3g} at the model's input, and served images can "
+            f"calibration images reached {seen:.3g} at the model's input, but served images can "
             f"reach {reached:.3g}. The calibration images were too dark, or were preprocessed in "
             "another way: calibrate on images from your camera. If all images from your camera "
             "are dark, also give them as --images"
@@ -271,7 +275,7 @@ def calibrate(model: onnx.ModelProto, images: Images, origin: Origin, progress: 
                 seen[name].add(values.get(name, row))
             except BuildError as error:
                 raise BuildError(
-                    f"calibration stopped at tensor {name!r}: {error} in ONNX Runtime; build with "
+                    f"calibration stopped at tensor {name!r}: {error} in ONNX Runtime: build with "
                     "--precision fp32, or check that --preprocess matches the training"
                 ) from error
     variety.check()

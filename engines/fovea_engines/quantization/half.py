@@ -214,7 +214,7 @@ def _halve_constant(model: onnx.ModelProto, constant: onnx.TensorProto, name: st
     finite = values[np.isfinite(values)]
     if np.abs(finite).max(initial=0.0) > _LARGEST:
         raise UnsupportedModel(
-            f"constant {constant.name!r} reaches {np.abs(finite).max():.3g}, and float16 ends at "
-            f"{_LARGEST:.0f}: build with --precision fp32"
+            f"constant {constant.name!r} reaches {np.abs(finite).max():.3g}, but the maximum of "
+            f"float16 is {_LARGEST:.0f}: build with --precision fp32"
         )
     model.graph.initializer.append(from_array(values.astype(np.float16), name))

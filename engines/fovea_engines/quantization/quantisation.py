@@ -48,7 +48,8 @@ def validate(model: onnx.ModelProto) -> None:
     if faults:
         more = f" ({len(faults)} faults in all)" if len(faults) > _MAX_FAULTS else ""
         raise UnsupportedModel(
-            f"TensorRT cannot take the graph: {'; '.join(faults[:_MAX_FAULTS])}{more}"
+            "TensorRT does not support this quantised graph: "
+            f"{'; '.join(faults[:_MAX_FAULTS])}{more}"
         )
 
 
@@ -83,7 +84,10 @@ def _integer_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
     if node.op_type == "DequantizeLinear" and integers is not None:
         kind = to_array(integers).dtype
         if kind != np.int8:
-            yield f"{node.name} dequantises {kind}; only int8 is taken, and biases stay float"
+            yield (
+                f"{node.name} dequantises {kind}; only int8 is supported, and biases must stay "
+                "float"
+            )
     if len(node.input) < 3 or not node.input[2]:
         if node.op_type == "QuantizeLinear":
             yield f"{node.name} has no zero point, which makes it uint8"
@@ -92,7 +96,10 @@ def _integer_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
     if zero is None:
         yield f"{node.name} has a zero point that is computed; it must be a constant"
     elif to_array(zero).dtype != np.int8:
-        yield f"{node.name} is {to_array(zero).dtype}, which is read as int8 and clipped"
+        yield (
+            f"{node.name} has the type {to_array(zero).dtype}, which TensorRT would read as int8 "
+            "and clip"
+        )
     elif to_array(zero).any():
         yield f"{node.name} has a zero point other than 0"
 
@@ -105,7 +112,9 @@ def _place_faults(wiring: Wiring, node: onnx.NodeProto) -> Iterator[str]:
         t for real in wiring.consumers[node.output[0]] for t in wiring.consumers[real.output[0]]
     ]
     if any(taker.op_type in _ACTIVATIONS | {"Mul"} for taker in takers):
-        yield f"{node.name} stands between {maker.name} and its activation, and keeps them apart"
+        yield (
+            f"{node.name} is between {maker.name} and its activation, so TensorRT cannot fuse these"
+        )
 
 
 def _is_of_weights(wiring: Wiring, node: onnx.NodeProto) -> bool:
@@ -191,8 +200,8 @@ def plan_quantisation(
     chosen = None if plan.keep_float == (AUTO,) else select(plan.keep_float, layers)
     if chosen is not None and len(chosen) == len(layers):
         raise InvalidOption(
-            f"--exclude-nodes leaves all {counted(len(layers), 'layer')} in float, which is FP32: "
-            "name fewer, or build with --precision fp32"
+            f"--exclude-nodes leaves all {counted(len(layers), 'layer')} in float, so the engine "
+            "would be FP32: exclude fewer, or build with --precision fp32"
         )
     ranges, reused = find_ranges(plan, prepared, progress)
     if chosen is not None:
@@ -260,7 +269,7 @@ def quantisable_layers(prepared: PreparedModel) -> tuple[str, ...]:
     layers = quantisable(prepared.graph)
     if not layers:
         raise UnsupportedModel(
-            "no layer of the model gains from INT8 (it has no convolutions or projections "
-            "with constant float32 weights, but for its head): build with --precision fp16"
+            "no layer of the model gains from INT8 (except in its head, it has no convolutions or "
+            "projections with constant float32 weights): build with --precision fp16"
         )
     return layers

@@ -89,12 +89,12 @@ class Ranges:
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"])
             raise InvalidOption(
-                f"{path} holds no calibration ({where}: {first['msg']}): calibrate again"
+                f"{path} is not a calibration file ({where}: {first['msg']}): calibrate again"
             ) from error
         for name, (low, high) in ranges.tensors.items():
             if not (math.isfinite(low) and math.isfinite(high) and low <= 0 <= high):
                 raise InvalidOption(
-                    f"{path}: the range of {name!r} is {low} to {high}: calibrate again"
+                    f"{path}: the range of {name!r} is invalid ({low} to {high}): calibrate again"
                 )
         return ranges
 

@@ -34,7 +34,7 @@ def keep_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) -
     if plan.precision in ("fp16", "bf16"):
         raise UnsupportedModel(
             "the model was quantised by its exporter: build it with --precision int8, which keeps "
-            "its own scales, or export it without"
+            "its own scales, or export it without quantisation"
         )
     for option, given in (
         ("--calibration", plan.calibration is not None),
@@ -44,11 +44,11 @@ def keep_exported(plan: BuildPlan, graph: onnx.ModelProto, progress: Progress) -
         if given:
             raise InvalidOption(
                 f"the model was quantised by its exporter and keeps its own scales, so {option} "
-                "has no effect: leave it out (--images takes images to check the engine on)"
+                "has no effect: leave it out (give images for the accuracy check with --images)"
             )
     done, layers = quantised_share(graph)
     progress.note(
-        f"quantised by its exporter and built as it is: {done} of {layers} layers are INT8"
+        f"quantised by its exporter and built unchanged: {done} of {layers} layers are INT8"
         + ("" if done == layers else ", the others stay float")
     )
 

@@ -81,7 +81,7 @@ def select(patterns: Iterable[str], layers: Sequence[str]) -> tuple[str, ...]:
         found = groups.get(pattern) or [name for name in layers if fnmatchcase(name, pattern)]
         if not found:
             raise InvalidOption(
-                f"--exclude-nodes {pattern!r} matches no INT8 layer; the blocks are "
+                f"--exclude-nodes {pattern!r} matches no INT8 layer: give one of the blocks "
                 f"{', '.join(groups)}"
             )
         chosen.update(found)

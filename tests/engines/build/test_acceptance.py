@@ -246,6 +246,6 @@ def test_accuracy_of_what_is_not_finite(tmp_path, images):
         with pytest.raises(NotFinite):
             truth.measure_engine("int8", engine)
     assert acceptance._measure_graphs(truth, {"fp16": prepared.graph}, notes) == {}
-    assert notes.notes[-1].startswith("fp16 cannot be measured beside it: output output0 of m is")
+    assert notes.notes[-1].startswith("fp16 is not measured for comparison: output output0 of m is")
     with pytest.raises(NotFinite):
         acceptance._measure_graphs(truth, {"int8 for TensorRT": prepared.graph}, notes)

@@ -122,16 +122,18 @@ def test_what_is_done_and_decided_is_told(tiny_model, tmp_path, rates, fovea):
     code, out, err = fovea("build", tiny_model, "--precision", "auto")
     assert code == 0, err
     assert err.count("compile openvino in fp32") == err.count("compile onnxruntime in fp32") == 1
-    assert "kept onnxruntime in fp32, for throughput: x1.25 the speed of openvino in fp32" in err
+    assert "chose onnxruntime in fp32 for throughput: 1.25 times as fast as openvino in fp32" in err
     assert err.count("INT8 needs --calibration") == out.count("INT8 needs --calibration") == 1
     assert "openvino int8, onnxruntime int8: INT8 needs" in out
     rates((1, 8), (1, 8))
     err = fovea("build", tiny_model, "--name", "other")[2]
-    assert "kept openvino in fp32, for throughput: onnxruntime in fp32 is not faster in" in err
+    assert "chose openvino in fp32 for throughput: onnxruntime in fp32 is not faster in" in err
     rates((1, 8), (3, 8))
     err = " ".join(fovea("build", tiny_model, "--name", "third")[2].split())
-    assert "kept onnxruntime in fp32, for throughput: as fast as openvino in fp32 within" in err
-    assert "noise, and x3.00 its speed with a lone image" in err
+    assert (
+        "chose onnxruntime in fp32 for throughput: within noise as fast as openvino in fp32" in err
+    )
+    assert "and 3.00 times as fast with a single image" in err
     assert "--hint latency" not in err
 
 
@@ -143,7 +145,7 @@ def test_a_loser_that_is_faster_alone_is_named(tiny_model, rates, fovea, alone, 
     rates((10, 12), (alone, 10))
     code, _, err = fovea("build", tiny_model, "--hint", goal)
     assert code == 0, err
-    hint = "single images are x1.60 as fast with onnxruntime in fp32"
+    hint = "onnxruntime in fp32 is 1.60 times as fast for single images"
     assert (hint in " ".join(err.split())) == hinted
     assert ("--hint latency" in err) == hinted
 
@@ -219,7 +221,7 @@ def test_every_precision_is_verified_and_the_fastest_kept(
     plan, notes = plan_of(deep_detector, tmp_path, precision="auto", calibration=images), Noting()
     card = build(plan, notes)
     assert kept(card) == ("openvino", "int8")
-    assert any("x1.12 the speed of onnxruntime in int8" in note for note in notes.notes)
+    assert any("1.12 times as fast as onnxruntime in int8" in note for note in notes.notes)
     figures = by_name(card)
     assert list(figures) == [
         ("openvino", "fp32"),

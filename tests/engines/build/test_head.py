@@ -114,7 +114,7 @@ def test_class_ids_beyond_the_labels_are_refused(shared, tmp_path):
     [
         ("yolov10n", [1, 0, 3, 2, 4, 5], 2, "x and y"),
         ("yolov8n", [0, 1, 3, 2, *range(4, 84)], 1, "or width and height"),
-        ("yolov8n-pose", CROSSED, 1, "x and y swapped 100%"),
+        ("yolov8n-pose", CROSSED, 1, "100% if x and y are swapped"),
     ],
 )
 def test_numbers_that_are_swapped_show_in_the_images(shared, tmp_path, file, columns, axis, says):
@@ -256,9 +256,9 @@ def test_the_agreement_check_runs_an_own_head(planned, shared, tmp_path, options
     ("right", "wrong", "reason"),
     [
         ("cy, cx, h, w =", "cx, cy, w, h =", "swapped"),
-        ("256 * where", "where", "shares of its input"),
+        ("256 * where", "where", "fractions of its input"),
         ("256 * where", "224 * where", "a wrong scale"),
-        ("256 * where.", "where.mean() * 0 + 64 * np.ones_like(where).", "stays where it is"),
+        ("256 * where.", "where.mean() * 0 + 64 * np.ones_like(where).", "does not move"),
     ],
 )
 def test_a_decode_that_misreads_boxes_is_refused(planned, tmp_path, right, wrong, reason):

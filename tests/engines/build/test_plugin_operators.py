@@ -82,7 +82,7 @@ def test_the_engine_is_unproven(fovea, swirled, plugin, gpu, tmp_path):
     build = ("build", swirled, "--name", "s", "--head", "yolov8", *RTX, *plugin)
     code, _, err = fovea(*build)
     assert code == 0, err
-    assert "unproven: nothing but TensorRT computes Swirl" in " ".join(err.split())
+    assert "unproven: only TensorRT computes Swirl" in " ".join(err.split())
     folder = tmp_path / "repository" / "s" / "1"
     card = EngineCard.read(folder / "card.json")
     assert (card.unproven, card.agreement) == (("Swirl",), None)

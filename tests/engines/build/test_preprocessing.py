@@ -29,14 +29,18 @@ def test_preprocessing_is_settled_by_what_a_model_finds(shared, tmp_path):
     source = shared / "models" / "heads" / "efficientnms.onnx"
     progress = Noting()
     card = build(plan(source, tmp_path), progress)
-    assert card.preprocess_from.startswith("family, by what the model finds: 4 objects, whose")
+    assert card.preprocess_from.startswith(
+        "family, because the model finds most with it: 4 objects, whose"
+    )
     assert "with mean-std 0 objects" in card.preprocess_from
     assert any("preprocessing: family" in note for note in progress.notes)
     assert "with mean-std 0 objects" in (tmp_path / "models/m/1/card.md").read_text()
     [candidate] = (one for one in card.head_candidates if one.against is None)
     assert (candidate.family, candidate.strength) == ("efficientnms", "names")
     chosen = build(plan(source, tmp_path, preprocess={"channels": "BGR"}))
-    assert chosen.preprocess_from.startswith("by --preprocess: with it the model finds 4 objects")
+    assert chosen.preprocess_from.startswith(
+        "by --preprocess: with this preprocessing the model finds 4 objects"
+    )
 
 
 def sure_below_zero(path, names):
@@ -72,7 +76,9 @@ def test_another_preprocessing_than_the_usual_is_found(tmp_path):
     names = ("det_classes", "det_boxes", "det_scores", "num_dets")
     card = build(plan(sure_below_zero(tmp_path / "m.onnx", names), tmp_path))
     assert card.family == "efficientnms"
-    assert card.preprocess_from.startswith("mean-std, by what the model finds: 9 objects")
+    assert card.preprocess_from.startswith(
+        "mean-std, because the model finds most with it: 9 objects"
+    )
     assert (card.preprocess.std, card.preprocess.fit) == (IMAGENET["std"], "letterbox")
 
 
@@ -83,9 +89,7 @@ def test_what_finds_nothing_is_not_offered(tmp_path):
         build(plan(source, tmp_path))
     offered = re.findall(r"--preprocess (\S+) \(it finds 9 objects", str(asked.value))
     assert offered == ["mean-std", "letterboxed-mean-std"]
-    assert "none of the others: with family 0 objects; with letterboxed 0 objects" in str(
-        asked.value
-    )
+    assert "do not fit: with family 0 objects; with letterboxed 0 objects" in str(asked.value)
 
 
 @pytest.mark.real
@@ -114,7 +118,7 @@ def test_a_preprocessing_that_finds_a_crowd_is_not_refused(shared, tmp_path):
     progress = Noting()
     source, given = shared / "models" / "yolov10n.onnx", read_preprocess("yolox")
     prepare(plan(source, tmp_path, preprocess=given), progress)
-    assert any("finds 900 objects, which is noise" in note for note in progress.notes)
+    assert any("finds 900 objects, far too many" in note for note in progress.notes)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +164,7 @@ def test_an_input_of_bytes_has_no_values_to_ask_for(shared, tmp_path, name):
     """Its families differ in mean and std alone."""
     card = build(plan(of_bytes(shared, name, tmp_path), tmp_path))
     assert card.family in ("efficientnms", "rtdetr-raw")
-    assert "its input takes pixels as they are" in card.preprocess_from
+    assert "unchanged pixel values" in card.preprocess_from
     assert (card.preprocess.scale, card.preprocess.dtype) == (1.0, "uint8")
 
 

@@ -94,7 +94,7 @@ def test_levels_without_names_are_the_models_class_ids(folder):
 
 @pytest.mark.parametrize("task", ["saliency", "depth"])
 def test_a_task_that_nothing_measures_is_said(folder, task):
-    with pytest.raises(InvalidOption, match=f"is {task}, whose accuracy cannot be measured"):
+    with pytest.raises(InvalidOption, match=f"the model's task, {task};"):
         check_task(read_labelled(folder / "masks"), task)
 
 

@@ -168,8 +168,8 @@ def test_a_digest_is_of_images_and_labels(images, tmp_path):
         ("{", "val.json, the whole: Invalid JSON"),
         ([1], "val.json, the whole"),
         ({"images": []}, "val.json, annotations: Field required"),
-        (coco(categories=[]), "annotations.0: category_id 1 is none of its categories"),
-        (annotation(image_id=8), "annotations.0: image_id 8 is none of its images"),
+        (coco(categories=[]), "annotations.0: category_id 1 is not in"),
+        (annotation(image_id=8), "annotations.0: image_id 8 is not in"),
         (annotation(bbox=[10, 20, 30]), "annotations.0.bbox"),
         (annotation(bbox=[10, 20, -30, 40]), "annotations.0.bbox.2"),
         (annotation(bbox=[-5e299, 20, 1e300, 40]), "annotations.0.bbox.2"),
@@ -177,10 +177,10 @@ def test_a_digest_is_of_images_and_labels(images, tmp_path):
         (annotation(bbox=[310, 20, 30, 40]), r"annotations.0: the box \[310 20 340 60\] lies outs"),
         (annotation(category_id="x"), "annotations.0.category_id"),
         (image(width=0), "images.0.width"),
-        (image(id=9), "images: 2 of them have the id 9"),
-        (image(file_name="gone.jpg"), r"images.0: there is no image .*gone.jpg.*--images"),
-        (annotation(iscrowd=1), "val.json has no object to find on its 2 images"),
-        (coco(images=[], annotations=[]), "val.json has no object to find on its 0 images"),
+        (image(id=9), "images: 2 entries have the id 9"),
+        (image(file_name="gone.jpg"), r"images.0: .*gone.jpg does not exist.*--images"),
+        (annotation(iscrowd=1), "val.json has no labelled object on its 2 images"),
+        (coco(images=[], annotations=[]), "val.json has no labelled object on its 0 images"),
         (coco(categories=[{"id": 1, "name": "cow"}, {"id": 5, "name": "dog"}]), "class 'cow'"),
     ],
 )
@@ -196,14 +196,14 @@ def test_malformed_coco_is_a_sentence(images, tmp_path, document, says):
         ("-1 0.5 0.5 0.1 0.1", "line 2: '-1' is not a class id"),
         ("1e30 0.5 0.5 0.1 0.1", "line 2: '1e30' is not a class id"),
         ("nan 0.5 0.5 0.1 0.1", "line 2: 'nan' is not a class id"),
-        ("0 0.5 0.5 0.1", "line 2: after the class come 4 numbers"),
-        ("0 0.5 0.5 0.1 0.1 0.9", "line 2: after the class come 4 numbers"),
-        ("0", "line 2: after the class come 4 numbers.*nothing"),
-        ("0 0.5 x 0.1 0.1", "line 2: after the class come 4 numbers"),
-        ("0 0.5 0.5 0.1 0.1 0.5 0.5 2", "line 2: .* on every line a box and x y v"),
-        ("0 0.5 nan 0.1 0.1", "line 2: coordinates are 0 to 1"),
-        ("0 0.5 0.5 inf 0.1", "line 2: coordinates are 0 to 1"),
-        ("0 100 50 20 20", "line 2: coordinates are 0 to 1.*divide pixels"),
+        ("0 0.5 0.5 0.1", "line 2: the class must be followed by a box"),
+        ("0 0.5 0.5 0.1 0.1 0.9", "line 2: the class must be followed by a box"),
+        ("0", "line 2: the class must be followed by a box.*nothing"),
+        ("0 0.5 x 0.1 0.1", "line 2: the class must be followed by a box"),
+        ("0 0.5 0.5 0.1 0.1 0.5 0.5 2", "line 2: .* number on every line"),
+        ("0 0.5 nan 0.1 0.1", "line 2: coordinates must be fractions"),
+        ("0 0.5 0.5 inf 0.1", "line 2: coordinates must be fractions"),
+        ("0 100 50 20 20", "line 2: coordinates must be fractions.*divide pixels"),
     ],
 )
 def test_malformed_yolo_lines_are_a_sentence(images, tmp_path, line, says):
@@ -228,7 +228,7 @@ def test_labels_that_are_not_there_are_a_sentence(images, tmp_path):
         read_dataset(tmp_path, tmp_path / "absent")
     with pytest.raises(FoveaError, match="YOLO"):
         read_dataset(images)
-    with pytest.raises(FoveaError, match="no object to find"):
+    with pytest.raises(FoveaError, match="no labelled object"):
         read_lines(tmp_path)
     (tmp_path / "labels" / "c.txt").write_text("0 0.5 0.5 0.1 0.1")
     with pytest.raises(FoveaError, match="--images"):
@@ -431,10 +431,10 @@ def test_what_predict_writes_is_read_with_the_images_of_another_folder(images, t
     ("text", "said"),
     [
         ("[1", "cannot be read as YAML"),
-        ("5", "is no data.yaml"),
+        ("5", "is not a data.yaml"),
         ("{val: [a, b], names: [x]}", "its val images are not in"),
-        ("{nc: 2, names: [x, y]}", "names no folder of images"),
-        ("{val: {a: b}, names: [x]}", "`val` is no folder"),
+        ("{nc: 2, names: [x, y]}", "has no folder of images"),
+        ("{val: {a: b}, names: [x]}", "`val` must be a folder"),
         ("{val: nowhere, names: [x]}", "its val images are not in"),
     ],
 )

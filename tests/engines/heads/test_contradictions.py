@@ -297,7 +297,7 @@ def test_renamed_outputs_do_not_tell_the_preprocessing(shared, tmp_path):
     assert told.guessed.startswith("its outputs were renamed")
     card = build(plan)
     assert (card.preprocess.mean, card.preprocess.scale) == ((0, 0, 0), 1 / 255)
-    assert card.preprocess_from.startswith("0-to-1, by what the model finds")
+    assert card.preprocess_from.startswith("0-to-1, because the model finds most")
 
 
 RAW = FAMILIES["yolov5-raw"]

@@ -226,12 +226,12 @@ OTHERS = {
     "percentile instead of entropy": lambda _: {"calibrator": "entropy"},
 }
 SPOILT = {
-    "holds no calibration": lambda text: text[: len(text) // 2],
-    "has no range of 'r.2'": lambda text: text.replace('"r.2"', '"other"'),
+    "is not a calibration file": lambda text: text[: len(text) // 2],
+    "has no range for 'r.2'": lambda text: text.replace('"r.2"', '"other"'),
     "count: ": lambda text: text.replace('"count": 8', '"count": "8"'),
-    "'images' is nan": lambda text: text.replace("0.0", "NaN", 1),
-    "'images' is inf": lambda text: text.replace("0.0", "1e999", 1),
-    "'images' is 0.5": lambda text: text.replace("0.0", "0.5", 1),
+    "'images' is invalid [(]nan": lambda text: text.replace("0.0", "NaN", 1),
+    "'images' is invalid [(]inf": lambda text: text.replace("0.0", "1e999", 1),
+    "'images' is invalid [(]0.5": lambda text: text.replace("0.0", "0.5", 1),
 }
 
 
@@ -365,7 +365,7 @@ def page(seed):
 COPIES = "only 1 of 16 images are different, and the others are near-duplicates: give more scenes"
 SMALL = "16 of 16 images are enlarged more than 4 times to 128x128 (one has 16x12 pixels): give"
 PAGES = "16 of 16 images are mostly of one colour, like pages of text"
-FEW = "only 16 images to calibrate on: a hundred or more cover"
+FEW = "only 16 images to calibrate on"
 
 
 @pytest.mark.real

@@ -17,8 +17,8 @@ SHAPE = [1, 8, 16, 16]
 
 # By name: what is written otherwise, and what the validator says of it.
 FAULTS = {
-    "uint8": ({"zero": np.uint8(0)}, "Q is uint8, which is read as int8 and clipped"),
-    "uint8 around 128": ({"zero": np.uint8(128)}, "Q is uint8, which is read as int8 and clipped"),
+    "uint8": ({"zero": np.uint8(0)}, "Q has the type uint8"),
+    "uint8 around 128": ({"zero": np.uint8(128)}, "Q has the type uint8"),
     "another zero point": ({"zero": np.int8(3)}, "Q has a zero point other than 0"),
     "no zero point": ({"zero": None}, "Q has no zero point, which makes it uint8"),
     "computed zero point": ({"computed": "zero"}, "Q has a zero point that is computed"),
@@ -32,9 +32,12 @@ FAULTS = {
         "Q quantises an activation per channel; only weights may be",
     ),
     "weights along their input": ({"axis": 1}, "WDQ has a scale per channel along axis 1, not 0"),
-    "uint8 weights": ({"weights": np.uint8}, "WDQ dequantises uint8; only int8 is taken"),
-    "int32 bias": ({"bias": True}, "BDQ dequantises int32; only int8 is taken, and biases stay"),
-    "before the activation": ({"after": True}, "Q2 stands between conv and its activation"),
+    "uint8 weights": ({"weights": np.uint8}, "WDQ dequantises uint8; only int8 is supported"),
+    "int32 bias": (
+        {"bias": True},
+        "BDQ dequantises int32; only int8 is supported, and biases must stay",
+    ),
+    "before the activation": ({"after": True}, "Q2 is between conv and its activation"),
 }
 
 

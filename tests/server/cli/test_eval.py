@@ -201,4 +201,4 @@ def test_boxes_do_not_measure_a_classifier(fovea, shared, tmp_path):
     (tmp_path / "classifier" / "1" / "model.onnx").symlink_to(shared / "models/mobilenetv2.onnx")
     code, _, err = fovea("classifier", "--data", "labels", "--repository", tmp_path)
     assert code == 2
-    assert "labels of objects, and the model's task is classify" in err
+    assert "labels of objects, but the model's task is classify" in err

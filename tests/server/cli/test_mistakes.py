@@ -112,7 +112,7 @@ MISTAKES = [
     (("predict", "m", "0"), "0 is a camera"),
     (("eval", "here/m", "--data", "absent"), "--data"),
     (("eval", "here/m", "--data", "names.json", "--images", "absent"), "--images"),
-    (("eval", "here/m", "--data", "names.json", "--images", "images"), "there is no image"),
+    (("eval", "here/m", "--data", "names.json", "--images", "images"), "does not exist"),
 ]
 
 

@@ -115,7 +115,7 @@ def test_attributes(tmp_path):
         ([("image", "kind"), ("a.png", "lorry")], "has 'lorry' in the column kind"),
         ([("image", "shape"), ("a.png", "car")], "has the column 'shape'"),
         ([("image", "hat"), ("a.png", "yes")], "write 1 or 0"),
-        ([("image", "hat"), ("a.png", "")], "nothing is labelled"),
+        ([("image", "hat"), ("a.png", "")], "has no label in any column"),
     ):
         with pytest.raises(InvalidOption, match=what):
             read_table(write(tmp_path / "wrong.csv", rows)).measure(judge)
@@ -124,11 +124,11 @@ def test_attributes(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "error", "what"),
     [
-        ("a.txt", "a.png text\n", InvalidOption, "line 1: it has not path, a tab"),
-        ("a.csv", "image,kind\na.png\n", InvalidOption, "line 2: it has not 2 columns"),
+        ("a.txt", "a.png text\n", InvalidOption, "line 1: the line must have a path, a tab"),
+        ("a.csv", "image,kind\na.png\n", InvalidOption, "line 2: the line must have 2 columns"),
         ("a.csv", "image\na.png\n", InvalidOption, "has no labels"),
         ("a.csv", "", InvalidOption, "has no labels"),
-        ("a.tsv", "b.png\ttext", NotFound, "there is no image"),
+        ("a.tsv", "b.png\ttext", NotFound, "does not exist"),
         ("a.txt", b"\xff\xfe\x00", InvalidOption, "in UTF-8"),
     ],
 )
@@ -181,8 +181,8 @@ def test_labels_of_another_task_and_options_without_effect(fovea, place, monkeyp
     write(place / "one.csv", [("image", "type"), ("0.png", "car")])
     write(place / "line.csv", [("image", "text"), ("0.png", "car")])
     for arguments, what in (
-        (("reader", "--data", "one.csv"), "a column for each attribute, and the model's task"),
-        (("attributes", "--data", "line.csv"), "has texts, and the model's task is"),
+        (("reader", "--data", "one.csv"), "a column for each attribute, but the model's task"),
+        (("attributes", "--data", "line.csv"), "has texts, but the model's task is"),
         (("attributes", "--data", "one.csv", "--classes", "car"), "does not apply to tables"),
         (("attributes", "--data", "one.csv", "--plot", "x.svg"), "leave --plot out"),
     ):

@@ -99,8 +99,9 @@ class IdentityCheck:
                 return
         if not output_error <= MAX_OUTPUT_ERROR:
             raise Disagreement(
-                f"on {sample.name} a raw output is {output_error:.2g} of its largest value off "
-                f"(at most {MAX_OUTPUT_ERROR} is allowed): try another --backend"
+                f"on {sample.name}, a raw output differs from the source model's output by "
+                f"{output_error:.2g} of its largest value; the maximum is {MAX_OUTPUT_ERROR}: try "
+                "another --backend"
             )
 
 
@@ -121,9 +122,9 @@ def _check_columns(name: str, head: Detector, want: Outputs, have: Outputs) -> N
         # Write `not ... <= ...`, because this condition is also true for NaN.
         if not errors[worst] <= MAX_COLUMN_ERROR:
             raise Disagreement(
-                f"on {name} the best detections agree, but column {worst} of the {what} (of "
-                f"{len(errors)}, from 0) is {errors[worst]:.2g} of its largest value off (at most "
-                f"{MAX_COLUMN_ERROR} is allowed): try another --backend"
+                f"on {name}, the best detections agree, but column {worst} of the {what} (0 to "
+                f"{len(errors) - 1}) differs by {errors[worst]:.2g} of its largest value; the "
+                f"maximum is {MAX_COLUMN_ERROR}: try another --backend"
             )
 
 
@@ -138,9 +139,9 @@ def _check_masks(name: str, head: Detector, want: Outputs, have: Outputs) -> Non
     least = float(overlap(best, other).max(axis=1).min())
     if not least >= MIN_MASK_IOU:
         raise Disagreement(
-            f"on {name} the best boxes agree, but one mask of the source model overlaps by "
-            f"{least:.2f} at most with one of the engine's ({MIN_MASK_IOU} is asked for): try "
-            "another --backend"
+            f"on {name}, the best boxes agree, but one mask of the source model has an IoU of "
+            f"only {least:.2f} with the most similar mask of the engine; the minimum is "
+            f"{MIN_MASK_IOU}: try another --backend"
         )
 
 
@@ -172,13 +173,17 @@ def compare_detections(
             first = lost[0]
             box = " ".join(f"{corner:.1f}" for corner in one.boxes[first])
             nearest = (
-                f"the nearest of the other is {off_px[first]:.2f} px (weighted by score) and "
-                f"{off_score[first]:.3f} off"
+                f"the nearest detection of the {'engine' if one is want else 'source model'} "
+                f"differs by {off_px[first]:.2f} px (weighted by score) and by a score of "
+                f"{off_score[first]:.3f}"
                 if np.isfinite(off_px[first])
-                else "the other has none of that class"
+                else (
+                    f"the {'engine' if one is want else 'source model'} finds no object of that "
+                    "class"
+                )
             )
             raise Disagreement(
-                f"on {name} the {where} finds class {one.class_ids[first]} at [{box}] with score "
+                f"on {name}, the {where} finds class {one.class_ids[first]} at [{box}] with score "
                 f"{one.scores[first]:.3f}, and {nearest} ({len(lost)} of {compared} differ; at "
                 f"most {MAX_BOX_PX} px and {MAX_SCORE} are allowed): try another --backend"
             )
@@ -244,17 +249,21 @@ def _output_error(sample: Sample, have: Outputs) -> float:
     for output, expected in sample.want.items():
         if expected.shape != (actual := have[output]).shape:
             raise Disagreement(
-                f"on {sample.name} an output is {list(actual.shape)}, and in the source model "
-                f"{list(expected.shape)}: try another --backend"
+                f"on {sample.name}, an output has the shape {list(actual.shape)}, but the source "
+                f"model's output has {list(expected.shape)}: try another --backend"
             )
     rows = align(sample.want, have, sample.ranked)
     errors = {
         name: output_error({name: array}, rows, _ROUNDING) for name, array in sample.want.items()
     }
     if broken := next((name for name, error in errors.items() if error == NO_NUMBER), None):
-        whose = "OpenVINO's of the source" if sample.replaced else "the source model's"
+        whose = (
+            "OpenVINO's output of the source model"
+            if sample.replaced
+            else "the source model's output"
+        )
         raise Disagreement(
-            f"on {sample.name} output {broken} is NaN or infinite where {whose} is not, or the "
-            "reverse: try another --backend"
+            f"on {sample.name}, output {broken} and {whose} are not NaN or infinite in the same "
+            "places: try another --backend"
         )
     return max(errors.values(), default=0.0)
