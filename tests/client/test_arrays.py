@@ -89,7 +89,7 @@ def test_coco_has_the_categories_of_a_dataset():
     assert [row["category_id"] for row in image().to_coco(17)] == [5, 5]
     rows = image().to_coco(17, categories={"person": 1, "bus": 6})
     assert [row["category_id"] for row in rows] == [6, 6]
-    with pytest.raises(ValueError, match="have no bus: add"):
+    with pytest.raises(ValueError, match="no category has the name bus: add"):
         image().to_coco(17, categories={"person": 1})
     assert ImageResult(10, 8, 1, ()).to_coco(17, categories={}) == []
 

@@ -146,5 +146,5 @@ def test_a_server_and_doctor_warn_of_a_table_that_is_not_read_any_more(tmp_path,
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     findings = [each["text"] for each in json.loads(run("doctor", "--json"))["findings"]]
     for said in (done.stderr, "\n".join(findings)):
-        assert "late 1.0 adds 'images.count' to fovea.commands, which is not read any more" in said
+        assert "late 1.0 adds 'images.count' to fovea.commands, which Fovea no longer reads" in said
         assert "make it a script of that package" in said

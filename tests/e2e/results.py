@@ -366,7 +366,7 @@ MODELS = {
     ),
     "reading": Model("read", FLAT, check_reading, " 0.", ("text", "score"), reader),
     "picture": Model(
-        "image", FLAT, check_picture, "a picture of 80 x 60 pixels", ("width", "height"), painter,
+        "image", FLAT, check_picture, "an image of 80 x 60 pixels", ("width", "height"), painter,
         {"preprocess": None}, BARE,
     ),
     "attributes": Model(

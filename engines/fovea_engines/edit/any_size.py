@@ -86,8 +86,8 @@ class AnySize:
         """
         if self.values and opset_of(self.model) < _OPSET:
             raise UnsupportedModel(
-                f"the model is of opset {opset_of(self.model)}, and sizes are computed with "
-                f"operators of {_OPSET}: {EXPORT}"
+                f"the model has opset {opset_of(self.model)}, but a dynamic size needs operators "
+                f"of opset {_OPSET}: {EXPORT}"
             )
         made, write = _copy(self.model), Writer(f"{self.image.name}/size")
         sides = Sides(write, self.image.name, _axis(self.image))
@@ -123,8 +123,8 @@ def any_size(model: onnx.ModelProto) -> AnySize:
     image = image_of(graph_inputs(model))
     if image_layout(image) is None:
         raise UnsupportedModel(
-            f"input {image.name} of shape {list(image.shape)} takes no image: a size is set where "
-            "it is [batch, 3, height, width] or [batch, height, width, 3]"
+            f"input {image.name} of shape {list(image.shape)} is not an image: only the size of "
+            "[batch, 3, height, width] or [batch, height, width, 3] can be set"
         )
     size, metadata = image_sides(image), metadata_of(model)
     stride = largest_stride(metadata)
@@ -208,7 +208,9 @@ def _constants(model: onnx.ModelProto) -> dict[str, Array]:
     bare.graph.node.extend([*constant, *nodes])
     bare.graph.initializer.extend(model.graph.initializer)
     names = [name for node in nodes for name in node.output if name]
-    with onnxruntime_errors(lambda error: f"its constants cannot be computed: {error}"):
+    with onnxruntime_errors(
+        lambda error: f"the constants of the model cannot be computed: {error}"
+    ):
         values = open_plain(expose_tensors(bare, names)).run(names, {})
     return found | dict(zip(names, values, strict=True))
 

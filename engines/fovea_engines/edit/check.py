@@ -55,7 +55,7 @@ def check(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, fl
         found = run(before, [*inputs.values(), *origins.values()], feed, alone=True)
     except UnsupportedModel as error:
         raise UnsupportedModel(
-            f"{edited.what}: ONNX Runtime fails at {error} in the original model, too: "
+            f"{edited.what}: ONNX Runtime already fails in the original model, at {error}: "
             f"{edited.advice}"
         ) from error
     taken = {name: _join(found[source]) for name, source in inputs.items()} | raw
@@ -74,7 +74,7 @@ def _validate(before: onnx.ModelProto, edited: Edited) -> None:
         reason = str(error).strip().splitlines()[0]
         raise InvalidModel(f"{edited.what}: the edited model is invalid: {reason}") from error
     if (wrong := _inference_error(edited.model)) and not _inference_error(before):
-        raise UnsupportedModel(f"{edited.what}: shapes do not fit at {wrong}: {edited.advice}")
+        raise UnsupportedModel(f"{edited.what}: shapes do not match at {wrong}: {edited.advice}")
 
 
 def _inference_error(model: onnx.ModelProto) -> str:

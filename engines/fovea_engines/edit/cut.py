@@ -37,7 +37,8 @@ def cut(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -
     for name in outputs:
         if name in own:
             raise InvalidOption(
-                f"{name!r} is an input, so it cannot be an --output: nothing is left"
+                f"{name!r} is an input, so it cannot be an --output: give the name of a tensor "
+                "that a node computes"
             )
         _expect(model, name, computed)
     wanted = list(dict.fromkeys(outputs or (value.name for value in model.graph.output)))
@@ -47,7 +48,7 @@ def cut(model: onnx.ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -
     read = set().union(*map(_list_inputs, part.graph.node))
     if not part.graph.node or not read.intersection(v.name for v in part.graph.input):
         raise InvalidOption(
-            f"the cut leaves nothing: {', '.join(wanted)} is not computed from "
+            f"the cut leaves no node: {', '.join(wanted)} does not depend on "
             f"{', '.join(inputs or own)}"
         )
     needed = [value for value in part.graph.input if value.name in read]
@@ -82,8 +83,8 @@ def _extract(model: onnx.ModelProto, inputs: list[str], outputs: list[str]) -> o
             part = Extractor(typed).extract_model(inputs, wanted)
         except ValueError as error:
             raise UnsupportedModel(
-                f"it cannot be cut there ({error}): the element type of a tensor behind an "
-                "operator that ONNX does not know is unknown; cut before that"
+                f"the model cannot be cut there ({error}), because ONNX cannot infer the type of "
+                "a tensor after an operator that it does not define: cut before this operator"
             ) from error
         # ONNX's extractor does not follow tensors that only subgraphs read. So extract again, with
         # these tensors as additional outputs.
@@ -113,14 +114,14 @@ def _check_reach(part: onnx.ModelProto, own: Sequence[str]) -> None:
         name = next(name for name in own if name in missing)
         taker = next(node for node in part.graph.node if name in _list_inputs(node))
         raise InvalidOption(
-            f"the kept part also depends on input {name!r}, by node {taker.name!r}: add --input "
-            f"{name}, or cut at a tensor that all paths pass"
+            f"the kept part also depends on input {name!r}, through node {taker.name!r}: add "
+            f"--input {name}, or cut at a tensor that all paths pass"
         )
     idle = given - read
     if idle and part.graph.node:  # if no node is left, the caller reports this
         raise InvalidOption(
-            f"no output depends on {', '.join(sorted(idle))}: leave --input "
-            f"{min(idle)} out, or name an --output behind it"
+            f"no output depends on {', '.join(sorted(idle))}: leave --input {min(idle)} out, or "
+            "give an --output that depends on it"
         )
 
 

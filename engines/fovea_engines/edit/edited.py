@@ -43,7 +43,9 @@ def first_input(model: onnx.ModelProto) -> TensorSpec:
     """
     inputs = graph_inputs(model)
     if not inputs or not inputs[0].shape:
-        raise UnsupportedModel("the model's first input has no shape: export it with one")
+        raise UnsupportedModel(
+            "the model's first input has no shape: export the model with input shapes"
+        )
     return inputs[0]
 
 

@@ -46,8 +46,8 @@ def set_batch(model: onnx.ModelProto, batch: int | None) -> Edited:
     first = first_input(model)
     if not has_batch(first):
         raise UnsupportedModel(
-            f"input {first.name} of shape {list(first.shape)} has no batch to set: it takes one "
-            "image a call"
+            f"input {first.name} of shape {list(first.shape)} has no batch dimension, so its "
+            "batch size cannot be set"
         )
     old = first.shape[0]
     result = copy_model(model)
@@ -65,8 +65,8 @@ def set_batch(model: onnx.ModelProto, batch: int | None) -> Edited:
         f"batch: {names[0]} instead of {names[1]}",
         together=True,
         advice=(
-            "there the model mixes rows of the batch, or has the batch as a constant that cannot "
-            "be changed safely; export it with the batch size that you need, or cut before that "
+            "there the model combines images of the batch, or contains the batch size as a "
+            "constant: export the model with the batch size that you need, or cut before that "
             "node with --output"
         ),
     )
@@ -233,14 +233,14 @@ def set_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> Edited:
     name = found.image.name
     if size is None:
         every = f"any size of multiples of {found.stride}" if found.stride > 1 else "any size"
-        return Edited(found.dynamic(), f"size: {name} takes {every}", advice=EXPORT)
+        return Edited(found.dynamic(), f"size: {name} accepts {every}", advice=EXPORT)
     result = found.at(size)
     for entry in result.metadata_props:
         if entry.key == "imgsz":
             entry.value = str(list(size))
     return Edited(
         result,
-        f"size: {name} takes {size[0]}x{size[1]}",
+        f"size: {name} accepts {size[0]}x{size[1]}",
         judge=_dynamic(found),
         advice=(
             "a constant contains the original size, or the model's stride does not divide the new "
@@ -255,7 +255,7 @@ def _check_sides(size: tuple[int, int], stride: int, origin: str) -> None:
     near = [[max(1, side // stride) * stride, -(-side // stride) * stride] for side in size]
     sizes = dict.fromkeys(f"{height}x{width}" for height, width in zip(*near, strict=True))
     raise InvalidOption(
-        f"size {size[0]}x{size[1]}: both sides must be multiples of {stride}, {origin}: take "
+        f"size {size[0]}x{size[1]}: both sides must be multiples of {stride}, {origin}: use "
         f"{' or '.join(sizes)}"
     )
 

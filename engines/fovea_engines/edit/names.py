@@ -37,7 +37,10 @@ def rename(model: onnx.ModelProto, names: Mapping[str, str]) -> Edited:
     taken.update(names.values())
     for new in names.values():
         if not new or taken[new] > 1:
-            raise InvalidOption(f"{new!r} cannot be a new name: a tensor of the model has it")
+            raise InvalidOption(
+                f"{new!r} cannot be a new name, because the model already has a tensor with this "
+                "name: choose another one"
+            )
     outputs = {value.name for value in model.graph.output}
     before = renamed_outputs(metadata_of(model))
     now = {new: before.get(old, old) for old, new in names.items() if old in outputs}
@@ -94,8 +97,8 @@ def _schema(operator: str, opset: int) -> defs.OpSchema:
         raise InvalidOption(f"ONNX has no operator {operator!r}{near}")
     first = min(schema.since_version for schema in every if schema.name == operator)
     raise InvalidOption(
-        f"the model is of opset {opset}, and ONNX has {operator} from opset {first}: export the "
-        "model with that, or a newer one"
+        f"the model has opset {opset}, but ONNX has {operator} only from opset {first}: export "
+        f"the model with opset {first} or newer"
     )
 
 
@@ -105,9 +108,9 @@ def _check(node: onnx.NodeProto, schema: defs.OpSchema) -> None:
     lacking = sorted(required - {a.name for a in node.attribute})
     reason = ""
     if not schema.min_input <= len(node.input) <= schema.max_input:
-        reason = f"{schema.name} takes another number of inputs than {len(node.input)}"
+        reason = f"{schema.name} does not accept {len(node.input)} inputs"
     elif not schema.min_output <= len(node.output) <= schema.max_output:
-        reason = f"{schema.name} has another number of outputs than {len(node.output)}"
+        reason = f"{schema.name} does not have {len(node.output)} outputs"
     elif wrong:
         reason = f"{schema.name} has no attribute {', '.join(wrong)}"
     elif lacking:

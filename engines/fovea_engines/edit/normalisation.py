@@ -45,8 +45,8 @@ class Normalisation:
             [[scale], mean, std] = parts + [(0.0,), (1.0,)][len(parts) - 1 :]
         except (ValueError, ZeroDivisionError) as error:
             raise InvalidOption(
-                f"normalisation is {text!r}; write SCALE[,MEAN[,STD]], one number each or one a "
-                "channel: 1/255, or 1/255,0.485:0.456:0.406,0.229:0.224:0.225"
+                f"normalisation is {text!r}, but must be SCALE[,MEAN[,STD]] with one number for "
+                "each, or one per channel: 1/255, or 1/255,0.485:0.456:0.406,0.229:0.224:0.225"
             ) from error
         if scale == 0 or 0 in std:
             raise InvalidOption(f"normalisation is {text!r}: scale and std must not be 0")
@@ -67,8 +67,8 @@ def add_normalisation(
     image = first_input(model)
     if image.dtype not in ("float32", "float16"):
         raise UnsupportedModel(
-            f"input {image.name} is of {image.dtype}: a normalisation can be added to float32 and "
-            "float16; drop the one that is there with --drop-normalize"
+            f"input {image.name} has the type {image.dtype}, but a normalisation can only be "
+            "added to float32 and float16: remove the existing one with --drop-normalize"
         )
     # Compute (v - mean / scale) / (std / scale). This divides by 255 instead of multiplying by 1 /
     # 255, for example: float32 holds 255 exactly, but not 1 / 255.
@@ -103,7 +103,7 @@ def add_normalisation(
         return ((raw.astype(np.float32) - mean) / std).astype(image.dtype)
 
     kind = "uint8" if uint8 else image.dtype
-    change = f"normalise: {image.name} takes 0 to 255 as {kind}"
+    change = f"normalise: {image.name} accepts 0 to 255 as {kind}"
     return Edited(result, change, values={image.name: Values(raw, cooked)})
 
 
@@ -122,7 +122,7 @@ def _per_channel(image: TensorSpec, numbers: Sequence[float]) -> Array:
     if layout is None or len(numbers) != 3:
         raise InvalidOption(
             f"{len(numbers)} numbers do not fit input {image.name} of shape {list(image.shape)}: "
-            "give one, or three for an image of three channels"
+            "give one number, or three for an image of three channels"
         )
     return np.array(numbers).reshape((3, 1, 1) if layout == "NCHW" else (3,))
 
@@ -140,8 +140,8 @@ def drop_normalisation(model: onnx.ModelProto) -> Edited:
     if not operations:
         first = next(node for node in model.graph.node if image in node.input)
         raise UnsupportedModel(
-            f"input {image} goes into {first.op_type} {first.name!r}, and not into Sub, Mul, Div "
-            "or Add with constants: a normalisation that is folded into weights cannot be dropped"
+            f"input {image} is read by {first.op_type} {first.name!r}, and not by Sub, Mul, Div "
+            "or Add with constants: a normalisation that is part of the weights cannot be removed"
         )
     others = [spec.name for spec in graph_inputs(model)[1:]]
     bare = cut(model, [front, *others], []).model

@@ -62,7 +62,7 @@ def differences(a: Network, b: Network, pair: Comparison) -> list[str]:
     if one is None or other is None:
         return []
     if pair.a.op != pair.b.op:
-        return [f"A computes {pair.a.op} where B computes {pair.b.op}"]
+        return [f"A computes {pair.a.op}, but B computes {pair.b.op}"]
     limit_db = pair.snr_db + _EXPLAINS_DB
     if "fp16" in (a.precision, b.precision):
         limit_db = min(limit_db, _HALF_DB)
@@ -74,8 +74,8 @@ def _overflow(first: Comparison) -> Iterator[str]:
         return
     if first.figures.largest_lost > _HALF_MAX:
         yield (
-            f"A reaches {first.figures.largest_lost:.4g} where B is not finite, and float16 ends "
-            f"at {_HALF_MAX:.0f}: it overflows, so keep this layer in float32"
+            f"A reaches {first.figures.largest_lost:.4g} where B is not finite, and the maximum "
+            f"of float16 is {_HALF_MAX:.0f}: this layer overflows, so keep it in float32"
         )
 
 
@@ -105,7 +105,7 @@ def _weights(name: str, want: Array, have: Array, limit_db: float) -> Iterator[s
     finite, also = np.isfinite(want), np.isfinite(have)
     if (finite != also).any():
         counts = [int(np.count_nonzero(~mask)) for mask in (finite, also)]
-        yield f"of its {name} {counts[0]} are NaN or infinite in A and {counts[1]} in B"
+        yield f"{counts[0]} values of its {name} are NaN or infinite in A, and {counts[1]} in B"
         return
     want, have = np.where(finite, want, 0), np.where(finite, have, 0)
     off_db = _snr_db(want, have)
@@ -118,7 +118,7 @@ def _weights(name: str, want: Array, have: Array, limit_db: float) -> Iterator[s
         return
     channels = sum(_snr_db(w, h) < limit_db for w, h in zip(want, have, strict=True))
     where = "" if channels == len(want) else f" in {channels} of {len(want)} channels"
-    yield f"its {name} is not A's{where}: SNR {off_db:.1f} dB"
+    yield f"its {name} differs between A and B{where}: SNR {off_db:.1f} dB"
 
 
 def _snr_db(want: Array, have: Array) -> float:
@@ -132,7 +132,7 @@ def _sources(a: Network, b: Network, first: Comparison, names: Mapping[str, str]
     if None in want or first.a.op in _COMMUTE or want == have:
         return
     if set(want) == set(have):
-        yield "its inputs come in another order"
+        yield "its inputs have another order"
     else:
         yield (
             f"it reads {', '.join(have)} in B; the counterparts of A's inputs are "
@@ -146,8 +146,8 @@ def _clipping(first: Comparison) -> list[str]:
     (low, high), (low_b, high_b) = first.figures.range_a, first.figures.range_b
     if low_b > _CLIPPED * low < 0 or high_b < _CLIPPED * high > 0:
         return [
-            f"B ends at {low_b:.4g} and {high_b:.4g} where A reaches {low:.4g} and {high:.4g}: "
-            "the range it is quantised to is too narrow"
+            f"B has values from {low_b:.4g} to {high_b:.4g}, but A from {low:.4g} to {high:.4g}: "
+            "the range of the quantisation is too narrow"
         ]
     return []
 
@@ -156,7 +156,7 @@ def _unseen(first: Comparison) -> str:
     if first.a.op == INPUT:
         return "it is an input, and one model rounds it"
     return (
-        "the inside of an engine cannot be compared; if the other model is the ONNX file of its "
+        "the layers of an engine cannot be compared; if the other model is the ONNX file of its "
         "build, the engine's runtime computes it wrongly"
     )
 

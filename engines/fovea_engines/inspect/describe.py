@@ -32,7 +32,7 @@ def _agreement(diff: Diff) -> str:
     lost = [layer.name for layer in diff.unmatched_a if layer.is_output]
     unjudged = [layer.name for layer in diff.undecided if layer.name not in lost]
     if lost or unjudged:
-        why = [f"{', '.join(lost)}, which A puts out, has no counterpart in B"] if lost else []
+        why = [f"output {', '.join(lost)} of A has no counterpart in B"] if lost else []
         nan = sum(one.figures.unknown for one in diff.layers if one.figures and one.a.is_output)
         values = f" ({counted(nan, 'value')} of outputs are NaN in both)" if nan else ""
         why += (

@@ -216,8 +216,8 @@ def diff(
     """
     if threshold_db is not None and not (isfinite(threshold_db) and threshold_db > 0):
         raise InvalidOption(
-            f"an SNR of {threshold_db:g} dB is no threshold: give a number over 0, such as 60 for "
-            "two FP32 models"
+            f"the threshold is {threshold_db:g} dB, but must be over 0 dB, such as 60 for two "
+            "FP32 models"
         )
     if images is not None:
         image_files(images, 1)

@@ -98,7 +98,7 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
 
     if path.is_file() and path.suffix in (".plan", ".engine", ".xml", ".bin", ".json"):
         raise InvalidModel(
-            f"{path} is no ONNX file: to inspect an engine, give its folder, {path.parent}"
+            f"{path} is not an ONNX file: to inspect an engine, give its folder, {path.parent}"
         )
     model = load(path).proto
     inputs, outputs, metadata = graph_inputs(model), graph_outputs(model), metadata_of(model)
@@ -130,8 +130,10 @@ def read_model_file(path: Path, family: str | None = None) -> ModelFile:
 
 def _size_text(usual: str, needed: tuple[int, int] | None) -> str:
     if needed is None:
-        return f"dynamic: built for {usual}; --size HxW for another"
-    return f"dynamic, but {usual} cannot be computed: build with --size {needed[0]}x{needed[1]}"
+        return f"dynamic; a build uses {usual}, or another size with --size HxW"
+    return (
+        f"dynamic, but the model cannot run at {usual}: build with --size {needed[0]}x{needed[1]}"
+    )
 
 
 def read_layers(path: Path) -> PlanLayers:
@@ -149,7 +151,7 @@ def read_layers(path: Path) -> PlanLayers:
             path = ModelRepository(path.parent).folder(path.name)
     if not (path / LAYERS_FILE).is_file():
         raise NotFound(
-            f"{path} has no list of layers, which engines of --backend tensorrt and tensorrt-rtx "
-            "have: give such a version's folder"
+            f"{path} has no list of layers: give the folder of a version with the backend "
+            "tensorrt or tensorrt-rtx"
         )
     return PlanLayers.read(path / LAYERS_FILE)

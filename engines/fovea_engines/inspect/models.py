@@ -132,7 +132,7 @@ def _inspect_folder(folder: Path) -> DiffModel:
     path = folder / next(iter(card.files))
     if path.name not in _NETWORKS:
         raise UnsupportedModel(
-            f"{path} does not list its layers: compare the ONNX file of its build"
+            f"{path} does not list its layers: compare the ONNX file that it was built from"
         )
     return DiffModel(
         path=path,
@@ -199,8 +199,8 @@ def make_feeds(a: DiffModel, b: DiffModel, images: Path | None) -> Feeds:
 def _pair_inputs(a: DiffModel, b: DiffModel) -> list[tuple[TensorSpec, TensorSpec]]:
     if len(a.inputs) != len(b.inputs):
         raise InvalidOption(
-            f"{a.path} takes {counted(len(a.inputs), 'input')} and {b.path} {len(b.inputs)}: give "
-            "two exports of the same model"
+            f"{a.path} has {counted(len(a.inputs), 'input')}, but {b.path} has {len(b.inputs)}: "
+            "give two exports of the same model"
         )
     named = {spec.name: spec for spec in b.inputs}
     if all(spec.name in named for spec in a.inputs):
@@ -234,8 +234,8 @@ def _common(a: int, b: int, default: int) -> int:
     fixed = {a, b} - {-1}
     if len(fixed) > 1:
         raise InvalidOption(
-            f"an input is {a} long in the first model where it is {b} in the "
-            "second: export both with one size and one batch"
+            f"a dimension of an input is {a} in the first model, but {b} in the second: export "
+            "both with the same image size and batch size"
         )
     return fixed.pop() if fixed else default
 
@@ -252,13 +252,14 @@ def _fit_to_input(spec: PreprocessSpec, model: DiffModel, taken: TensorSpec) -> 
 def _random(one: TensorSpec, other: TensorSpec, count: int) -> list[Array]:
     if len(one.shape) != len(other.shape):
         raise InvalidOption(
-            f"input {one.name} has {counted(len(one.shape), 'dimension')} in the first model and "
-            f"{len(other.shape)} in the second: export both alike"
+            f"input {one.name} has {counted(len(one.shape), 'dimension')} in the first model, but "
+            f"{len(other.shape)} in the second: export both in the same way"
         )
     batch, *row = (_common(*lengths, -1) for lengths in zip(one.shape, other.shape, strict=True))
     if -1 in row:
         raise UnsupportedModel(
-            f"input {one.name} takes no images and is of any size: export it with a fixed one"
+            f"input {one.name} is not an image, and its size is dynamic: export the model with a "
+            "fixed size"
         )
     shape = (abs(batch), *row)
     random = np.random.default_rng(0)

@@ -15,7 +15,7 @@ from fovea_engines.onnx_graph.writer import Writer
 # First opset in which the axes of Unsqueeze are an input; before, they are an attribute.
 _OPSET_OF_AXES = 13
 
-NO_BATCH = "its outputs have no axis for the batch, which a build adds in front"
+NO_BATCH = "its outputs have no axis for the batch, so a build adds one as the first axis"
 """Note that a build prints for a model whose outputs have no batch axis."""
 
 

@@ -69,7 +69,9 @@ def _file(path: Path, location: str) -> Path:
         if file.is_file():
             _check_place(path, file, folder)
             return file
-    raise InvalidModel(f"{path}: its external data {location} is missing: keep it beside the model")
+    raise InvalidModel(
+        f"{path}: its external data {location} is missing: copy it into the model's folder"
+    )
 
 
 def _check_place(path: Path, file: Path, folder: Path) -> None:
@@ -85,7 +87,7 @@ def _check_place(path: Path, file: Path, folder: Path) -> None:
     if not any(place.is_relative_to(tree.resolve()) for tree in (folder, *_stores(folder))):
         raise InvalidModel(
             f"{path}: its external data {file.name} is a link to {place}, which is not in the "
-            f"model's folder: replace it by the file (cp -L {file} COPY)"
+            f"model's folder: replace the link with the file (cp -L {file} COPY)"
         )
 
 

@@ -29,8 +29,8 @@ def add_image_front(model: onnx.ModelProto, spec: PreprocessSpec) -> PreprocessS
     """
     if spec.resample == "linear-float":
         raise UnsupportedModel(
-            "this family resizes images without rounding, but a graph with --image-front gets "
-            "uint8 images: build without --image-front, or set another resample in --preprocess"
+            "this family resizes images without rounding, but --image-front needs rounded uint8 "
+            "images: build without --image-front, or set another resample in --preprocess"
         )
     name = graph_inputs(model)[0].name
     write = Writer(f"{name}/front")

@@ -19,24 +19,30 @@ _DOMAIN = "tensorrt.plugins"
 # Prefixes of the operator domains that ONNX Runtime adds to ONNX.
 _RUNTIMES = ("com.microsoft", "com.ms.")
 
-_TENSORFLOW = "TensorFlow's: `python -m tf2onnx.convert --saved-model FOLDER --output model.onnx`"
+_TENSORFLOW = (
+    "a TensorFlow file: convert it with `python -m tf2onnx.convert --saved-model FOLDER --output "
+    "model.onnx`"
+)
 _EXPORT = "export it to ONNX with the tool that trained it"
-_SOURCE = "give the ONNX file that it was made of"
+_SOURCE = "give the ONNX file that it was made from"
 # Suffix of another file format -> its description, and instructions to get an ONNX file.
 _OTHERS = {
-    ".pt": f"PyTorch's: {_EXPORT}, as in `yolo export model={{path}} format=onnx`",
-    ".pth": f"PyTorch's: {_EXPORT}, or with torch.onnx.export",
-    ".safetensors": f"weights without their network: {_EXPORT}",
+    ".pt": f"a PyTorch file: {_EXPORT}, as in `yolo export model={{path}} format=onnx`",
+    ".pth": f"a PyTorch file: {_EXPORT}, or with torch.onnx.export",
+    ".safetensors": f"a file of weights without the model: {_EXPORT}",
     ".pb": _TENSORFLOW,
     ".h5": _TENSORFLOW,
     ".keras": _TENSORFLOW,
-    ".tflite": "TensorFlow Lite's: `python -m tf2onnx.convert --tflite {path} --output model.onnx`",
-    ".pdmodel": "PaddlePaddle's: convert it with paddle2onnx",
-    ".mlmodel": f"Core ML's: {_SOURCE}",
-    ".mlpackage": f"Core ML's: {_SOURCE}",
-    ".xml": f"an engine of OpenVINO: {_SOURCE}",
-    ".engine": f"an engine of TensorRT, which fits one kind of GPU: {_SOURCE}",
-    ".plan": f"an engine of TensorRT, which fits one kind of GPU: {_SOURCE}",
+    ".tflite": (
+        "a TensorFlow Lite file: convert it with `python -m tf2onnx.convert --tflite {path} "
+        "--output model.onnx`"
+    ),
+    ".pdmodel": "a PaddlePaddle file: convert it with paddle2onnx",
+    ".mlmodel": f"a Core ML file: {_SOURCE}",
+    ".mlpackage": f"a Core ML file: {_SOURCE}",
+    ".xml": f"an OpenVINO engine: {_SOURCE}",
+    ".engine": f"a TensorRT engine, which only runs on one kind of GPU: {_SOURCE}",
+    ".plan": f"a TensorRT engine, which only runs on one kind of GPU: {_SOURCE}",
 }
 
 
@@ -106,7 +112,10 @@ def load(path: Path) -> SourceModel:
     except DecodeError as error:
         raise InvalidModel(
             _other(path)
-            or f"{path} is not a whole ONNX model (it cannot be parsed): copy or export it again"
+            or (
+                f"{path} is damaged or not an ONNX model (it cannot be parsed): copy or export it "
+                "again"
+            )
         ) from error
     if not proto.HasField("graph") or not proto.graph.node:
         raise InvalidModel(
@@ -120,7 +129,7 @@ def load(path: Path) -> SourceModel:
         onnx.checker.check_model(proto)
     except (onnx.checker.ValidationError, ValueError) as error:
         raise InvalidModel(
-            f"{path} is not valid ONNX: {_first_line(error)}; export it again"
+            f"{path} is not valid ONNX ({_first_line(error)}): export it again"
         ) from error
     for tensor in external:
         digest.update(tensor.raw_data)
@@ -145,8 +154,10 @@ def _read(path: Path) -> bytes:
     if data.startswith(b"PK\x03\x04") or path.suffix in (".pt", ".pth"):
         raise InvalidModel(
             _other(path)
-            or f"{path} is PyTorch's, or another zip archive: {_EXPORT}, as in `yolo export "
-            f"model={path.stem}.pt format=onnx`"
+            or (
+                f"{path} is a PyTorch file or another zip archive: {_EXPORT}, as in `yolo export "
+                f"model={path.stem}.pt format=onnx`"
+            )
         )
     return data
 

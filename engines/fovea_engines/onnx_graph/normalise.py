@@ -141,7 +141,10 @@ def normalise(
     """
     metadata = metadata_of(model)
     if size is None and (taken := open_size(model)) is not None:
-        note(f"the size is dynamic: built for {taken}; --size HxW for another")
+        note(
+            f"the input size is dynamic, so the engine is built for {taken}: use --size HxW for "
+            "another size"
+        )
     pin_inputs(model, size)
     del model.graph.value_info[:]  # these shapes belong to the previous input size
     model = _slim(model)
@@ -247,8 +250,8 @@ def _check_image(image: TensorSpec) -> None:
     if image_layout(image) is None:
         raise UnsupportedModel(
             f"input {image.name} of shape {list(image.shape)} is not a colour image, [batch, 3, "
-            "height, width] or [batch, height, width, 3]: export the model so, or serve its "
-            "tensors: put the file into a repository as NAME/1/model.onnx"
+            "height, width] or [batch, height, width, 3]: export the model with such an input, or "
+            "put the file into a repository as NAME/1/model.onnx to serve its tensors"
         )
 
 
@@ -271,8 +274,8 @@ def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
         slimmed: onnx.ModelProto = onnxslim.slim(model)
     except Exception as error:  # the passes of onnxslim may raise any error
         raise UnsupportedModel(
-            f"onnxslim cannot simplify the graph ({type(error).__name__}: {error}); "
-            "export the model with a fixed size"
+            f"onnxslim cannot simplify the graph ({type(error).__name__}: {error}): export the "
+            "model with a fixed size"
         ) from error
     return slimmed
 
@@ -280,7 +283,7 @@ def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
 def _convert_opset(model: onnx.ModelProto, note: Callable[[str], None]) -> onnx.ModelProto:
     opset = opset_of(model) or OPSET
     if opset < OPSET and (branches := control_flow(model)):
-        note(f"stays at opset {opset}: {branches} is not converted")
+        note(f"opset {opset} is kept, because {branches} cannot be converted")
     elif opset < OPSET:
         try:
             if opset < _OPSET_OF_PLACES:
@@ -288,7 +291,7 @@ def _convert_opset(model: onnx.ModelProto, note: Callable[[str], None]) -> onnx.
                 _keep_places(model)
             model = version_converter.convert_version(model, OPSET)
         except (version_converter.ConvertError, RuntimeError, ValueError) as error:
-            note(f"stays at opset {opset}: {str(error).strip().splitlines()[0]}")
+            note(f"opset {opset} is kept: {str(error).strip().splitlines()[0]}")
         else:
             model.ir_version = max(model.ir_version, _IR_VERSION)
     return model
@@ -316,7 +319,10 @@ def _infer_outputs(model: onnx.ModelProto, note: Callable[[str], None]) -> None:
     if graph_inputs(model)[0].shape[0] == -1:
         trials = [_infer_lengths(model, rows) for rows in _BATCHES]
         if (whole := _find_unbatched(model, trials)) is not None:
-            note(f"takes one image at a time: output {whole} has no row for each of a batch")
+            note(
+                f"accepts one image at a time, because output {whole} does not have one row per "
+                "image"
+            )
             _fix_batch(model, 1)
             trials = [_infer_lengths(model)]
     for value, *shapes in zip(model.graph.output, *trials, strict=True):

@@ -113,8 +113,8 @@ def cannot_load(error: str) -> str:
 def cannot_run(error: str) -> str:
     """Return the message for an error while running a model."""
     return (
-        "ONNX Runtime cannot run the model (if it was exported for one size only, name that of its "
-        f"training with --size): {error}"
+        "ONNX Runtime cannot run the model (if it was exported for only one size, give its "
+        f"training size with --size): {error}"
     )
 
 

@@ -18,12 +18,12 @@ _KEY, _VALUE = 1, 2
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-_PAGE = "a web page, and not the model: it may ask to log in; download the file itself"
+_PAGE = "a web page instead of the model, perhaps a login page: download the model file"
 # First bytes of files that users often have in place of the model, in lower case -> a description
 # of the file, and instructions to get the model.
 _IN_ITS_PLACE = {
     b"version https://git-lfs.github.com/spec/": (
-        "a pointer of Git LFS, and not the model: fetch it with `git lfs pull`"
+        "a Git LFS pointer instead of the model: fetch the model with `git lfs pull`"
     ),
     b"<!doctype html": _PAGE,
     b"<html": _PAGE,
@@ -116,10 +116,10 @@ def _fields(stream: BinaryIO, size: int, wanted: set[int]) -> Iterator[tuple[int
             _varint(stream)
             continue
         if kind not in (_FIXED64, _BYTES, _FIXED32):
-            raise ValueError(f"wire type {kind} at byte {stream.tell()}")
+            raise ValueError(f"unknown wire type {kind} at byte {stream.tell()}")
         length = {_FIXED64: 8, _FIXED32: 4}.get(kind) or _varint(stream)
         if stream.tell() + length > size:
-            raise ValueError(f"it ends inside field {number}")
+            raise ValueError(f"the file ends inside field {number}")
         if kind == _BYTES and number in wanted:
             yield number, stream.read(length)
         else:
@@ -131,7 +131,7 @@ def _varint(stream: BinaryIO) -> int:
     for shift in range(0, 70, 7):
         byte = stream.read(1)
         if not byte:
-            raise ValueError("it ends inside a number")
+            raise ValueError("the file ends inside a number")
         value |= (byte[0] & 0x7F) << shift
         if byte[0] < 0x80:
             return value

@@ -201,12 +201,12 @@ class EngineCard:
         if self.precision == "bf16" and not sets_for("bf16"):
             return (
                 f"the engine computes in bfloat16{verified}; this CPU ({processor_name()}) has "
-                f"neither {' nor '.join(BFLOAT16_SETS)}, and would compute in float32"
+                f"neither {' nor '.join(BFLOAT16_SETS)}, so it would compute in float32"
             )
         if self.precision == "int8" and self.weight_bits == 8 and int8_saturates():
             return (
                 f"the engine has INT8 weights of 8 bits{verified}; this CPU ({processor_name()}) "
-                "has no VNNI, and its sums would overflow (weights built here have 7 bits)"
+                "has no VNNI, so sums would overflow (a build on this CPU uses 7 bits)"
             )
         return None
 
@@ -218,19 +218,19 @@ class EngineCard:
             return text
         profiles = " and ".join(str(profile) for profile in self.builder.profiles)
         gpu = self.gpu or target(self.builder)
-        return f"{text}, for {gpu}, batches (least, best, most) {profiles}"
+        return f"{text}, for {gpu}, batch sizes (minimum, best, maximum) {profiles}"
 
     @property
     def checked_text(self) -> str:
         """Return a text about the device on which the engine's figures were measured."""
         if self.unproven:
             operators = ", ".join(self.unproven)
-            return f"nothing: unproven, as only a plugin of TensorRT computes {operators}"
+            return f"nothing (unproven): only a plugin of TensorRT computes {operators}"
         if self.agreement is None:
             return NO_FIGURE
         if self.judge is None:
             return " with ".join((self.device, *filter(None, [", ".join(self.cpu_features)])))
-        return f"{self.device}, by {self.judge} in the engine's place: it has not run yet"
+        return f"{self.device}, with {self.judge} instead of the engine: it has not run yet"
 
     @property
     def calibration_text(self) -> str | None:
@@ -259,15 +259,15 @@ class EngineCard:
         warnings = []
         if self.head_doubt == NOTHING_SEEN:
             warnings.append(
-                f"UNVERIFIED: {NOTHING_SEEN}, so nothing has checked that it is of the family "
-                f"{self.family}: boxes may have another size. Build with --images that show what "
-                "it finds."
+                f"UNVERIFIED: {NOTHING_SEEN}, so it is not certain that the model is of the "
+                f"family {self.family}: boxes may have a wrong size. Build with --images that "
+                "show objects of its classes."
             )
         if (self.preprocess_from or "").startswith("a guess"):
             warnings.append(
-                "UNVERIFIED: the preprocessing is a guess, which the agreement cannot show, as "
-                "engine and source model get the same. Compare one image's answer with that of the "
-                "training program, then build with --preprocess."
+                "UNVERIFIED: the preprocessing is a guess. The agreement cannot show a wrong "
+                "guess, because engine and source model get the same input. Compare the result "
+                "for one image with the training program's, then build with --preprocess."
             )
         return "\n".join(warnings) or None
 
@@ -285,7 +285,7 @@ class EngineCard:
         """
         if isinstance(value, dict) and value.get("format", CARD_FORMAT) != CARD_FORMAT:
             raise InvalidModel(
-                f"the engine card has format {value['format']}, and this version of Fovea reads "
+                f"the engine card has format {value['format']}, but this version of Fovea reads "
                 f"format {CARD_FORMAT}: build the engine again with this version"
             )
         try:

@@ -113,7 +113,7 @@ def read_config(path: Path) -> ModelConfig:
     if path.is_file():
         if (size := path.stat().st_size) > _LONGEST:
             raise InvalidModel(
-                f"{path} has {size_text(size)}, and a configuration has at most "
+                f"{path} has {size_text(size)}, but a configuration can have at most "
                 f"{size_text(_LONGEST)}: shorten it"
             )
         try:

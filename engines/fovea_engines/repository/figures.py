@@ -150,8 +150,8 @@ class Agreement:
         if not self.replaced:
             return ""
         return (
-            f"the reference is OpenVINO on {self.replaced} of {counted(self.images, 'image')}, "
-            "where what ONNX Runtime computes is NaN or infinite"
+            f"OpenVINO is the reference on {self.replaced} of {counted(self.images, 'image')}, "
+            "because ONNX Runtime computes NaN or infinity there"
         )
 
     def _text(self, precision: Precision) -> str:

@@ -47,7 +47,7 @@ def writing(path: Path, size: int) -> Iterator[None]:
             reason = {
                 errno.ENOSPC: f"the disk is full: {_megabytes(free)} were free",
                 errno.EDQUOT: "the disk quota is used up",
-                errno.EFBIG: "a file may not be that large here, see ulimit -f",
+                errno.EFBIG: "the file exceeds the limit for file sizes (see ulimit -f)",
             }[number] + f", {_megabytes(size)} are needed"
         raise OSError(number, reason, os.fspath(path)) from error
 

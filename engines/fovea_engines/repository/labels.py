@@ -30,7 +30,7 @@ def find_labels(name: str) -> tuple[str, ...]:
             return read_labels(path)
     if not Path(name).exists():
         close = get_close_matches(name.lower(), LABEL_SETS, 1)
-        meant = f"did you mean {close[0]}?" if close else "give a text file with a label a line"
+        meant = f"did you mean {close[0]}?" if close else "give a text file with one label per line"
         raise NotFound(
             f"--labels {name} is neither a file nor one of {', '.join(LABEL_SETS)}: {meant}"
         )
@@ -60,9 +60,11 @@ def read_labels(path: Path) -> tuple[str, ...]:
     except FileNotFoundError as error:
         raise NotFound(f"{path} does not exist") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidOption(f"{path} is not a text file of labels, one a line") from error
+        raise InvalidOption(
+            f"{path} is not a text file of labels: write one label per line"
+        ) from error
     if not text.strip():
-        raise InvalidOption(f"{path} is empty: it needs one label a line")
+        raise InvalidOption(f"{path} is empty: write one label per line")
     return tuple(line.strip() for line in text.rstrip().splitlines())
 
 

@@ -218,8 +218,8 @@ class ModelConfig:
             return None
         if not text.isdecimal() or int(text) < 1:
             raise InvalidModel(
-                f"parameter {parameter} is '{text}' for model '{self.name}': it must be a number "
-                "from 1 up, or AUTO"
+                f"parameter {parameter} is '{text}' for model '{self.name}': it must be a whole "
+                "number of 1 or more, or AUTO"
             )
         return int(text)
 

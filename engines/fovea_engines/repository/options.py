@@ -29,7 +29,7 @@ class Profile:
     def __post_init__(self) -> None:
         if not 1 <= self.min <= self.opt <= self.max:
             raise InvalidOption(
-                f"profile is {self}; its batches must ascend from 1 or more, e.g. 1,4,8"
+                f"profile is {self}, but its batch sizes must be 1 or more and ascend, e.g. 1,4,8"
             )
 
     def __str__(self) -> str:
@@ -43,7 +43,9 @@ class Profile:
             InvalidOption: the text is not a profile.
         """
         if not re.fullmatch(r"\s*\d{1,6}\s*(,\s*\d{1,6}\s*){2}", text):
-            raise InvalidOption(f"profile is {text!r}; write three batches MIN,OPT,MAX, e.g. 1,4,8")
+            raise InvalidOption(
+                f"profile is {text!r}, but must be three batch sizes MIN,OPT,MAX, e.g. 1,4,8"
+            )
         return cls(*map(int, text.split(",")))
 
 
@@ -119,9 +121,9 @@ class BuilderOptions:
 
     def __post_init__(self) -> None:
         if not self.profiles:
-            raise InvalidOption("no profile is given; give one, e.g. 1,4,8")
+            raise InvalidOption("no profile is given: give one, e.g. 1,4,8")
         if self.level not in _LEVELS:
-            raise InvalidOption(f"--builder-level is {self.level}; it must be 0 to 5")
+            raise InvalidOption(f"--builder-level is {self.level}; it must be from 0 to 5")
         if self.workspace is not None and self.workspace < 1:
             raise InvalidOption("--workspace must be 1 MiB or more; leave it out to use all memory")
 

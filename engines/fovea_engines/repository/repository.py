@@ -75,9 +75,9 @@ class ModelRepository:
             NotFound: the repository does not exist.
         """
         if not self.root.is_dir():
-            advice = "make one with `fovea build`"
+            advice = "create one with `fovea build`"
             if self.root.suffix == ".onnx" and self.root.is_file():
-                advice = f"`fovea build {self.root}` makes an engine in one, which can be served"
+                advice = f"build an engine with `fovea build {self.root}`, and serve its folder"
             raise NotFound(f"{self.root} is not a folder: {advice}")
         found = (p for p in self.root.iterdir() if _NAME.fullmatch(p.name) and p.is_dir())
         return tuple(sorted(path.name for path in found))
@@ -189,7 +189,7 @@ class ModelRepository:
         if version is not None and version not in self.versions(name):
             known = ", ".join(map(str, self.versions(name)))
             raise NotFound(
-                f"no version {version} of model {name!r} in {self.root}; versions there: {known}"
+                f"no version {version} of model {name!r} in {self.root}; its versions are {known}"
             )
         return self.root / name / str(version or latest)
 
@@ -216,7 +216,10 @@ class ModelRepository:
         if close := get_close_matches(model, known, 1):
             return f"; did you mean {close[0]}?"
         if not known:
-            return ": `fovea build MODEL.onnx` makes one, --repository names another folder"
+            return (
+                ": create one with `fovea build MODEL.onnx`, or give another folder with "
+                "--repository"
+            )
         more = ", ..." if len(known) > _LISTED else ""
         return f"; its models are {', '.join(known[:_LISTED])}{more}"
 
@@ -309,7 +312,9 @@ class ModelRepository:
         with self._staging(name) as staging, locked(self.root):
             folder = self.folder(name, version)
             if version in self.served(name):
-                raise InvalidOption(f"version {version} of {name} is served: it stays")
+                raise InvalidOption(
+                    f"version {version} of {name} is in use, so it cannot be removed"
+                )
             folder.rename(staging / folder.name)
             _sync(folder.parent)
 

@@ -118,15 +118,15 @@ def _advice(name: str, labels: tuple[str, ...] | None, same: list[str], model: s
     name = name[:_SHOWN]
     if not labels:
         return (
-            f"labels, so it has no class '{name}': give class ids, or build it with its names "
-            "(`fovea build --labels coco`, or a FILE with one on each line)"
+            f"labels, so it has no class '{name}': give class ids, or build the model with names "
+            "(`fovea build --labels coco`, or a FILE with one label per line)"
         )
     shown = f"class '{name}'"
     if same:
-        return f"{shown} spelt like that; it has {_either(same)}"
+        return f"{shown} with this spelling; it has {_either(same)}"
     folded = {label.casefold(): label for label in labels}
     if _ID.fullmatch(name):
-        return f"{shown}: an id is given without quotes"
+        return f"{shown}: write an id without quotes"
     if close := difflib.get_close_matches(name.casefold(), folded, n=3):
         return f"{shown}; did you mean {_either([folded[each] for each in close])}?"
     listed = f"{shown}; its classes are {', '.join(labels[:_LISTED])}"

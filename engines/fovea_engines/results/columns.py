@@ -44,7 +44,7 @@ def finite(rows: Sequence[Any] | Array, *columns: int) -> NDArray[np.float32]:
     """
     values = np.array(rows, np.float32) if len(rows) else np.zeros((0, *columns), np.float32)
     if values.shape != (len(rows), *columns) or not np.isfinite(values).all():
-        raise ValueError(f"{values.shape} numbers are not {columns} of each, or not finite")
+        raise ValueError(f"numbers of shape {values.shape} must be finite, with {columns} per row")
     return values
 
 

@@ -140,7 +140,7 @@ def read_levels(text: str, size: tuple[int, int] | None = None) -> NDArray[Any]:
     data = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
     levels = cv2.imdecode(data, cv2.IMREAD_UNCHANGED) if len(data) else None
     if levels is None:
-        raise ValueError("the response has a file that is not an image")
+        raise ValueError("a file in the response is not an image")
     if size is not None and levels.shape != size:
         raise ValueError(f"the file is not a map of {size[1]}x{size[0]} pixels")
     return levels if levels.ndim == 2 else np.ascontiguousarray(levels[..., 2::-1])

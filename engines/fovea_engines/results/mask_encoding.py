@@ -211,7 +211,7 @@ def _decode(counts: str, size: tuple[int, int]) -> NDArray[np.uint8]:
     height, width = size
     edges = numbers.cumsum().tolist()
     if numbers.min() < 0 or edges[-1] != height * width:
-        raise ValueError("the run lengths of a mask do not fit its size")
+        raise ValueError("the run lengths of a mask do not add up to its number of pixels")
     pixels = np.zeros(width * height, np.uint8)
     for start, end in [*pairwise(edges)][::2]:
         pixels[start:end] = 1

@@ -69,7 +69,7 @@ class NewImage(TaskResult):
             return cls(np.zeros((height, width, 0), np.uint8))
         levels = read_levels(given["png"])
         if levels.shape[:2] != (height, width) or levels.dtype != np.uint8:
-            raise ValueError(f"the file is not an image of {width}x{height} pixels of 8 bits")
+            raise ValueError(f"the file is not an 8-bit image of {width}x{height} pixels")
         return cls(levels.reshape(height, width, -1))
 
     @classmethod
@@ -102,7 +102,7 @@ class NewImage(TaskResult):
     def summary(self) -> str:
         """Return the size of the image, as text."""
         height, width = self.values.shape[:2]
-        return f"a picture of {width} x {height} pixels"
+        return f"an image of {width} x {height} pixels"
 
     @property
     def arrays(self) -> list[Array]:

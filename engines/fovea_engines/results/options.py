@@ -256,7 +256,7 @@ def check_texts(texts: Sequence[str], name: str = "text") -> None:
         if not text.strip() or len(text) > MAX_LETTERS:
             raise InvalidOption(
                 f"{name} has an entry of {len(text)} letters: each must have 1 to {MAX_LETTERS}, "
-                "and more than blanks"
+                "and not only blanks"
             )
 
 
@@ -281,8 +281,8 @@ def read_tile(option: str) -> tuple[int, int]:
     if 1 <= first <= MAX_ACROSS and 1 <= second <= MAX_ACROSS:
         return first, second
     raise InvalidOption(
-        f"tile is '{option[:60]}'; it must be the side of a tile in pixels, from {MIN_SIDE}, as "
-        f"in 640, or columns and rows, up to {MAX_ACROSS}, as in 3x2"
+        f"tile is '{option[:60]}'; it must be the side of a tile in pixels (at least {MIN_SIDE}), "
+        f"such as 640, or columns and rows (at most {MAX_ACROSS} each), such as 3x2"
     )
 
 
@@ -330,9 +330,9 @@ def _suggest_instead(option: str, task: str) -> str:
     if task in _RANKED and option in ("conf", "max_det"):
         return "; top_k limits the number of classes"
     if task == "embed" and option in ("classes", "top_k"):
-        return "; a model such as CLIP classifies by labels=a cat,a dog (--texts)"
+        return "; a model such as CLIP can classify by texts: labels=a cat,a dog (--texts)"
     if option == "labels":
-        return "; only models such as CLIP take it"
+        return "; only models such as CLIP accept it"
     return ""
 
 

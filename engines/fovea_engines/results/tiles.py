@@ -90,7 +90,7 @@ def tiles(option: str, overlap: float, width: int, height: int) -> list[Tile]:
     if len(rows) * len(columns) > MAX_TILES:
         raise InvalidOption(
             f"tile={option} cuts an image of {width} x {height} pixels into "
-            f"{len(rows) * len(columns)} tiles, and the limit is {MAX_TILES}: use larger tiles"
+            f"{len(rows) * len(columns)} tiles, but the maximum is {MAX_TILES}: use larger tiles"
         )
     return [Tile(left, top, across, down) for top in rows for left in columns]
 

@@ -144,8 +144,8 @@ def test_another_runtime_is_the_reference_where_one_is_not_finite(tmp_path, imag
     notes = Noting()
     card = build(plan(source, tmp_path, "openvino", **options), notes)
     assert card.agreement.replaced == 1
-    assert "the reference is OpenVINO on 1 of 3 images" in card.agreement.text("fp32")
-    assert any(note.startswith("the reference is OpenVINO on 1 of 3") for note in notes.notes)
+    assert "OpenVINO is the reference on 1 of 3 images" in card.agreement.text("fp32")
+    assert any(note.startswith("OpenVINO is the reference on 1 of 3") for note in notes.notes)
     # Cards of before have no such count.
     file = tmp_path / "r" / "m" / "1" / "card.json"
     older = json.loads(file.read_text())

@@ -134,7 +134,7 @@ def test_a_file_that_stays_too_short_is_an_error(fovea_build, repository, backen
     before = sorted(path for path in repository.rglob("*"))
     code, err = fovea_build("full", "nowhere", backend, preexec_fn=limit)
     assert code == 1, err
-    told = r"\(a file may not be that large here, see ulimit -f, .* needed\): nothing was published"
+    told = r"\(the file exceeds the limit .*ulimit.*, .* needed\): nothing was published"
     assert re.search(told, err.splitlines()[-1]), err
     assert sorted(path for path in repository.rglob("*")) == before
 

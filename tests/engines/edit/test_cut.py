@@ -56,8 +56,8 @@ def test_an_input_that_nothing_needs_any_more_is_dropped(shared):
     [
         ([], ["c-8"], "no tensor 'c-8'; did you mean c8"),
         ([], ["images"], "is an input"),
-        (["output0"], [], "the cut leaves nothing"),
-        (["c8"], [], "depends on input 'images', by node 'c16'"),
+        (["output0"], [], "the cut leaves no node"),
+        (["c8"], [], "depends on input 'images', through node 'c16'"),
         (["images", "c8"], ["c16"], "leave --input c8 out"),
         ([], ["conv"], "'conv' is a node"),
     ],

@@ -103,7 +103,7 @@ def test_values_that_follow_no_rule_are_no_table():
         ("heads/rtdetrv2", "has a constant .1, 100, 64."),
         ("heads/rfdetr", "cannot run at 160x128"),
         ("heads/ultraface-rfb-320", "cannot run at 208x256"),
-        ("heads/tv-fcos", "takes no image"),
+        ("heads/tv-fcos", "is not an image"),
     ],
 )
 def test_networks_that_take_no_other_size_are_refused(shared, name, says):
@@ -151,7 +151,7 @@ def test_a_dynamic_size_is_pinned_and_compared(shared):
         ("heads/tf-od", (320, 320), "'h_Mul76'"),
         ("heads/rtdetr-clothes", (320, 320), "'h_Div75'"),
         ("heads/deeplabv3-mnv2", (513, 513), "'concat'"),
-        ("heads/tv-fcos", (320, 320), "takes no image"),
+        ("heads/tv-fcos", (320, 320), "is not an image"),
     ],
 )
 def test_a_size_that_is_in_the_constants_is_refused(shared, name, size, says):

@@ -139,8 +139,8 @@ def test_the_same_detections_as_by_the_plugin(tmp_path, coding, options, opset):
     ("shapes", "options", "says"),
     [
         ([[1, 60, 3, 4], [1, 60, 3]], {}, r"\[1, 60, 3, 4\]"),
-        ([[1, 60, 4], [1, 60, 3]], {"background": 3}, "class 3 for the background"),
-        ([[1, 60, 4], [1, 60, "c"]], {"background": 0}, "class 0 for the background"),
+        ([[1, 60, 4], [1, 60, 3]], {"background": 3}, "background class 3"),
+        ([[1, 60, 4], [1, 60, "c"]], {"background": 0}, "background class 0"),
         ([[1, 60, 4], [1, 60, 3]], {"opset": 11}, "opset 11"),
         ([[1, 60, 4], [1, 60, 3]], {"coding": [0, 1]}, r"box_coding = \[0, 1\]"),
         ([[1, 60, 4], [1, 60, 3]], {"background": "none"}, "background_class = 'none'"),

@@ -40,7 +40,7 @@ def test_a_planted_fault_is_the_first_divergent_tensor(
         wrong, says = scale_weight(model, 20), "is 1.5 times A's"
     else:
         op, other = SWAPPED[name]
-        wrong, says = swap_activation(model, 15, op, other), f"{op} where B computes {other}"
+        wrong, says = swap_activation(model, 15, op, other), f"{op}, but B computes {other}"
     there = scramble(model)[wrong] if scrambled else wrong
     onnx.save(model, tmp_path / "wrong.onnx")
     found = diff(source, tmp_path / "wrong.onnx", bus)

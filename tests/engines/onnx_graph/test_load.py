@@ -31,7 +31,7 @@ def test_every_truncation_is_refused(tiny_model, tmp_path):
     [
         (b"", "is empty"),
         (b"PK\x03\x04" + bytes(100), "zip archive"),
-        (b"\x89PNG\r\n\x1a\n" + bytes(100), "not a whole ONNX model"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(100), "not an ONNX model"),
         (b"{}", "not a"),
         (bytes(1000), "not a"),
     ],

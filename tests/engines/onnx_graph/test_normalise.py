@@ -112,7 +112,7 @@ def test_rows_of_all_images_together_are_served_one_image_at_a_time(tmp_path):
     model = normalise(load(bright(tmp_path / "m.onnx")).proto, note=notes.append)
     assert graph_inputs(model)[0].shape == (1, 3, 8, 8)
     assert graph_outputs(model)[0].shape == (-1, 4)
-    assert "one image at a time: output out" in notes[0]
+    assert "one image at a time, because output out" in notes[0]
     with pytest.raises(InvalidOption, match="--max-batch"):
         build(BuildPlan(tmp_path / "m.onnx", "m", tmp_path / "r", max_batch=4))
 
@@ -178,7 +178,7 @@ def test_every_pixel_counts(tmp_path):
         ("image_size", [1, 2], TensorProto.INT64, "2 inputs need data"),
         ("im_shape", [2], TensorProto.FLOAT, "2 inputs need data"),
         ("im_shape", [1, 2], TensorProto.BOOL, "2 inputs need data"),
-        ("im_shape", [1, 3], TensorProto.FLOAT, r"'im_shape' of shape \[1, 3\] is not for"),
+        ("im_shape", [1, 3], TensorProto.FLOAT, r"'im_shape' of shape \[1, 3\] does not fit"),
         ("pixel_mask", [1, 64, 64], TensorProto.INT64, "image of 32x64: build with another --size"),
     ],
 )

@@ -176,7 +176,7 @@ def test_classes_that_the_model_lacks_are_left_out_when_they_are_asked_to(fovea,
     ("arguments", "says"),
     [
         (("absent", "--data", "scenes.json"), "'absent'"),
-        (("digits", "--data", "scenes.json", "--version", 2), "versions there: 1"),
+        (("digits", "--data", "scenes.json", "--version", 2), "its versions are 1"),
         (("digits", "--data", "scenes.json", "--repository", "r"), "'digits' in r"),
         (("digits", "--data", "scenes.json"), "--images"),
         (("digits", "--data", "animals.json", "--images", "images"), "'cat'"),

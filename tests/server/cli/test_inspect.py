@@ -151,7 +151,7 @@ def test_the_steps_of_an_ensemble(fovea, built_repository, tmp_path):
 def test_what_to_build_a_file_with(fovea, tmp_path):
     """And an export whose outputs have no axis for the batch is recognised."""
     model = tiny_detector(tmp_path / "m.onnx", size=("h", "w"))
-    assert "built for 640x640; --size HxW for another" in flat(fovea("inspect", model)[1])
+    assert "a build uses 640x640" in flat(fovea("inspect", model)[1])
     bare = onnx.load(tiny_detector(tmp_path / "m.onnx", batch=1))
     [output] = bare.graph.output
     [last] = [node for node in bare.graph.node if output.name in node.output]
@@ -164,7 +164,7 @@ def test_what_to_build_a_file_with(fovea, tmp_path):
     onnx.save(bare, tmp_path / "bare.onnx")
     file = json.loads(fovea("inspect", "bare.onnx", "--json")[1])
     assert file["family"] == "yolov8"
-    assert file["reason"].endswith("which a build adds in front")
+    assert file["reason"].endswith("so a build adds one as the first axis")
 
 
 @pytest.mark.real
@@ -173,7 +173,7 @@ def test_what_to_build_a_file_with(fovea, tmp_path):
     [
         ("mobilenetv2", "build with --labels imagenet"),
         ("heads/rfdetr", "build with --labels coco91"),
-        ("heads/yolo5face-500m", "640x640 cannot be computed: build with --size 320x320"),
+        ("heads/yolo5face-500m", "the model cannot run at 640x640: build with --size 320x320"),
     ],
 )
 def test_what_to_build_a_real_file_with(fovea, shared, model, says):

@@ -38,7 +38,7 @@ MISTAKES = [
     (("build", "m.engine"), "TensorRT"),
     (("build", "m.xml"), "OpenVINO"),
     (("build", "images/a.jpg"), "cannot be parsed"),
-    (("build", "broken.onnx"), "not a whole ONNX model"),
+    (("build", "broken.onnx"), "not an ONNX model"),
     (("build", "yolo.onnx", "--max-batch", "0"), "1"),
     (("build", "yolo.onnx", "--device", "0"), "`--backend tensorrt`"),
     (("build", "yolo.onnx", "--half"), "`fovea build --precision fp16`"),

@@ -66,7 +66,7 @@ def test_what_is_far_too_large_fails_alone_and_says_what(tmp_path, caplog):
         assert answer(registry.find("plus")) == 1
         told = registry.reason
     assert "input of 1048576 x 1048576 pixels" in told
-    assert "has 351.6 KiB, and a configuration has at most 256 KiB" in told
+    assert "has 351.6 KiB, but a configuration can have at most 256 KiB" in told
     assert "Traceback" not in caplog.text
 
 

@@ -107,7 +107,7 @@ def test_without_a_gpu_it_does_not_open(fovea, tiny_model, tmp_path):
         ((*RTX[:3], "90"), "does not support compute capability"),
         ((*RTX[:3], "75,89", "--precision", "int8"), "in FP16 for compute capability 75"),
         (("--backend", "openvino", "--profile", "1,2,4"), "--profile has no .* --backend tensorr"),
-        ((*RTX, "--profile", "4,2,1"), "must ascend"),
+        ((*RTX, "--profile", "4,2,1"), "and ascend"),
         ((*RTX, "--profile", "1,2,4", "--max-batch", "4"), "--profile or --max-batch, not both"),
         ((*RTX, "--builder-level", "9"), "less than or equal to 5"),
         ((*RTX, "--plugin", "nowhere.so"), "does not exist"),
