@@ -1,25 +1,29 @@
-"""`track` on requests of every protocol: ids in the answers, and refusals that say what to do."""
+"""`track` on requests of every protocol: ids in the responses, and rejected requests."""
 
 import asyncio
 
 import cv2
-import httpx
 import numpy as np
 import pytest
-import tritonclient.grpc as grpc_client
-import tritonclient.http as http_client
+import tritonclient.grpc
+import tritonclient.http
+from tests.conftest import DEMO
 from tritonclient.utils import InferenceServerException
 
-from fovea_client import Client
+from fovea_client import AsyncClient, Client, ServerError
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
+def client(demo_server):
+    with Client(demo_server.url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
 def frames():
     """JPEG files of the demo's scene, which moves by three pixels a frame."""
-    from tests.conftest import DEMO
-
     scene = cv2.imread(str(DEMO / "scene-1.jpg"))
     height, width = scene.shape[:2]
     moved = (
@@ -29,126 +33,93 @@ def frames():
     return [cv2.imencode(".jpg", each)[1].tobytes() for each in moved]
 
 
-def asked(server, image, **query):
-    # The first one waits until the package is imported.
-    return httpx.post(server.predict_url("digits"), content=image, params=query, timeout=60)
-
-
-def ids_of(answer):
-    return [each["track_id"] for each in answer.json()["images"][0]["detections"]]
+def read_ids(result):
+    return [each.track_id for each in result.detections]
 
 
 @pytest.fixture(scope="module")
-def expected(demo_server, frames):
+def expected(client, frames):
     """The ids of one request at a time."""
-    query = {"track": "bytetrack", "stream_id": "alone"}
-    ids = [ids_of(asked(demo_server, each, **query)) for each in frames]
+    options = {"track": "bytetrack", "stream_id": "alone"}
+    ids = [read_ids(client.predict("digits", each, **options)) for each in frames]
     assert set(ids[0]) == {None}
     assert len(set(ids[-1]) - {None}) == len(ids[-1]) > 2
+    assert read_ids(client.predict("digits", frames[0])) == [None] * len(ids[0])
     return ids
 
 
-def test_ids_do_not_depend_on_connections(demo_server, frames, expected):
-    async def all_at_once():
-        async with httpx.AsyncClient(timeout=60) as client:
-            sent = (
-                client.post(
-                    demo_server.predict_url("digits"),
-                    content=image,
-                    params={"track": "bytetrack", "stream_id": "at once", "frame": number},
+def test_requests_at_once(demo_server, frames, expected):
+    async def predict():
+        async with AsyncClient(demo_server.url, timeout=60) as client:
+            options = {"track": "bytetrack", "stream_id": "at once"}
+            return await asyncio.gather(
+                *(
+                    client.predict("digits", image, frame=number, **options)
+                    for number, image in enumerate(frames)
                 )
-                for number, image in enumerate(frames)
             )
-            return await asyncio.gather(*sent)
 
-    assert [ids_of(each) for each in asyncio.run(all_at_once())] == expected
-
-
-def test_images_of_a_request_are_frames_in_a_row(demo_server, frames, expected):
-    files = [("image", each) for each in frames]
-    answer = asked_form(demo_server, files, track="bytetrack", stream_id="a form")
-    images = answer.json()["images"]
-    assert [[d["track_id"] for d in image["detections"]] for image in images] == expected
+    assert [read_ids(each) for each in asyncio.run(predict())] == expected
 
 
-def asked_form(server, files, **query):
-    return httpx.post(server.predict_url("digits"), files=files, params=query, timeout=60)
+def test_images_of_a_request_are_successive_frames(client, frames, expected):
+    results = client.predict("digits", frames, track="bytetrack", stream_id="a form")
+    assert [read_ids(each) for each in results.images] == expected
 
 
-def test_the_python_client(demo_server, frames, expected):
-    with Client(demo_server.url) as client:
-        for number, (image, ids) in enumerate(zip(frames, expected, strict=True)):
-            found = client.predict(
-                "digits", image, track="bytetrack", stream_id="client", frame=number
-            )
-            assert [each.track_id for each in found.detections] == ids
-        assert client.predict("digits", frames[0]).detections[0].track_id is None
-
-
-@pytest.mark.parametrize("protocol", [http_client, grpc_client], ids=["http", "grpc"])
+@pytest.mark.parametrize("protocol", [tritonclient.http, tritonclient.grpc], ids=["http", "grpc"])
 def test_parameters_of_v2(demo_server, frames, expected, protocol):
-    name = httpx.get(f"{demo_server.url}/v2/models/digits").json()["inputs"][0]["name"]
-    port = demo_server.port if protocol is http_client else demo_server.grpc_port
+    port = demo_server.port if protocol is tritonclient.http else demo_server.grpc_port
     with protocol.InferenceServerClient(f"127.0.0.1:{port}") as client:
 
         def infer(number):
-            tensor = protocol.InferInput(name, [1], "BYTES")
+            tensor = protocol.InferInput("images", [1], "BYTES")
             tensor.set_data_from_numpy(np.array([frames[number]], object))
-            given = {"track": "bytetrack", "stream_id": protocol.__name__, "frame": number}
-            return client.infer("digits", [tensor], parameters=given)
+            options = {"track": "bytetrack", "stream_id": protocol.__name__, "frame": number}
+            return client.infer("digits", [tensor], parameters=options)
 
         for number, ids in enumerate(expected):
-            answer = infer(number)
-            assert answer.as_numpy("num_detections").tolist() == [len(ids)]
-            assert answer.as_numpy("track_ids")[0].tolist() == [
-                -1 if each is None else each for each in ids
-            ]
+            result = infer(number)
+            assert result.as_numpy("num_detections").tolist() == [len(ids)]
+            assert result.as_numpy("track_ids")[0].tolist() == [each or -1 for each in ids]
         with pytest.raises(InferenceServerException, match="frame 11"):
             infer(3)
 
 
-def test_a_frame_out_of_order_is_409(demo_server, frames):
-    query = {"track": "sort", "stream_id": "order"}
-    assert asked(demo_server, frames[0], **query, frame=5).status_code == 200
-    answer = asked(demo_server, frames[0], **query, frame=4)
-    assert answer.status_code == 409
-    assert answer.json()["error"]["code"] == "out_of_order"
-    assert "the last frame of this stream" in answer.json()["error"]["message"]
-    broken = asked(demo_server, frames[0][:300], **query, frame=6)
-    assert broken.status_code == 400
-    assert asked(demo_server, frames[0], **query, frame=7).status_code == 200
+def test_a_frame_out_of_order_and_a_broken_one(demo_server, client, frames):
+    options = {"track": "sort", "stream_id": "order"}
+    client.predict("digits", frames[0], frame=5, **options)
+    for image, frame, code in (
+        (frames[0], 4, "out_of_order"),
+        (frames[0][:300], 6, "invalid_image"),
+    ):
+        with pytest.raises(ServerError) as rejected:
+            client.predict("digits", image, frame=frame, **options)
+        assert rejected.value.code == code
+    client.predict("digits", frames[0], frame=7, **options)
+    assert demo_server.metric("fovea_tracked_streams", 'model="digits"') >= 1
+    assert demo_server.metric("fovea_tracked_frames_total", 'model="digits"') >= 2
 
 
 @pytest.mark.parametrize(
-    ("query", "words"),
+    "options",
     [
-        ({"track": "bytetrack"}, "stream_id"),
-        ({"track": "deepsort", "stream_id": "a"}, "bytetrack, sort, ocsort, botsort"),
-        ({"stream_id": "a"}, "need track"),
-        ({"track": "sort", "stream_id": "a", "frame": -1}, "from 0 up"),
-        ({"track": "sort", "stream_id": "a", "frame": "x"}, "a whole number from 0 up"),
-        ({"track": "sort", "stream_id": "a" * 201}, "200 characters"),
+        {"track": "bytetrack"},
+        {"track": "deepsort", "stream_id": "a"},
+        {"stream_id": "a"},
+        {"track": "sort", "stream_id": "a", "frame": -1},
+        {"track": "sort", "stream_id": "a", "frame": "x"},
+        {"track": "sort", "stream_id": "a" * 201},
     ],
 )
-def test_what_is_wrong_is_named(demo_server, frames, query, words):
-    answer = asked(demo_server, frames[0], **query)
-    assert answer.status_code == 422
-    assert words in answer.json()["error"]["message"]
+def test_wrong_options(client, frames, options):
+    with pytest.raises(ServerError) as rejected:
+        client.predict("digits", frames[0], **options)
+    assert (rejected.value.status, rejected.value.code) == (422, "invalid_option")
 
 
-def test_streams_are_counted(demo_server, expected):
-    text = httpx.get(f"http://127.0.0.1:{demo_server.metrics_port}/metrics").text
-    assert 'fovea_tracked_streams{model="digits"}' in text
-    assert 'fovea_tracked_frames_total{model="digits"}' in text
-
-
-def test_drawings_name_the_ids(demo_server, frames):
-    query = {"track": "botsort", "stream_id": "drawn"}
-    headers = {"accept": "image/png"}
-    plain = httpx.post(demo_server.predict_url("digits"), content=frames[0], headers=headers)
-    for _ in range(3):
-        drawn = httpx.post(
-            demo_server.predict_url("digits"), content=frames[0], headers=headers, params=query
-        )
-    assert drawn.headers["content-type"] == "image/png"
-    assert drawn.content != plain.content
+def test_ids_are_drawn(client, frames):
+    plain = client.annotate("digits", frames[0])
+    options = {"track": "botsort", "stream_id": "drawn"}
+    drawn = [client.annotate("digits", frames[0], **options) for _ in range(3)]
+    assert drawn[-1] != plain
