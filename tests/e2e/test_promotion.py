@@ -21,8 +21,6 @@ from tests.serving import start_server
 from tritonclient import grpc
 
 from fovea_engines.repository.repository import ModelRepository
-from fovea_server.rollout.promotion_documents import Promotion
-from fovea_server.rollout.record import HistoryRecord
 
 pytestmark = pytest.mark.slow
 
@@ -169,30 +167,22 @@ def until_over(server):
 
 
 @pytest.mark.parametrize(
-    ("version", "limits", "why"),
-    [(3, {}, "requests failed"), (2, {"max_p99": 1.0}, "its p99 is"), (5, {}, "no version 5;")],
+    ("version", "limits", "why"), [(3, {}, "requests failed"), (2, {"max_p99": 1.0}, "p99")]
 )
 def test_a_canary_over_a_limit_goes_back_by_itself(adders, version, limits, why):
     plan = {"version": version, "canary": 0.5, **limits}
     answer = post(adders, "promote", "plus", **plan)
-    if version == 5:
-        assert (answer.status_code, why in answer.text) == (404, True)
-        return
     assert answer.status_code == 200, answer.text
     assert answer.json()["canary"]["version"] == str(version)
     again = post(adders, "promote", "plus", **plan)
-    assert (again.status_code, "is a canary already" in again.text) == (400, True)
+    assert again.status_code == 400
     seen, found = until_over(adders)
     # What the failing one cannot answer, the current one does.
     assert set(seen) == ({"1"} if version == 3 else {"1", "2"})
     assert found["current"] == "1"
     last = found["events"][-1]
-    assert (last["action"], last["version"], last["who"]) == (
-        "canary_failed",
-        str(version),
-        "fovea",
-    )
-    assert why in last["why"]
+    assert (last["action"], last["version"]) == ("canary_failed", str(version))
+    assert (last["who"], why in last["why"]) == ("fovea", True)
 
 
 def test_a_good_canary_gets_its_share_and_becomes_current(adders):
@@ -250,13 +240,10 @@ def test_a_full_queue_is_no_failure_of_a_version(adders, tmp_path):
     """One request waits at most: of twenty at a time most are refused."""
     folder = shutil.copytree(adders.log.parent / "r", tmp_path / "r")
     (folder / "plus" / "history.jsonl").unlink()
-    given = {"version": 2, "canary": 0.5, "seconds": 600}
-    with HistoryRecord(ModelRepository(folder), "plus") as record:
-        record.append({"action": "promote", "version": 2, "previous": 1}, "anna", "")
-    given["version"] = 4
     server = start_server(folder, tmp_path, ["--max-queue=1"])
     try:
-        assert post(server, "promote", "plus", **given).status_code == 200
+        for plan in ({"version": 2}, {"version": 4, "canary": 0.5, "seconds": 600}):
+            assert post(server, "promote", "plus", **plan).status_code == 200
         body = {"inputs": [{"name": "X", "datatype": "INT32", "shape": [1, 4], "data": [9] * 4}]}
         with httpx.Client(base_url=server.url, timeout=120) as client:
 
@@ -278,32 +265,20 @@ def test_what_cannot_be_promoted_says_why(adders, fovea):
     (model / "6").mkdir()
     (model / "6" / "model.onnx").write_bytes(b"no model")
     before = history(adders, "plus")
-    cases = [
-        ("promote", {"version": 6}, 400, "version 6 of plus cannot be current: version 6 is at"),
-        (
-            "promote",
-            {"version": 77},
-            404,
-            "model 'plus' has no version 77; existing versions: 1, 2",
-        ),
-        ("promote", {}, 422, "'version' is missing"),
-        ("promote", {"version": 1, "now": True}, 422, "'now' is not a key"),
-        (
-            "promote",
-            {"version": 4, "canary": 0.9},
-            422,
-            "canary has 0.9; it must be less than or equal to 0.5",
-        ),
-        ("promote", {"version": 4, "max_p99": 0.1}, 422, "max_p99 has no effect without canary"),
-        ("promote", {"version": 4, "canary": 0.1, "seconds": 1e300}, 422, "seconds is 1e+300; it"),
-        ("promote", {"version": 1, "canary": 0.1}, 400, "version 1 of plus is current"),
-    ]
-    for what, given, status, text in cases:
-        answer = post(adders, what, "plus", **given)
-        assert (answer.status_code, text in answer.text) == (status, True), answer.text
-    nothing = post(adders, "rollback", "one")
-    assert nothing.status_code == 400
-    assert "no earlier version of one was current" in nothing.text
+    for plan, status, words in (
+        ({"version": 6}, 400, "version 6"),
+        ({"version": 77}, 404, "1, 2"),
+        ({"version": 5, "canary": 0.5}, 404, "version 5"),
+        ({}, 422, "'version'"),
+        ({"version": 1, "now": True}, 422, "'now'"),
+        ({"version": 4, "canary": 0.9}, 422, "0.5"),
+        ({"version": 4, "max_p99": 0.1}, 422, "max_p99"),
+        ({"version": 4, "canary": 0.1, "seconds": 1e300}, 422, "1e+300"),
+        ({"version": 1, "canary": 0.1}, 400, "version 1"),
+    ):
+        response = post(adders, "promote", "plus", **plan)
+        assert (response.status_code, words in response.text) == (status, True), response.text
+    assert post(adders, "rollback", "one").status_code == 400
     assert post(adders, "promote", "nobody", version=1).status_code == 404
     assert history(adders, "plus") == before
     assert not (model.parent / "one" / "history.jsonl").exists()
@@ -315,12 +290,13 @@ def test_what_cannot_be_promoted_says_why(adders, fovea):
             assert raw.getresponse().status == 404
     assert not [*model.parents[1].glob("history.jsonl"), *model.parent.glob("history.jsonl")]
     shutil.rmtree(model / "6")
-    code, _, err = fovea("promote", "plus", 1, "--max-p99", "+10%", "--url", adders.url)
-    assert (code, "--max-p99 has no effect without --canary" in err) == (2, True)
-    code, _, err = fovea("promote", "plus", 77, "--url", adders.url)
-    assert (code, "no version 77" in err) == (2, True)
-    code, _, err = fovea("promote", "plus", 4, "--canary", "half", "--url", adders.url)
-    assert (code, "must be a percentage, such as 5%" in err) == (2, True)
+    for plan, words in (
+        ((1, "--max-p99", "+10%"), "--canary"),
+        ((77,), "77"),
+        ((4, "--canary", "half"), "5%"),
+    ):
+        code, _, err = fovea("promote", "plus", *plan, "--url", adders.url)
+        assert (code, words in err) == (2, True), err
 
 
 def test_a_history_that_is_no_canary_stops_no_other_model(adders):
@@ -329,20 +305,9 @@ def test_a_history_that_is_no_canary_stops_no_other_model(adders):
     at = {"at": "2026-11-27T12:00:00+00:00", "who": "x", "why": "", "previous": 1}
     canary = {"action": "canary", "version": 1, "share": "much", "seconds": 1e300, **at}
     (one / "history.jsonl").write_text(json.dumps(canary) + "\n")
-    until(
-        lambda: (
-            "the canary in the promotion history of model one cannot be started"
-            in adders.log.read_text()
-        )
-    )
-    answer = httpx.get(f"{adders.url}/v1/models/one/history")
-    assert (
-        answer.status_code,
-        "line 1 of one/history.jsonl is not a valid event" in answer.text,
-    ) == (
-        500,
-        True,
-    )
+    url = f"{adders.url}/v1/models/one/history"
+    until(lambda: httpx.get(url).status_code == 500)
+    assert "one/history.jsonl" in httpx.get(url).text
     record = adders.log.parent / "r" / "plus" / "history.jsonl"
     for version, previous in ((4, 1), (1, 4)):
         with record.open("a") as file:
@@ -354,7 +319,7 @@ def test_a_history_that_is_no_canary_stops_no_other_model(adders):
             )
         )
     (one / "history.jsonl").unlink()
-    until(lambda: httpx.get(f"{adders.url}/v1/models/one/history").status_code == 200)
+    until(lambda: httpx.get(url).status_code == 200)
 
 
 def test_the_commands_ask_a_server(adders, fovea):
@@ -387,43 +352,30 @@ def test_the_commands_ask_a_server(adders, fovea):
     assert (code, f"not shown: {len(whole) - 2} earlier events" in out) == (0, True)
 
 
-def test_a_key_is_the_name_in_the_history(versions, tmp_path):
-    keys = tmp_path / "keys.json"
-    asking = key("add", "asking", "--keys", keys)
-    ruling = key("add", "anna", "--keys", keys, "--scope", "predict,control")
-    server = start_server(versions, tmp_path, ["--keys", str(keys)])
-    try:
-        given = {"version": 1, "who": "somebody"}
-        refused = post(server, "promote", headers={"authorization": f"Bearer {asking}"}, **given)
-        assert refused.status_code == 403
-        done = post(server, "promote", headers={"authorization": f"Bearer {ruling}"}, **given)
-        assert [each["who"] for each in done.json()["events"]] == ["anna"]
-    finally:
-        server.stop()
-
-
-def test_a_request_that_a_canary_fails_is_charged_once(adders, tmp_path):
+def test_keys_name_who_promotes_and_a_request_that_a_canary_fails_is_charged_once(adders, tmp_path):
     folder, keys = shutil.copytree(adders.log.parent / "r", tmp_path / "r"), tmp_path / "keys.json"
-    asking = key("add", "asking", "--keys", keys, "--quota", "8/month")
-    given = {"version": 3, "canary": 0.5, "who": "anna"}
-    with HistoryRecord(ModelRepository(folder), "plus") as record:
-        record.append(record.event_of(Promotion(**given)), "anna", "")
+    predicts, controls = (
+        {"authorization": f"Bearer {key('add', name, '--keys', keys, *flags)}"}
+        for name, *flags in (("eve", "--quota", "8/month"), ("anna", "--scope", "control"))
+    )
     server = start_server(folder, tmp_path, ["--keys", str(keys)])
     try:
-        until(lambda: "canary" in history_of(server, asking))
-        headers = {"authorization": f"Bearer {asking}"}
-        with httpx.Client(base_url=server.url, timeout=60, headers=headers) as client:
+        plan = {"version": 3, "canary": 0.5, "who": "somebody"}
+        assert post(server, "promote", "plus", headers=predicts, **plan).status_code == 403
+        started = post(server, "promote", "plus", headers=controls, **plan)
+        assert started.json()["events"][-1]["who"] == "anna"
+        with httpx.Client(base_url=server.url, timeout=60, headers=predicts) as client:
             assert {ask(client) for _ in range(8)} == {"1"}
             with pytest.raises(AssertionError, match="0 of 8 images"):
                 ask(client)
-        until(lambda: history_of(server, asking)["events"][-1]["action"] == "canary_failed")
+
+        def last_action():
+            url = f"{server.url}/v1/models/plus/history"
+            return httpx.get(url, headers=controls).json()["events"][-1]["action"]
+
+        until(lambda: last_action() == "canary_failed")
     finally:
         server.stop()
-
-
-def history_of(server, token):
-    headers = {"authorization": f"Bearer {token}"}
-    return httpx.get(f"{server.url}/v1/models/plus/history", headers=headers).json()
 
 
 def test_a_sequence_stays_with_the_version_that_began_it(adders):
@@ -448,7 +400,6 @@ def test_a_repository_that_cannot_be_written_says_what_to_do(adders, fovea, tmp_
         if subprocess.run(mounted[1], capture_output=True, check=False).returncode:
             subprocess.run(["mount", "-o", "remount,ro,bind", str(disk)], check=True)
         code, _, err = fovea("promote", "one", 1, "--repository", disk)
-        assert code == 1
-        assert "one/history.jsonl cannot be written (Read-only file system): make the" in err
+        assert (code, "one/history.jsonl" in err) == (1, True), err
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -18,7 +18,6 @@ import pytest
 from onnx import numpy_helper
 from tests.built import build
 from tests.conftest import DEMO
-from tests.docs.pages import ROOT
 from tests.keyed import key, tensor, until
 from tests.serving import start_server
 from tritonclient import grpc
@@ -147,10 +146,9 @@ def test_the_report_has_the_figures_of_the_agreement(server, http, repository, t
     page = http.get(f"{PATH}/report.md")
     assert page.headers["content-type"].startswith("text/markdown")
     assert f"| all | {report['all']['objects']} | {want.missed} | {want.extra} |" in page.text
-    metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
-    labels = f'model="digits",outcome="compared",version="{WORSE}"'
-    assert f"fovea_shadow_images_total{{{labels}}} 12" in metrics
-    assert f'fovea_shadow_disagreement{{model="digits",version="{WORSE}"}}' in metrics
+    labels = ('model="digits"', f'version="{WORSE}"')
+    assert server.metric("fovea_shadow_images_total", *labels, 'outcome="compared"') == 12
+    assert server.metric("fovea_shadow_disagreement", *labels) > 0
     until(lambda: not workers(server))
 
 
@@ -182,12 +180,7 @@ def test_it_never_runs_while_requests_wait(server, http):
 
 
 @pytest.mark.parametrize(
-    ("version", "reason"),
-    [
-        (CLASSIFIER, "version 2 has the task classify, but version 6 has the task detect"),
-        (OTHER_LABELS, "class 3 is 'three' instead of '3'"),
-        (DAMAGED, "changed after the build"),
-    ],
+    ("version", "reason"), [(CLASSIFIER, "classify"), (OTHER_LABELS, "'three'"), (DAMAGED, "build")]
 )
 def test_a_candidate_that_cannot_be_compared_says_why(server, http, version, reason):
     document = begin(http, version)
@@ -198,21 +191,17 @@ def test_a_candidate_that_cannot_be_compared_says_why(server, http, version, rea
     assert http.delete(PATH).json()["state"] == "failed"
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "says"),
-    [
-        ({"version": LIVE}, 422, "is already current"),
-        ({"version": 9}, 404, "existing versions: 1, 2, 3, 4, 5, 6"),
-        ({"version": 1, "share": 0}, 422, "share is 0; it must be greater than 0"),
-        ({"verion": 1}, 422, "'verion' is not a key; did you mean 'version'?"),
+def test_bad_requests(http):
+    for body, status, words in (
+        ({"version": LIVE}, 422, "current"),
+        ({"version": 9}, 404, "1, 2, 3, 4, 5, 6"),
+        ({"version": 1, "share": 0}, 422, "share"),
+        ({"verion": 1}, 422, "'version'"),
         ([], 400, "object"),
-    ],
-)
-def test_a_bad_request_says_what_is_wrong(http, body, status, says):
-    answer = http.put(PATH, json=body)
-    assert (answer.status_code, says in answer.text) == (status, True), answer.text
-    missing = http.get("/v1/models/waiting/shadow")
-    assert (missing.status_code, "has no shadow" in missing.text) == (404, True)
+    ):
+        response = http.put(PATH, json=body)
+        assert (response.status_code, words in response.text) == (status, True), response.text
+    assert http.get("/v1/models/waiting/shadow").status_code == 404
 
 
 def test_a_candidate_that_crashes_leaves_the_server_alone(server, http):
@@ -221,7 +210,7 @@ def test_a_candidate_that_crashes_leaves_the_server_alone(server, http):
     worker.send_signal(signal.SIGSEGV)
     predict(http)
     until(lambda: http.get(PATH).json()["state"] == "failed")
-    assert "ended with SIGSEGV" in http.get(PATH).json()["reason"]
+    assert "SIGSEGV" in http.get(PATH).json()["reason"]
     assert not workers(server)
 
 
@@ -237,7 +226,7 @@ def test_a_candidate_that_hangs_has_failed(repository, monkeypatch):
     one._process.send_signal(signal.SIGSTOP)
     until(lambda: one.is_over)
     assert one.document().state == "failed"
-    assert "did not start or process an image within 1 s" in one.document().reason
+    assert "within 1 s" in one.document().reason
     one.stop("the test is over")
     assert one._process.returncode == -signal.SIGKILL
 
@@ -252,64 +241,54 @@ def test_a_version_that_is_deleted_meanwhile_ends_it(server, http, repository):
     until(lambda: not workers(server))
 
 
-def test_it_ends_when_it_is_decided_and_the_command_says_so(server, http, fovea, tmp_path):
-    """The commands are those of the page."""
-    page = (ROOT / "docs" / "how-to" / "shadow.md").read_text()
-    first, second = re.findall(r"^fovea (shadow yolov8n 7 .*)$", page, re.MULTILINE)
-    stop = re.search(r"`fovea (shadow yolov8n --stop)`", page)[1]
+def traffic(http, ended, begins=None):
+    """Send requests until the event, from the other event on."""
+    assert begins is None or begins.wait(60)
+    while not ended.is_set():
+        predict(http, SCENES[1])
 
-    def typed(line, version):
-        vocabulary = line.replace("yolov8n 7", f"digits {version}").replace("yolov8n", "digits")
-        return [*re.sub("--share [0-9.]+", "--share 1", vocabulary).split(), "--url", server.url]
 
-    ended = []
-
-    def traffic():
-        while not ended:
-            predict(http, SCENES[1])
-
+def test_the_command(server, http, fovea, tmp_path):
+    """It ends when the shadow is decided or has seen all images, and stops one."""
+    url, ended = ("--url", server.url), threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(traffic)
+        pool.submit(traffic, http, ended)
         try:
-            code, out, err = fovea(*typed(second, WORSE), "--json")
-            assert "is over the limit of 2.0%" in json.loads(out)["reason"], err
-            assert (code, json.loads(out)["state"]) == (1, "decided")
-            code, out, _ = fovea(*typed(first, SAME), "--images", "8")
-            assert (code, "8 images" in out) == (0, True)
+            limit = ("--share", "1", "--max-disagreement", "2%")
+            code, out, err = fovea("shadow", "digits", WORSE, *limit, *url, "--json")
+            assert (code, json.loads(out)["state"]) == (1, "decided"), err
+            assert "2.0%" in json.loads(out)["reason"]
+            written = ("--share", "1", "--images", "8", "--out", "shadow")
+            code, out, err = fovea("shadow", "digits", SAME, *written, *url)
+            assert (code, "8 images" in out) == (0, True), err
         finally:
-            ended.append(True)
-    written = tmp_path / "shadow"
-    assert json.loads((written / "shadow.json").read_text())["report"]["disagreement"] == 0
-    assert "version 5 compared with version 6" in (written / "shadow.md").read_text()
+            ended.set()
+    report = json.loads((tmp_path / "shadow" / "shadow.json").read_text())["report"]
+    assert report["disagreement"] == 0
+    assert "version 5" in (tmp_path / "shadow" / "shadow.md").read_text()
     begin(http, SAME)
-    code, out, _ = fovea(*typed(stop, 0))
+    code, out, _ = fovea("shadow", "digits", "--stop", *url)
     assert (code, "stopped" in out) == (0, True)
-    code, _, err = fovea("shadow", "digits", "9", "--url", server.url)
-    assert (code, "has no version 9" in err) == (2, True)
+    code, _, err = fovea("shadow", "digits", "9", *url)
+    assert (code, "version 9" in err) == (2, True)
 
 
 def test_a_shadow_that_sees_nothing_says_what_to_do(server, http, fovea, monkeypatch):
-    told = threading.Event()
+    explained, ended = threading.Event(), threading.Event()
 
-    def recorded(*given):
-        told.set()
+    def explain(*given):
+        explained.set()
         return explain_stall(*given)
 
-    def traffic():
-        assert told.wait(60)
-        while not ended:
-            predict(http)
-
-    ended = []
-    monkeypatch.setattr(command, "explain_stall", recorded)
+    monkeypatch.setattr(command, "explain_stall", explain)
     monkeypatch.setattr(command, "_PATIENCE_S", 1)
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(traffic)
+        pool.submit(traffic, http, ended, explained)
         flags = ("--share", "1", "--images", "1", "--url", server.url, "--json")
         try:
             code, out, err = fovea("shadow", "digits", SAME, *flags)
         finally:
-            ended.append(True)
+            ended.set()
     assert (code, json.loads(out)["state"]) == (0, "finished"), err
     assert "no image arrived" in " ".join(err.split()) or "still loading" in err
 
