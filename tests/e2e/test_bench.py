@@ -264,7 +264,7 @@ def test_ctrl_c_shows_what_was_measured(demo_repository):
             ("digits", "--url", "URL", "--tensors", "--shape", "images:1,3,5,5"),
             *(2, "images"),
         ),
-        (("digits", "--url", "URL", "--images", DEMO, "--clients", "1,x"), 2, "--clients '1,x'"),
+        (("digits", "--url", "URL", "--images", DEMO, "--clients", "1,x"), 2, "'1,x'"),
         (("digits", "--url", "URL", "--images", DEMO, "--plot", "/no/f.svg"), 2, "/no/f.svg"),
         (("digits", "--url", "URL", "--images", DEMO, "--", "--threads=1"), 2, "--url"),
         (("digits", "--url", "URL", "--images", DEMO, "--plot", "f.png"), 2, ".svg"),

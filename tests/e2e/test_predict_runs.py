@@ -368,7 +368,7 @@ def test_a_folder_is_a_line_an_image(fovea, source, mixed):
         ("clip.mp4", ("--track", "sort"), "without --out"),
         ("clip.mp4", ("--out", "out", "--line", "a=0,0,1,1", "--resume"), "not both"),
         ("clip.mp4", ("--out", "out", "--track", "best"), "bytetrack"),
-        ("clip.mp4", ("--out", "out", "--zone", "a=0,0,1,1"), "three points"),
+        ("clip.mp4", ("--out", "out", "--zone", "a=0,0,1,1"), "zone a"),
         (
             "clip.mp4",
             ("--out", "out", "--line", "a=0,0,1,1", "--zone", "a=0,0,1,1,0,1"),
