@@ -213,7 +213,7 @@ class NewPicture(Value):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return the size of the generated image."""
+        """Return a line of text with the size of the generated image."""
         return (f"an image of {self.width} x {self.height} pixels",)
 
 

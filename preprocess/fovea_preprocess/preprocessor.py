@@ -249,14 +249,15 @@ class Placer:
         self._letterbox = Preprocessor(spec.bare)
 
     def __call__(self, pixels: NDArray[np.uint8]) -> tuple[PlacedImage, LetterboxMap]:
-        """Place an image in an input row.
+        """Prepare an image for its place in the input batch.
 
         Args:
             pixels: uint8 [h, w, 3], RGB, upright.
 
         Returns:
-            The image to letterbox on the GPU, and the map from `pixels` to the row. If `pixels` is
-            larger than `most_bytes`, the image is already letterboxed: it has the size of the row.
+            The image, and the map from `pixels` to its place in the batch. The GPU letterboxes the
+            image later. If `pixels` is larger than `most_bytes`, this method has letterboxed it
+            already.
         """
         height, width = pixels.shape[:2]
         box = fit(self._spec, width, height)

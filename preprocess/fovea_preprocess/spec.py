@@ -121,7 +121,7 @@ class PreprocessSpec:
 
     @property
     def text(self) -> str:
-        """Describe the preprocessing for people."""
+        """Return a description of the preprocessing for users to read."""
         size = f"{self.height}x{self.width}"
         if self.fit == "stretch":
             shape = f"stretched to {size} (height x width)"

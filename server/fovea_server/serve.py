@@ -176,7 +176,7 @@ class Server(uvicorn.Server):
         except (FoveaError, OSError) as error:
             log.error("SIGHUP: the previous certificates stay in use: %s", error)
         else:
-            log.info("SIGHUP: the log file and the certificates were reloaded")
+            log.info("SIGHUP: the log file was reopened and the certificates were reloaded")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop all servers concurrently, because they share one timeout for the exit."""

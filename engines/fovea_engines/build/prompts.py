@@ -127,7 +127,7 @@ def _make_halves(
     if sum(len(tensor.raw_data) for tensor in source.graph.initializer) > _LARGEST:
         raise UnsupportedModel(
             "the model has more than 2 GB, the limit of one ONNX file: export it in float16, or "
-            "each encoder in its own file (--text)"
+            "export the two encoders to a file each, and give the text encoder as --text"
         )
     whole = source
     if plan.text is None:
@@ -224,7 +224,8 @@ def _choose_vectors(outputs: Sequence[TensorSpec], of: str) -> TensorSpec:
         names = ", ".join(spec.name for spec in outputs) or "none"
         raise UnsupportedModel(
             f"{len(found)} outputs could be the {of} embedding (outputs: {names}): export the "
-            "model with text_embeds and image_embeds, or each encoder in its own file (--text)"
+            "model with text_embeds and image_embeds, or export the two encoders to a file each, "
+            "and give the text encoder as --text"
         )
     return found[0]
 

@@ -162,7 +162,7 @@ def _read_kept(card: EngineCard, kept: Path) -> onnx.ModelProto:
     if file_sha256(kept) != card.files.get(kept.name):
         raise InvalidModel(
             f"{kept} was changed after the build (its sha256 differs from the card's), so the "
-            "engine cannot be rebuilt: build it again with `fovea build`"
+            "server cannot rebuild the engine: run `fovea build` again"
         )
     return onnx.load(kept)
 

@@ -14,7 +14,9 @@ from fovea_engines.onnx_graph.tensors import graph_inputs, graph_outputs
 from fovea_engines.session import Array
 from fovea_preprocess.errors import Disagreement, InvalidModel, UnsupportedModel
 
-_MAX = 0.01  # largest difference, divided by an output's largest value; a build has the same limit
+# Largest accepted difference between the outputs before and after an edit, divided by the largest
+# value of the output. A build has the same limit.
+_MAX = 0.01
 
 
 def check(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, float | None]:

@@ -102,8 +102,8 @@ def check_size(path: Path, width: int, height: int, label_width: int, label_heig
     if (width, height) != (label_width, label_height):
         raise InvalidOption(
             f"{path} has {width} x {height} pixels after its EXIF orientation is applied, but its "
-            f"labels are for {label_width} x {label_height}: give the images that were labelled, "
-            "with labels for the upright image"
+            f"labels were made for {label_width} x {label_height}: give the images that were "
+            "labelled, and labels that refer to the upright image"
         )
 
 

@@ -419,8 +419,8 @@ def _outline(where: str, words: list[str]) -> Outline:
     if len(values) != 4 and (len(values) < 6 or len(values) % 2):
         raise InvalidOption(
             f"{where}: the class must be followed by a box (cx cy w h), a polygon (x y of 3 or "
-            "more corners), or a box and the x y v of its keypoints (the same number on every "
-            f"line), not by {' '.join(words) or 'nothing'!r}"
+            "more corners), or a box and x y v of each keypoint (each line needs the same number "
+            f"of keypoints), not by {' '.join(words) or 'nothing'!r}"
         )
     _check_shares(where, values, words)
     if len(values) > 4:

@@ -84,9 +84,9 @@ class BoxesAndScores(ScoredBoxes):
         return None
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if scores are not probabilities or boxes do not have the form that
+        They cannot if scores are not probabilities or boxes do not have the form that
         this head expects.
         """
         if (reason := super().contradiction(outputs)) is not None:

@@ -66,9 +66,9 @@ class CenterNet(Detector):
         return Fit(names, classes, f"{why}; {counted(classes, 'class')}", strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if the heat map is outside its valid range, or offsets are larger
+        They cannot if the heat map is outside its valid range, or offsets are larger
         than a cell.
         """
         heat, _, offset = (outputs[name][0] for name in self.outputs)

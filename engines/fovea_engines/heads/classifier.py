@@ -66,9 +66,9 @@ class Classifier(Head):
         return Fit((output.name,), count, f"one number for each of {count} classes")
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if numbers are not probabilities or do not add up to 1.
+        They cannot if numbers are not probabilities or do not add up to 1.
         """
         if (reason := self._no_row(outputs)) is not None:
             return reason
@@ -120,9 +120,9 @@ class ClassifierLogits(Classifier):
         return replace(fit, unsure=unsure)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if all numbers are within 0 to 1, so that they are probabilities.
+        They cannot if all numbers are within 0 to 1, so that they are probabilities.
         """
         if (reason := self._no_row(outputs)) is not None:
             return reason
@@ -205,9 +205,9 @@ class AttributesHead(Head):
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if numbers are not probabilities, or their sums do not fit the
+        They cannot if numbers are not probabilities, or their sums do not fit the
         family.
         """
         if self.logits:

@@ -58,9 +58,9 @@ class Dense(Detector):
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if classes are not probabilities or boxes do not have the form that
+        They cannot if classes are not probabilities or boxes do not have the form that
         this head expects.
         """
         table = self._table(outputs[self.outputs[0]][0])[: self._end]

@@ -102,9 +102,9 @@ class RawRtDetr(SeparateQueries):
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if logits are a softmax that ends in "none", or boxes do not fit.
+        They cannot if logits are a softmax that ends in "none", or boxes do not fit.
         """
         reason = super().contradiction(outputs)
         return reason or none_last(outputs[self.outputs[0]][0])
@@ -133,9 +133,9 @@ class Detr(Queries):
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if logits are not a softmax that ends in "none", or boxes do not fit.
+        They cannot if logits are not a softmax that ends in "none", or boxes do not fit.
         """
         logits = outputs[self.outputs[0]][0]
         return background_last(logits) or super().contradiction(outputs)
@@ -239,9 +239,9 @@ class UltralyticsRtDetr(Detector):
         return Fit((output.name,), signature.num_labels, why, strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if the columns are in another order, or boxes are not fractions of
+        They cannot if the columns are in another order, or boxes are not fractions of
         the input.
         """
         rows = outputs[self.outputs[0]][0]
@@ -300,9 +300,9 @@ class RawUltralyticsRtDetr(UltralyticsRtDetr):
         return Fit((output.name,), count, why, strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if columns are not probabilities or boxes are not fractions.
+        They cannot if columns are not probabilities or boxes are not fractions.
         """
         rows = outputs[self.outputs[0]][0]
         classes = rows[:, 4:]

@@ -62,9 +62,9 @@ class EmbeddingHead(Head):
         return Fit(outputs, None, why, Strength.RARE, unsure=unsure)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if numbers are probabilities that add up to 1, as in a classifier.
+        They cannot if numbers are probabilities that add up to 1, as in a classifier.
         """
         [name] = self.outputs
         numbers = outputs[name].astype(np.float32)

@@ -132,9 +132,9 @@ class ImageRows(Columns):
         return Fit((name,), signature.num_labels, f"rows of {cls.order}", strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if the columns are in another order, or an image index is not 0
+        They cannot if the columns are in another order, or an image index is not 0
         although there is one image.
         """
         images = outputs[self.outputs[0]][:, 0]

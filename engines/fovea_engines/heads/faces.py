@@ -91,9 +91,9 @@ class YuNet(ScoredBoxes):
         return Fit(tuple(names), 1, why, Strength.NAMES, FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if scores are not probabilities or boxes move with their cells.
+        They cannot if scores are not probabilities or boxes move with their cells.
         """
         return super().contradiction(outputs) or moving(self.moved(outputs))
 
@@ -159,9 +159,9 @@ class Scrfd(ScoredBoxes):
         return Fit(names, 1, why, strength, FACE if points else None)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if scores are not probabilities or distances are in pixels.
+        They cannot if scores are not probabilities or distances are in pixels.
         """
         reason = super().contradiction(outputs)
         distances = [level[1] for level in self.levels(outputs, 0)]
@@ -219,9 +219,9 @@ class CenterFace(ScoredBoxes):
         return Fit(names, 1, evidence[1], evidence[0], FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if scores, sizes or offsets are outside their valid range.
+        They cannot if scores, sizes or offsets are outside their valid range.
         """
         if (reason := super().contradiction(outputs)) is not None:
             return reason
@@ -272,9 +272,9 @@ class YoloV5Face(ScoredBoxes):
         return fit if isinstance(fit, str) else replace(fit, strength=Strength.RARE, skeleton=FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if scores are not probabilities or landmarks could be classes.
+        They cannot if scores are not probabilities or landmarks could be classes.
         """
         rows = outputs[self.outputs[0]][0]
         points = rows[rows[:, 4] > 0, 5:15]
@@ -336,9 +336,9 @@ class UltraFace(ScoredBoxes):
         return Fit(names, 1, f"UltraFace has {count} boxes at {size}", Strength.SHAPE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if scores are not a softmax or boxes do not have the form that this
+        They cannot if scores are not a softmax or boxes do not have the form that this
         head expects.
         """
         if (reason := super().contradiction(outputs)) is not None:
@@ -401,9 +401,9 @@ class BlazeFace(ScoredBoxes):
         return Fit(names, 1, why, strength, cls.points)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if scores are after a sigmoid, or if `ScoredBoxes` finds a reason.
+        They cannot if scores are after a sigmoid, or if `ScoredBoxes` finds a reason.
         """
         if (reason := no_logits(outputs[self.outputs[1]][0])) is not None:
             return f"scores: {reason}"

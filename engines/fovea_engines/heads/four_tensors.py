@@ -62,9 +62,9 @@ class EfficientNms(Suppressed):
         return OTHERS
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if the number of rows is impossible, or if `Suppressed` finds a
+        They cannot if the number of rows is impossible, or if `Suppressed` finds a
         reason.
         """
         boxes, _, _, count = (outputs[name][0] for name in self.outputs)

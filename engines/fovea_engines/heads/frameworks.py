@@ -110,9 +110,9 @@ class Torchvision(Suppressed):
         return Fit(names, signature.num_labels, "rows of one image: box, score, label", strength)
 
     def doubt(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if a row is background, which torchvision never returns.
+        They cannot if a row is background, which torchvision never returns.
         """
         rows = self.rows(outputs, 0)
         if np.any((rows.class_ids == 0) & (rows.scores > 0)):
@@ -120,7 +120,7 @@ class Torchvision(Suppressed):
         return super().doubt(outputs)
 
     def rows(self, outputs: Mapping[str, Array], row: int) -> Rows:
-        """Return the rows of the only image."""
+        """Return the boxes of the image. These models take one image, so `row` is 0."""
         boxes, scores, labels = (outputs[name] for name in self.outputs[:3])
         return Rows(boxes, scores, labels)
 
@@ -183,9 +183,9 @@ class _RowMasks(Suppressed):
         return replace(fit, outputs=(*fit.outputs, name), why=f"{fit.why}; {name} has masks")
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if masks are not probabilities, or if the check of the detector finds
+        They cannot if masks are not probabilities, or if the check of the detector finds
         a reason.
         """
         name = self.outputs[-1]

@@ -78,9 +78,9 @@ class Semantic(Head):
         return Fit((output.name,), classes, why, strength, sure=not guessed)
 
     def doubt(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if the channels are not scores of classes, but for example an image
+        They cannot if the channels are not scores of classes, but for example an image
         or features.
         """
         planes = np.moveaxis(outputs[self.outputs[0]][0], self.axis - 1, 0).astype(np.float32)
@@ -236,9 +236,9 @@ class YoloDepth(Depth):
         return Strength.METADATA if signature.family == "Depth" else Strength.ASKED
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if numbers are negative, so that they are not metres.
+        They cannot if numbers are negative, so that they are not metres.
         """
         least = np.asarray(outputs[self.outputs[0]], np.float32).min(initial=0)
         return (

@@ -69,9 +69,9 @@ class Distributions(ScoredBoxes):
         return Fit(outputs, classes, f"{why}; {counted(classes, 'class')}", strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if scores are not probabilities or the other columns are not logits.
+        They cannot if scores are not probabilities or the other columns are not logits.
         """
         if (reason := super().contradiction(outputs)) is not None:
             return reason

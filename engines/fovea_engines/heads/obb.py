@@ -52,9 +52,9 @@ class YoloV8Obb(YoloV8):
         return replace(fit, why=f"{fit.why}; one angle for each object", strength=strength)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if scores, boxes or angles are outside their valid range.
+        They cannot if scores, boxes or angles are outside their valid range.
         """
         table = outputs[self.outputs[0]][0]
         return super().contradiction(outputs) or no_angles(table[-1], len(table) - 1)
@@ -84,9 +84,9 @@ class YoloV10Obb(YoloV10):
         return output if isinstance(output, str) else cls.fit_rows(signature, output, 1)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if scores, classes, boxes or angles are outside their valid range.
+        They cannot if scores, classes, boxes or angles are outside their valid range.
         """
         table = outputs[self.outputs[0]][0]
         sure = table[table[:, 4] > 0]
@@ -116,9 +116,9 @@ class YoloNasObb(BoxesAndScores):
     box_columns = 5
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if scores, boxes or angles are outside their valid range.
+        They cannot if scores, boxes or angles are outside their valid range.
         """
         boxes = outputs[self.outputs[0]][0]
         return (

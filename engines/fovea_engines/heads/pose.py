@@ -56,9 +56,9 @@ class YoloV8Pose(YoloV8):
         return fit if isinstance(fit, str) else _add_keypoints(fit, skeleton, signature)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if keypoints are not in pixels or scores are not probabilities.
+        They cannot if keypoints are not in pixels or scores are not probabilities.
         """
         if (reason := super().contradiction(outputs)) is not None:
             return reason
@@ -89,9 +89,9 @@ class YoloV10Pose(YoloV10):
         return fit if isinstance(fit, str) else _add_keypoints(fit, skeleton, signature)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if `YoloV10` finds a reason, or if the keypoints of objects are not
+        They cannot if `YoloV10` finds a reason, or if the keypoints of objects are not
         pixels and probabilities.
         """
         if (reason := super().contradiction(outputs)) is not None:
@@ -129,9 +129,9 @@ class _MoveNet(Detector):
         return Fit((signature.outputs[0].name,), 1, why, skeleton=PERSON)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if scores are not probabilities or positions are in pixels.
+        They cannot if scores are not probabilities or positions are in pixels.
         """
         # Check all rows, and not only the rows with high scores: an image without persons has no
         # such row.
@@ -143,7 +143,10 @@ class _MoveNet(Detector):
 
     @abstractmethod
     def people(self, outputs: Mapping[str, Array], row: int) -> tuple[Array, Rows]:
-        """Return keypoints [n, 17, 3], x y as fractions and a score, and the rows."""
+        """Return the keypoints of n people, [n, 17, 3], and the rows of their boxes.
+
+        A keypoint is x and y as fractions of the input, and a score.
+        """
 
     @np.errstate(invalid="ignore", over="ignore")
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> Detections:

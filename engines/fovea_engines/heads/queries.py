@@ -142,9 +142,9 @@ class Queries(Detector):
         )
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if logits are outside their valid range, or boxes are not cx cy w h
+        They cannot if logits are outside their valid range, or boxes are not cx cy w h
         as fractions of the input.
         """
         logits, boxes = (outputs[name][0] for name in self.outputs[:2])
@@ -185,9 +185,9 @@ class SeparateQueries(Queries):
     """Decodes queries with a sigmoid for each class. A query may have several classes."""
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if most queries have a high logit, or if `Queries` finds a reason.
+        They cannot if most queries have a high logit, or if `Queries` finds a reason.
         """
         logits = outputs[self.outputs[0]][0]
         return separate_classes(logits) or super().contradiction(outputs)

@@ -136,9 +136,9 @@ class RetinaFace(PriorBoxes):
         return first
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if scores are not a softmax, sizes are not logarithms, or the model
+        They cannot if scores are not a softmax, sizes are not logarithms, or the model
         was trained with other prior boxes.
         """
         if (reason := super().contradiction(outputs)) is not None:
@@ -230,7 +230,10 @@ class RetinaFaceSlim(RetinaFace):
         return first
 
     def moved(self, outputs: Mapping[str, Array]) -> float | None:
-        """Return the result of `movement` for the finest level with enough pairs of cells."""
+        """Return how far boxes move between cells of the finest level; see `movement`.
+
+        Levels with too few pairs of neighbouring cells are skipped.
+        """
         centres, found = self.sure(outputs)
         assert self.size is not None, "it is sized"
         start = 0
@@ -285,9 +288,9 @@ class YuNet2021(PriorBoxes):
         return Fit(_NAMES_2021, 1, "names and columns of YuNet as of 2021", Strength.NAMES, FACE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if the number of rows differs from the number of prior boxes, or the
+        They cannot if the number of rows differs from the number of prior boxes, or the
         values do not fit.
         """
         assert self.size is not None, "it is sized"

@@ -72,9 +72,9 @@ class ScoredBoxes(Detector):
         raise NotImplementedError
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if scores are not probabilities of a detector's classes.
+        They cannot if scores are not probabilities of a detector's classes.
         """
         scores = np.concatenate([scores for scores, *_ in self.levels(outputs, 0)])
         reason = no_probabilities(scores) or usual(scores)

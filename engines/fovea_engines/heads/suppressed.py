@@ -63,9 +63,9 @@ class Suppressed(Detector):
         return Rows(boxes, scores, class_ids)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if scores, classes or boxes are not in the range that this head
+        They cannot if scores, classes or boxes are not in the range that this head
         expects.
         """
         rows = self.rows(outputs, 0)

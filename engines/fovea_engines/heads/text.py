@@ -148,9 +148,9 @@ class Ctc(Head):
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if the outputs are not probabilities, or, for a head of logits, not
+        They cannot if the outputs are not probabilities, or, for a head of logits, not
         logits.
         """
         if self.logits:

@@ -55,17 +55,17 @@ class WithObjectness(Dense):
     layout = _OBJECTNESS
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if there is no objectness before the classes, or if `Dense` finds a
+        They cannot if there is no objectness before the classes, or if `Dense` finds a
         reason.
         """
         return super().contradiction(outputs) or no_objectness(self._classes(outputs), 4)
 
     def doubt(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if class probabilities are as low as in models without an objectness.
+        They cannot if class probabilities are as low as in models without an objectness.
         """
         return unsure_beside_objectness(self._classes(outputs))
 
@@ -90,9 +90,9 @@ class YoloV6(Dense):
     rare = True
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if the objectness is below 1 for a box, or if `Dense` finds a reason.
+        They cannot if the objectness is below 1 for a box, or if `Dense` finds a reason.
         """
         lowest = outputs[self.outputs[0]][0, :, 4].min(initial=1)
         if lowest < 1:
@@ -129,9 +129,9 @@ class YoloX(WithObjectness):
         return fit
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if boxes are decoded already, or scores are not probabilities.
+        They cannot if boxes are decoded already, or scores are not probabilities.
         """
         rows = outputs[self.outputs[0]][0]
         assert self.size is not None, "it is sized"
@@ -163,9 +163,9 @@ class DecodedYoloX(WithObjectness):
     rare = True
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if boxes are not decoded, or the objectness is constant as in YOLOv6.
+        They cannot if boxes are not decoded, or the objectness is constant as in YOLOv6.
         """
         rows = outputs[self.outputs[0]][0]
         if (rows[:, 4] == 1).all():

@@ -62,9 +62,9 @@ class FastestDet(Detector):
         return Fit((output.name,), classes, why, Strength.RARE)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if objectness or class scores are not probabilities.
+        They cannot if objectness or class scores are not probabilities.
         """
         table = self.columns(outputs)
         assert table is not None, "rows are not ranked"
@@ -139,9 +139,9 @@ class YoloFastestV2(Detector):
         return Fit(names, classes, why, min(*strengths, Strength.SHAPE), unsure=unsure)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if numbers are before their sigmoid, or classes are not a softmax.
+        They cannot if numbers are before their sigmoid, or classes are not a softmax.
         """
         rows = np.concatenate([self._rows(outputs[name][0]) for name in self.outputs])
         if (reason := no_probabilities(rows[:, :_OTHERS])) is not None:

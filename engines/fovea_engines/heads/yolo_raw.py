@@ -132,9 +132,9 @@ class YoloRaw(_Levels):
         return cls.make_fit(signature, strength, why, classes)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if numbers are after a sigmoid, or boxes need other anchors.
+        They cannot if numbers are after a sigmoid, or boxes need other anchors.
         """
         reason = no_logits(np.concatenate([outputs[name][0].ravel() for name in self.outputs]))
         return reason or self._other_anchors(*self._boxes(outputs, 0, _SURE))
@@ -146,9 +146,9 @@ class YoloRaw(_Levels):
         class_ids: NDArray[np.intp],
         kinds: NDArray[np.intp],
     ) -> str | None:
-        """Return the reason that excludes the family. Without a reason, return None.
+        """Return why the outputs cannot come from this head family, or None if they can.
 
-        The family is excluded if two anchors that find one object give it different sizes.
+        They cannot if two anchors that find one object give it different sizes.
         """
         best = np.argsort(-scores)[:_MAX_COMPARED]
         boxes, class_ids, kinds = boxes[best], class_ids[best], kinds[best]

@@ -78,7 +78,7 @@ def find_models(path_a: Path, path_b: Path, head: str | None = None) -> tuple[Di
     Each path is an .onnx file, the directory of a version, or the directory of a model.
 
     For a model's directory, the latest version is read. `head` is the head family of .onnx files,
-    or None. The card of an engine has the engine's family.
+    or None. The family of an engine is read from its card.
     """
     a, b = _find_model(path_a, head), _find_model(path_b, head)
     if a.sized != b.sized:  # a model that accepts any size gets the size of the other model

@@ -98,8 +98,8 @@ class Agreement:
         extra: number of detections after NMS that only the engine has.
         mean_iou: mean overlap of the detections that both have; None if there are no such
             detections.
-        score_drift: mean of the engine's score minus the source's score; None without compared
-            scores.
+        score_drift: mean of the engine's score minus the source's score; None if no scores were
+            compared.
         quality: agreement as one figure, 0 to 1. For detectors, it is the panoptic quality of the
             detections, which combines overlaps and matches. For other models, it is 1 - relative
             error of the outputs.
@@ -107,12 +107,13 @@ class Agreement:
             model is not a classifier.
         same_order: fraction of the source's best five classes that have the same rank in the
             engine's result; None if the model is not a classifier.
-        images_from: name of the image directory, or `SHIPPED`; None in cards of older builds.
-        worst: images with the largest `lost`, the worst first; empty if all images agree
-            completely.
+        images_from: name of the image directory, or `SHIPPED` for the photographs in the package;
+            None in cards of older builds.
+        worst: images on which the engine differs most from the source, the worst first; empty if
+            all images agree completely.
         overlap: kind of overlap by which detections are compared.
-        shared: agreement of the results, 0 to 1, for tasks such as maps; None for detectors and
-            classifiers.
+        shared: agreement of the results, 0 to 1, for tasks whose results are maps, vectors or
+            texts; None for detectors and classifiers.
         shares: text about the results that `shared` compares, e.g. "maps".
         replaced: number of images for which OpenVINO ran the source model, because ONNX Runtime
             computed NaN or infinite values.

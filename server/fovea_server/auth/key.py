@@ -226,7 +226,7 @@ def parse_span(text: str, *, least: int = 1) -> timedelta:
     """
     found = _SPAN.fullmatch(text)
     if found is None or not least <= int(found["count"]) <= _MAX_UNITS:
-        raise ValueError(f"{text!r} is not a time: write it as 90d, 12h, 30m or 10s")
+        raise ValueError(f"{text!r} is not a duration: write it as 90d, 12h, 30m or 10s")
     return timedelta(seconds=int(found["count"]) * _UNITS[found["unit"]])
 
 
@@ -254,7 +254,10 @@ class _Entry(BaseModel):
 
 
 class Secret(_Entry):
-    """The digest of a key. It expires at the time `until`, or with the `Key` if `until` is None."""
+    """The digest of one secret of a `Key`.
+
+    The secret expires at the time `until`. If `until` is None, it expires together with the `Key`.
+    """
 
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
     until: AwareDatetime | None = None

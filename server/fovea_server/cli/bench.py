@@ -155,7 +155,7 @@ def bench(
         _load_option(
             metavar="SECONDS",
             min=0.001,
-            help="Timeout of a request in seconds; it then counts as an error.",
+            help="Timeout of a request in seconds. A request that takes longer counts as an error.",
         ),
     ] = 30.0,
     plot: PlotOption = None,

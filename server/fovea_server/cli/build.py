@@ -393,7 +393,7 @@ def _show(
 def _refer(
     repository: Path, name: str, images: Path | None, where: str, *, check: bool, as_json: bool
 ) -> None:
-    """Make or check the reference of a pipeline."""
+    """Write the reference results of a pipeline, or compare the pipeline with them."""
     from rich.console import Console
 
     from fovea_server.offline.refer import compare_reference, keep_reference

@@ -48,7 +48,7 @@ class Reach:
 
     @classmethod
     def of(cls, settings: Settings) -> Reach:
-        """Return the addresses that the settings allow for URLs of clients."""
+        """Return the addresses that the server may open for URLs from clients."""
         named = settings.url_allow_host
         if settings.label_studio_url is not None:
             named += ((urlsplit(settings.label_studio_url).hostname or "").lower(),)

@@ -183,7 +183,7 @@ def warm_up_images(engine: Engine) -> None:
     row = engine.preprocessor.spec.row_shape
     taken = tuple(n if m == -1 else m for n, m in zip(row, image.shape[1:], strict=False))
     if len(image.shape) != 1 + len(row) or taken != row:
-        raise InvalidModel("its card.json does not fit the engine: build it again")
+        raise InvalidModel("the card.json does not match the engine: build the engine again")
     empty = np.zeros((8, 8, 3), np.uint8)
     feeds[image.name], _ = engine.preprocessor.row(empty)
     if engine.images is not None:

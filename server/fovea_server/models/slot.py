@@ -91,8 +91,8 @@ class ModelSlot:
             since.
         required: True if the server is not ready without the model.
         fault: the reason why the last load failed; empty if it succeeded.
-        promoted: the promoted version, which gets the requests that name no version while it can
-            respond; None if the newest version gets these requests.
+        promoted: the promoted version. While it can respond, it gets the requests without a
+            version number. None if the newest version gets these requests.
         beside: a version that is loaded because it is about to be promoted; None if there is no
             such version.
         requested: versions that were loaded by number, in addition to the served versions.

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 TOKEN = "fovea-token"
 CLIENT = "fovea-client"
-"""Header with the IP address of the Ray front's client."""
+"""Header with the IP address of the client that sent the request to the Ray front end."""
 
 _STRANGER = (
     "a replica accepts requests only from the front servers of its cluster: send the request to a "

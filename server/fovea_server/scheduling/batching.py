@@ -23,12 +23,11 @@ _MAX_BYTES = 64 << 10
 # Weight of the newest call in the mean time of calls on the event loop. With this weight, a single
 # call of half a second ends the execution of tensors on the event loop.
 _SMOOTHING = 1 / 256
-# A model stays on the event loop while its mean time is at most `_SLACK` times the limit for moving
-# there. Wall time is divided by `_PATIENCE` before it counts. Both factors allow for other
-# processes that use the caches and the cores. On two cores that four other processes also used, a
-# call took 1.5 times its usual CPU time, and far more wall time. Calls in threads slow down by the
-# same factor, so moving the model to threads does not help: a model that switched back and forth
-# lost a third of its throughput.
+# A model leaves the event loop only if its mean time exceeds `_SLACK` times the limit for moving
+# there. The mean uses the wall time divided by `_PATIENCE`. Both factors allow for other processes
+# on the same cores: with four of them on two cores, a call took 1.5 times its usual CPU time, and
+# far more wall time. Threads would not help, because calls in threads slow down as much. A model
+# that switched back and forth lost a third of its throughput.
 _SLACK, _PATIENCE = 2, 4
 # Number of calls that are measured in threads before a model moves to the event loop: the initial
 # number, and the largest. The number doubles if the model has to leave the event loop within

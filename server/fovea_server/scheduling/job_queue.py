@@ -45,7 +45,7 @@ class _Level:
     """Next turn of each client."""
 
     def add(self, jobs: Sequence[Job]) -> None:
-        """Add the jobs of one request, in the order of their turns."""
+        """Add the jobs of one request, in the order in which they run."""
         client = jobs[0].request.client
         turn = max(self.now, self.next.get(client, 0))
         for job in jobs:

@@ -91,7 +91,7 @@ class Streams(Feature):
     def _ending(self, stream: str) -> bool:
         """Return whether a response about a stream must end.
 
-        It must end if its API key is no longer valid or the server stops.
+        It must end if the API key of the client is no longer valid, or if the server stops.
         """
         call = CALL.get()
         if call is not None and call.again is not None:

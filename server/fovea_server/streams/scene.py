@@ -173,7 +173,7 @@ class ZoneCount:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Return the number of objects in the zone."""
+        """Return the number of objects in the zone, with the key "objects"."""
         return {"objects": sum(stay.reported for stay in self._stays.values())}
 
     def place(self, width: int, height: int) -> None:

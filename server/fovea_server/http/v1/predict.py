@@ -77,7 +77,10 @@ _add("annotate", "annotate", describe_drawing, "Draw a model's results on an ima
 
 @lru_cache(maxsize=256)
 def _resolve(path: str) -> dict[str, str | None] | None:
-    """Return the names in a quoted path, or None if it is not the path of a predict request."""
+    """Return the model, version and operation in a percent-encoded path.
+
+    Return None if it is not the path of a predict request.
+    """
     found = _PATH.fullmatch(unquote(path)) if path.isascii() else None
     return None if found is None else found.groupdict()
 

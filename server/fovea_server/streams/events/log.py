@@ -128,8 +128,9 @@ class EventLog:
     async def wait(self, after: int, limit_s: float) -> list[LoggedEvent]:
         """Wait for events, and return them like `read`.
 
-        After `limit_s` seconds or a call of `wake` without an event, return an empty list. This
-        method always yields to the event loop, so that a reader with many events does not block it.
+        Return an empty list if there is no event within `limit_s` seconds, or if `wake` is called
+        before an event. This method always yields to the event loop, so that a reader with many
+        events does not block it.
         """
         await asyncio.sleep(0)
         events = [] if self.closed else self.read(after)
