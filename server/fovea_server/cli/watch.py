@@ -127,8 +127,8 @@ def watch(
                 "crossing from right to left counts as 'in', the other direction as 'out'. Append "
                 "':classes=person,car' to count only these classes, and ':anchor=center' to use "
                 "the centre of a box as its position instead of the middle of its lower edge. "
-                "Enables --track bytetrack. A crossing counts when the object has been on the other "
-                "side for 300 ms. May be repeated."
+                "Enables --track bytetrack. A crossing counts when the object has been on the "
+                "other side for 300 ms. May be repeated."
             ),
         ),
     ] = None,
