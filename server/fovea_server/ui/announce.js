@@ -19,8 +19,8 @@ export function alarm(error) {
 export function alarmEach(failed) {
   at("alert").hidden = !failed.length;
   const lines = failed.map(([{ message, hint }, name]) => {
-    const told = hint ? `${message}: ${hint}` : message;
-    return name ? `${name}: ${told}` : told;
+    const detail = hint ? `${message}: ${hint}` : message;
+    return name ? `${name}: ${detail}` : detail;
   });
   write(at("alert"), lines.join("\n"));
 }

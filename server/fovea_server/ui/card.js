@@ -14,8 +14,8 @@ export function cardRows(model) {
     ["Preprocessing", [preprocessing(model.preprocess), card?.preprocess_from].filter(Boolean).join("; ")],
     ["Classes", model.label_count || null],
   ];
-  if (!card) return present([...rows, ["Card", model.card_reason]]);
-  return present([
+  if (!card) return dropEmpty([...rows, ["Card", model.card_reason]]);
+  return dropEmpty([
     ...rows,
     ["Accuracy", accuracy(card)],
     ["Agreement", agreement(card)],
@@ -27,12 +27,12 @@ export function cardRows(model) {
   ]);
 }
 
-const present = (rows) => rows.filter(([, text]) => text);
+const dropEmpty = (rows) => rows.filter(([, text]) => text);
 
 function versions({ version, versions: all }) {
   const others = all.filter((each) => each.version !== version);
-  const listed = (ready) => others.filter((each) => each.ready === ready).map((each) => each.version).join(", ");
-  const [served, absent] = [listed(true), listed(false)];
+  const listVersions = (ready) => others.filter((each) => each.ready === ready).map((each) => each.version).join(", ");
+  const [served, absent] = [listVersions(true), listVersions(false)];
   return [version, served && `also served: ${served}`, absent && `not loaded: ${absent}`].filter(Boolean).join("; ");
 }
 

@@ -70,7 +70,7 @@ function choice(model, version) {
   const { name, task } = model;
   const id = version === undefined ? name : `${name}, version ${version}`;
   const key = `${name}, version ${version ?? model.version}`;
-  const reason = without(model);
+  const reason = findReason(model);
   const group = reason ? ABSENT : TASKS[task]?.label ?? task;
   return { id, key, name, version, task, group, names: model.label_count, reason, load: false };
 }
@@ -80,7 +80,7 @@ export function unlistedChoice(name, task) {
   return { id: name, key: name, name, version: undefined, task, group: TASKS[task].label, names: 0, reason: null, load: false };
 }
 
-function without({ ready, accepts_images: takesImages }) {
+function findReason({ ready, accepts_images: takesImages }) {
   if (!ready) return "not ready";
   return takesImages ? null : "accepts tensors, not images";
 }

@@ -3,7 +3,7 @@
 import { WRITERS } from "./snippets.js";
 
 const [languages, code, copy] = ["languages", "code", "copy"].map((id) => document.getElementById(id));
-const TABS = { ...WRITERS, Answer: readable };
+const TABS = { ...WRITERS, Answer: formatAnswer };
 const LONG = 200; // Masks and maps are cut, for reading; not where they are copied.
 let asked = null;
 
@@ -19,7 +19,7 @@ for (const language of Object.keys(TABS)) {
 
 copy.addEventListener("click", async () => {
   try {
-    await navigator.clipboard.writeText(chosen() === "Answer" ? JSON.stringify(asked.answer) : code.textContent);
+    await navigator.clipboard.writeText(chosenLanguage() === "Answer" ? JSON.stringify(asked.answer) : code.textContent);
   } catch {
     // Browsers give the clipboard only to pages over https, or on localhost.
     getSelection().selectAllChildren(code);
@@ -35,14 +35,14 @@ export function showCode(request) {
   write();
 }
 
-const chosen = () => languages.querySelector("input:checked").value;
+const chosenLanguage = () => languages.querySelector("input:checked").value;
 
 function write() {
-  code.textContent = asked ? TABS[chosen()](asked) : "";
+  code.textContent = asked ? TABS[chosenLanguage()](asked) : "";
 }
 
 /** An answer as JSON, with a line for what is small. */
-function readable({ answer }) {
+function formatAnswer({ answer }) {
   const cut = (_, value) => (typeof value === "string" && value.length > LONG ? `${value.slice(0, 40)}…` : value);
   const text = JSON.stringify(answer, cut, 2) ?? "";
   return text.replace(/[{[]\s+[^{}[\]]*?\s+[}\]]/g, (leaf) => leaf.replace(/\s+/g, " "));

@@ -8,11 +8,11 @@ const HEIGHT = 40, WIDTH = 260; // of a crop on the page, at most
 export function showCrops(container, rows, picture, answer) {
   [...container.children].forEach(({ firstChild }, at) => {
     const item = rows[at].left;
-    if (isSeen(item)) firstChild.prepend(cropOf(item, picture, answer));
+    if (hasStageResults(item)) firstChild.prepend(cropOf(item, picture, answer));
   });
 }
 
-const isSeen = (item) => Boolean(item?.box && (item.attributes ?? item.classes ?? item.text ?? item.embedding));
+const hasStageResults = (item) => Boolean(item?.box && (item.attributes ?? item.classes ?? item.text ?? item.embedding));
 
 function cropOf({ box: { x1, y1, x2, y2 }, rotated }, picture, { width, height }) {
   const { cx, cy, w, h, angle } = rotated ?? { cx: (x1 + x2) / 2, cy: (y1 + y2) / 2, w: x2 - x1, h: y2 - y1, angle: 0 };

@@ -75,8 +75,8 @@ function outline({ box, corners }, scale) {
 }
 
 function pose({ keypoints = [] }, bones, scale) {
-  const seen = (index) => keypoints[index]?.score >= VISIBLE;
-  const lines = bones.filter(([from, to]) => seen(from) && seen(to)).map(([from, to]) => {
+  const isVisible = (index) => keypoints[index]?.score >= VISIBLE;
+  const lines = bones.filter(([from, to]) => isVisible(from) && isVisible(to)).map(([from, to]) => {
     const [a, b] = [keypoints[from], keypoints[to]];
     const ends = { x1: a.x * scale, y1: a.y * scale, x2: b.x * scale, y2: b.y * scale };
     return element("line", { class: "bone", ...ends });
@@ -89,7 +89,7 @@ function pose({ keypoints = [] }, bones, scale) {
 function labels(items, alone, scale, area) {
   const texts = items.map((each) => `${titleOf(each)} ${each.score.toFixed(2)}`);
   const sizes = texts.map((text) => ({ width: textWidth(text) + 10, height: LABEL_HEIGHT }));
-  const boxes = items.map(({ box }) => scaled(box, scale));
+  const boxes = items.map(({ box }) => scaleBox(box, scale));
   return placeLabels(boxes, sizes, area).flatMap((place, index) => {
     if (!place) return [];
     const made = group(items[index], alone, ...tag(texts[index], place, sizes[index], items[index]));
@@ -111,7 +111,7 @@ function bars(items, height) {
       new Set(),
       element("rect", { class: "bar-back", ...back }),
       element("rect", { class: "bar", ...back, width: Math.max(3, back.width * item.score) }),
-      written(text, { x: 17, y: y + 14, class: "bar-text" }),
+      makeText(text, { x: 17, y: y + 14, class: "bar-text" }),
     );
   });
 }
@@ -139,7 +139,7 @@ function scaleOf({ levels, depth }, height) {
   let x = EDGE;
   const put = (width, fill, text) => {
     made.append(element("rect", { x, y, width: width + 0.5, height: LABEL_HEIGHT, fill }));
-    if (text) made.append(written(text, { x: x + 5, y: y + 14, fill: ink(fill.match(/\d+/g).map(Number)) }));
+    if (text) made.append(makeText(text, { x: x + 5, y: y + 14, fill: ink(fill.match(/\d+/g).map(Number)) }));
     x += width;
   };
   put(textWidth(ends[0]) + 10, bar[0], ends[0]);
@@ -149,11 +149,11 @@ function scaleOf({ levels, depth }, height) {
 }
 
 function tag(text, { x, y }, size, item) {
-  const words = written(text, { x: x + 5, y: y + 14, fill: ink(colourOf(item)) });
+  const words = makeText(text, { x: x + 5, y: y + 14, fill: ink(colourOf(item)) });
   return [element("rect", { class: "tag", x, y, ...size, rx: 3 }), words];
 }
 
-const scaled = ({ x1, y1, x2, y2 }, scale) => (
+const scaleBox = ({ x1, y1, x2, y2 }, scale) => (
   { x1: x1 * scale, y1: y1 * scale, x2: x2 * scale, y2: y2 * scale }
 );
 
@@ -162,7 +162,7 @@ function textWidth(text) {
   return Math.ceil(measuring.measureText(text).width);
 }
 
-function written(text, attributes) {
+function makeText(text, attributes) {
   const made = element("text", attributes);
   made.textContent = text;
   return made;

@@ -54,13 +54,13 @@ export class EventList {
     const time = new Date(event.time).toLocaleTimeString();
     this.container.prepend(make("li", {},
       make("time", { dateTime: event.time, textContent: time }),
-      make("span", { textContent: words(event) })));
+      make("span", { textContent: describeEvent(event) })));
     while (this.container.children.length > MAX_EVENTS) this.container.lastChild.remove();
   }
 }
 
 /** An event in words: "person #3 crossed door, in". */
-function words({ kind, class_name, track_id, name, direction, duration_s: seconds }) {
+function describeEvent({ kind, class_name, track_id, name, direction, duration_s: seconds }) {
   const where = [name, direction].filter(Boolean).join(", ");
   const lasted = seconds === undefined ? "" : `after ${seconds.toFixed(1)} s`;
   return [class_name, `#${track_id}`, kind, where, lasted].filter(Boolean).join(" ");

@@ -1,6 +1,6 @@
 // Images to try a model with, where there are some that it was made for.
 
-import { rasterised } from "./images.js";
+import { rasterize } from "./images.js";
 import { TASKS } from "./tasks.js";
 
 const STREET = { title: "A street", file: "street.svg" }; // A bus, a stop sign and a traffic light.
@@ -20,7 +20,7 @@ export async function fetchExample(file) {
   if (!answer.ok) throw new Error(`The server did not return ${file}`);
   const blob = await answer.blob();
   if (!file.endsWith(".svg")) return new File([blob], file, { type: blob.type });
-  const image = await rasterised(blob);
+  const image = await rasterize(blob);
   const canvas = Object.assign(document.createElement("canvas"), { width: image.naturalWidth, height: image.naturalHeight });
   canvas.getContext("2d").drawImage(image, 0, 0);
   const drawn = await new Promise((done) => canvas.toBlob(done, "image/jpeg", 0.92));

@@ -22,26 +22,26 @@ export const titleOf = (item) => [
 /** Label what an answer has of classes for which the model, which has so many, has no name. */
 export function labelNameless(answer, names) {
   const kind = kindOf(answer);
-  for (const each of KINDS[kind]?.numbered?.(answer[kind]) ?? []) {
+  for (const each of KINDS[kind]?.withClass?.(answer[kind]) ?? []) {
     if (each.class_id >= names) each[LABEL] = `class ${each.class_id}`;
   }
 }
 
 /** Those of an answer that the sliders keep. `asked` is what the server has filtered by. */
-export function filtered(answer, asked, { conf, iou }) {
+export function filterItems(answer, asked, { conf, iou }) {
   if (!answer.detections) return itemsOf(answer);
   const kept = answer.detections.filter((each) => each.score >= conf);
   // Across tiles the server joins what is cut off, and suppresses by other rules.
-  return iou < asked.iou && !asked.tile ? suppressed(kept, iou) : kept;
+  return iou < asked.iou && !asked.tile ? suppressOverlaps(kept, iou) : kept;
 }
 
 /** Those that have one of the chosen classes; all where none is chosen. */
-export function ofClasses(items, chosen) {
+export function filterByClass(items, chosen) {
   return chosen.size ? items.filter((each) => chosen.has(each.class_name)) : items;
 }
 
 /** Greedy suppression within each class, as the server does it; items are best first. */
-function suppressed(items, iou) {
+function suppressOverlaps(items, iou) {
   const kept = [];
   for (const each of items) {
     const rival = (better) => better.class_id === each.class_id && overlap(better, each) > iou;
@@ -87,7 +87,7 @@ export function rowsOf(answers, kept) {
   const lefts = kept[0].map((left) => ({ left, right: null, mark: "" }));
   if (answers.length < 2 || !answers.every(Boolean)) return lefts;
   const [kind, other] = answers.map(kindOf);
-  if (kind === other) return paired(...kept);
+  if (kind === other) return pairItems(...kept);
   const rights = kept[1].map((right) => ({ left: null, right, mark: "right" }));
   return [...lefts.map((row) => ({ ...row, mark: "left" })), ...rights];
 }
@@ -97,7 +97,7 @@ export function rowsOf(answers, kept) {
  * Boxes of one class are paired by overlap, the closest first; everything else by class. Classes
  * are compared by name: models may have the same one under different ids.
  */
-export function paired(lefts, rights) {
+export function pairItems(lefts, rights) {
   const candidates = [];
   for (const left of lefts) {
     for (const right of rights) {

@@ -77,8 +77,8 @@ export class Fovea {
     const line = await FrameLine.open(this.url + path, this.headers);
     if (line) return line;
     // Browsers do not tell why there is no connection; the same request does.
-    const told = await this.#send(path).catch((error) => error);
-    if (told.status !== 426) throw told;
+    const error = await this.#send(path).catch((error) => error);
+    if (error.status !== 426) throw error;
     throw new FoveaError(`${this.url} cannot be reached by WebSocket`, {
       code: "connection_failed",
       hint: "a proxy may block WebSockets; predict works without them.",
@@ -185,10 +185,10 @@ export class Fovea {
       request.signal?.throwIfAborted();
       throw new FoveaError(`${this.url} does not respond`, {
         code: "connection_failed",
-        hint: `check that the server runs, and that this page or program can reach it.${elsewhere(this.url)}`,
+        hint: `check that the server runs, and that this page or program can reach it.${corsHint(this.url)}`,
       });
     }
-    if (!response.ok) throw await refused(response);
+    if (!response.ok) throw await readError(response);
     return response;
   }
 }
@@ -225,7 +225,7 @@ class FrameLine {
       socket.onopen = () => key && socket.send(JSON.stringify({ api_key: key }));
       socket.onmessage = ({ data }) => {
         const hello = JSON.parse(data);
-        if (hello.error) reject(failed(hello));
+        if (hello.error) reject(frameError(hello));
         else resolve(new FrameLine(socket, hello));
       };
       socket.onerror = socket.onclose = () => resolve(null);
@@ -251,7 +251,7 @@ class FrameLine {
   #take(answer) {
     if (answer.frame === undefined || this.#ended) return;
     const { resolve, reject } = this.#asked.shift();
-    if (answer.error) reject(failed(answer));
+    if (answer.error) reject(frameError(answer));
     else resolve(answer);
     if (this.#turns.length) this.#turns.shift()();
     else this.#free += 1;
@@ -271,7 +271,7 @@ function keyIn(headers) {
   return given.get("x-api-key") ?? given.get("authorization")?.replace(/^bearer /i, "");
 }
 
-function failed({ status, retry_after_s: retryAfterS = null, error: { code, message } }) {
+function frameError({ status, retry_after_s: retryAfterS = null, error: { code, message } }) {
   const hint = retryAfterS === null ? "" : `send the request again after ${retryAfterS} s`;
   return new FoveaError(message, { status, code, hint, retryAfterS });
 }
@@ -298,7 +298,7 @@ function upload(url, { method, headers, body, signal }, onUpload) {
 }
 
 /** Browsers do not tell pages why they got no answer. */
-function elsewhere(url) {
+function corsHint(url) {
   const here = globalThis.location?.origin;
   if (!here || !url.includes("://") || here === new URL(url).origin) return "";
   // A page that was opened as a file has no origin.
@@ -306,7 +306,7 @@ function elsewhere(url) {
   return ` Pages from another address need \`fovea serve --cors-origin ${origin}\`.`;
 }
 
-async function refused(response) {
+async function readError(response) {
   const retryAfter = response.headers.get("retry-after");
   const body = await response.json().catch(() => ({}));
   const { code = `http_${response.status}`, message = response.statusText, hint } =
@@ -354,7 +354,7 @@ async function* jpegs(response) {
   const head = /Content-Length: (\d+)\r\n\r\n/;
   let held = new Uint8Array();
   for await (const piece of pieces(response)) {
-    held = joined(held, piece);
+    held = join(held, piece);
     for (;;) {
       // A byte is a letter here, so that places in the text are those in the bytes.
       const found = head.exec(new TextDecoder("latin1").decode(held.subarray(0, 200)));
@@ -368,7 +368,7 @@ async function* jpegs(response) {
   }
 }
 
-function joined(first, second) {
+function join(first, second) {
   const made = new Uint8Array(first.length + second.length);
   made.set(first);
   made.set(second, first.length);
@@ -377,12 +377,12 @@ function joined(first, second) {
 
 function query(options) {
   const given = Object.entries(options).filter(([, value]) => (value ?? null) !== null)
-    .map(([name, value]) => [name, Array.isArray(value) ? value.map(quoted).join(",") : value]);
+    .map(([name, value]) => [name, Array.isArray(value) ? value.map(quote).join(",") : value]);
   return given.length ? `?${new URLSearchParams(given)}` : "";
 }
 
 /** A name may have commas of its own. */
-const quoted = (each) => (typeof each === "string" ? `"${each.replaceAll('"', '""')}"` : each);
+const quote = (each) => (typeof each === "string" ? `"${each.replaceAll('"', '""')}"` : each);
 
 function form(images) {
   const made = new FormData();

@@ -5,15 +5,15 @@
  *             smaller: Map<number, Promise<object | null>>, similar: Map<string, Promise<object>>}} Picked
  * Answers, requests without an answer yet, and searches are by the key of a choice; smaller ones by their width. */
 
-/** Prepare a file for the page. `measured` finds the size of what the browser cannot show. */
-export async function pick(blob, measured, { name = blob.name, onDisk = true } = {}) {
+/** Prepare a file for the page. `measure` finds the size of what the browser cannot show. */
+export async function pick(blob, measure, { name = blob.name, onDisk = true } = {}) {
   let url = URL.createObjectURL(blob);
-  let shown = await decoded(url);
+  let shown = await decode(url);
   const unshown = !shown;
   if (unshown) {
     URL.revokeObjectURL(url);
-    url = URL.createObjectURL(grey(await measured(blob)));
-    shown = await decoded(url);
+    url = URL.createObjectURL(grey(await measure(blob)));
+    shown = await decode(url);
   }
   const { naturalWidth: width, naturalHeight: height } = shown;
   const kept = { answers: new Map(), requests: new Map(), smaller: new Map(), similar: new Map() };
@@ -25,13 +25,13 @@ const grey = ({ width, height }) => new Blob([
   '<rect width="100%" height="100%" fill="#777"/></svg>',
 ], { type: "image/svg+xml" });
 
-async function decoded(url) {
+async function decode(url) {
   const image = Object.assign(new Image(), { src: url });
   return image.decode().then(() => image, () => null);
 }
 
 /** An image of a blob, ready to be drawn. */
-export async function rasterised(blob) {
+export async function rasterize(blob) {
   const image = Object.assign(new Image(), { src: URL.createObjectURL(blob) });
   await image.decode();
   URL.revokeObjectURL(image.src);

@@ -4,7 +4,7 @@ const KEPT = "fovea-key";
 let declined = false;
 
 /** Give a client the key that this tab has, if any. */
-export function keyed(fovea) {
+export function addKey(fovea) {
   const key = sessionStorage.getItem(KEPT);
   if (key) fovea.headers["x-api-key"] = key;
   return fovea;
@@ -23,7 +23,7 @@ export function askForKey(fovea, { status, message }) {
   declined = !key;
   if (key) {
     sessionStorage.setItem(KEPT, key);
-    keyed(fovea);
+    addKey(fovea);
   }
   return Boolean(key);
 }

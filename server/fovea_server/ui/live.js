@@ -18,11 +18,11 @@ export function follow(read, show) {
     const statistics = document.hidden ? null : await read().catch(() => null);
     if (current !== round) return;
     if (statistics) {
-      samples = added(samples, { at: performance.now(), statistics });
-      show(words(figures(samples)));
+      samples = addSample(samples, { at: performance.now(), statistics });
+      show(formatFigures(figures(samples)));
     } else if (!document.hidden) {
       samples = [];
-      show(words({ queue: null, rate: null, p99: null }));
+      show(formatFigures({ queue: null, rate: null, p99: null }));
     }
     timer = setTimeout(sample, EVERY_MS, current);
   }
@@ -36,14 +36,14 @@ export function follow(read, show) {
 }
 
 /** The latest samples; only this one after a restart of the server, where counters fall. */
-export function added(samples, sample) {
+export function addSample(samples, sample) {
   const former = samples.at(-1)?.statistics;
-  const fell = former && [images, answered].some((count) => count(sample.statistics) < count(former));
+  const fell = former && [countImages, countResponses].some((count) => count(sample.statistics) < count(former));
   return [...(fell ? [] : samples), sample].slice(-WINDOW);
 }
 
 /** A dash stands for what is not known. */
-const words = ({ queue, rate, p99 }) => ({
+const formatFigures = ({ queue, rate, p99 }) => ({
   queue: queue === null ? "–" : String(queue),
   rate: rate === null ? "–" : rate.toFixed(1),
   p99: p99 === null ? "–" : duration(p99),
@@ -56,14 +56,14 @@ export function figures(samples) {
   const first = samples[0];
   const last = samples[samples.length - 1];
   const seconds = (last.at - first.at) / 1000;
-  const rate = seconds ? (images(last.statistics) - images(first.statistics)) / seconds : null;
+  const rate = seconds ? (countImages(last.statistics) - countImages(first.statistics)) / seconds : null;
   const waiting = last.statistics.versions.reduce((sum, each) => sum + each.pending, 0);
   const p99 = quantile(0.99, first.statistics.durations, last.statistics.durations);
   return { queue: waiting, rate, p99 };
 }
 
-const images = ({ versions }) => versions.reduce((sum, each) => sum + each.inference_count, 0);
-const answered = ({ durations }) => durations["+Inf"] ?? 0;
+const countImages = ({ versions }) => versions.reduce((sum, each) => sum + each.inference_count, 0);
+const countResponses = ({ durations }) => durations["+Inf"] ?? 0;
 
 /** Seconds within which a share of the requests between two readings was answered, or null. */
 export function quantile(share, before, after) {

@@ -17,7 +17,7 @@ const INFERNO = [
 
 /** Paint the masks of these items, worst first, so that the best are on top. */
 export function drawMasks(canvas, { width, height, semantic }, items) {
-  const context = cleared(canvas, width, height);
+  const context = clearCanvas(canvas, width, height);
   for (const item of [...items].reverse()) {
     if (!item.mask?.counts || (semantic && isBackground(item))) continue;
     context.fillStyle = css(colourOf(item));
@@ -31,9 +31,9 @@ export const isBackground = ({ class_name }) => BACKGROUND.includes(class_name.t
 /** Paint the map of a saliency or depth model; false if the answer has none. */
 export function drawMap(canvas, { width, height, levels, depth }) {
   if (!levels) return false;
-  const context = cleared(canvas, width, height);
+  const context = clearCanvas(canvas, width, height);
   const image = context.createImageData(width, height);
-  const paint = depth ? painterOfDepth(levels, depth) : dimmed;
+  const paint = depth ? painterOfDepth(levels, depth) : dim;
   for (let at = 0; at < image.data.length; at += 4) image.data.set(paint(levels[at]), at);
   context.putImageData(image, 0, 0);
   canvas.style.opacity = 1;
@@ -43,7 +43,7 @@ export function drawMap(canvas, { width, height, levels, depth }) {
 /** Paint a vector as a strip along the bottom, red above 0 and blue below; false if the answer has none. */
 export function drawVector(canvas, { width, height, embedding }) {
   if (!embedding) return false;
-  const context = cleared(canvas, width, height);
+  const context = clearCanvas(canvas, width, height);
   const numbers = vectorOf(embedding);
   const most = numbers.reduce((largest, each) => Math.max(largest, Math.abs(each)), 0) || 1;
   const [wide, tall] = [width / numbers.length, height * STRIP];
@@ -59,7 +59,7 @@ export function drawVector(canvas, { width, height, embedding }) {
 /** Paint the picture that a model has made, over the image; false if the answer has none. */
 export function drawPicture(canvas, { painted }) {
   if (!painted) return false;
-  cleared(canvas, painted.width, painted.height).drawImage(painted, 0, 0);
+  clearCanvas(canvas, painted.width, painted.height).drawImage(painted, 0, 0);
   canvas.style.opacity = 1;
   return true;
 }
@@ -78,12 +78,12 @@ export async function decodeMap(answer) {
     answer.painted = image;
     return;
   }
-  const context = cleared(document.createElement("canvas"), answer.width, answer.height);
+  const context = clearCanvas(document.createElement("canvas"), answer.width, answer.height);
   context.drawImage(image, 0, 0);
   answer.levels = context.getImageData(0, 0, answer.width, answer.height).data;
 }
 
-const dimmed = (level) => [0, 0, 0, DIMMED * (255 - level)];
+const dim = (level) => [0, 0, 0, DIMMED * (255 - level)];
 
 function painterOfDepth(levels, depth) {
   const [low, high] = depthRange(levels);
@@ -115,7 +115,7 @@ function inferno(share) {
   return [...low.map((value, index) => value + (high[index] - value) * (at % 1)), 255];
 }
 
-function cleared(canvas, width, height) {
+function clearCanvas(canvas, width, height) {
   Object.assign(canvas, { width, height });
   return canvas.getContext("2d", { willReadFrequently: true });
 }

@@ -4,17 +4,16 @@ import { alarm, alarmEach, announce, write } from "./announce.js";
 import { choicesOf, firstChoice, keepChoice, rivalOf, someAbsent, unlistedChoice } from "./choices.js";
 import { showCode } from "./codebox.js";
 import { colourByName } from "./colours.js";
-import { make } from "./dom.js";
 import { fetchExample } from "./examples.js";
-import { filtered, ofClasses, rowsOf } from "./found.js";
+import { filterByClass, filterItems, rowsOf } from "./found.js";
 import { Fovea } from "./fovea.js";
 import { pick, watch } from "./images.js";
-import { askForKey, hasKey, keyed } from "./key.js";
+import { addKey, askForKey, hasKey } from "./key.js";
 import { layersOff, showLayers, wireLayers } from "./layers.js";
 import { follow } from "./live.js";
 import { showOptions, wireOptions } from "./options.js";
 import { Pane } from "./pane.js";
-import { ask, missing, optionsFor } from "./request.js";
+import { ask, describeMissing, optionsFor } from "./request.js";
 import { answerOf, FORMS } from "./results.js";
 import { download, picture } from "./save.js";
 import { showChips, showFound, showSaves } from "./sidebar.js";
@@ -22,10 +21,10 @@ import { showThumbnails, step } from "./strip.js";
 import { tab, wireTabs } from "./tabs.js";
 import { TASKS } from "./tasks.js";
 import { wireTheme } from "./theme.js";
-import { summary } from "./words.js";
+import { summary } from "./sentences.js";
 import { Zoom } from "./zoom.js";
 
-const fovea = keyed(new Fovea(new URL("..", import.meta.url)));
+const fovea = addKey(new Fovea(new URL("..", import.meta.url)));
 const at = (id) => document.getElementById(id);
 
 const state = {
@@ -50,14 +49,14 @@ const zoom = new Zoom(at("panes"));
 function askAll(image) {
   for (const { choice } of panes) {
     const entry = image.answers.get(choice.key);
-    if (!entry?.answer || missing(entry, state, choice)) askOne(image, choice);
+    if (!entry?.answer || describeMissing(entry, state, choice)) askOne(image, choice);
   }
 }
 
 /** Resolves when the image is answered, or not to be. */
 function askOne(image, choice) {
   const former = image.requests.get(choice.key);
-  if (former && !missing(former, state, choice)) return former.over;
+  if (former && !describeMissing(former, state, choice)) return former.over;
   former?.abort.abort();
   const request = { asked: optionsFor(state, choice), abort: new AbortController() };
   image.requests.set(choice.key, request);
@@ -191,8 +190,8 @@ function render() {
     return;
   }
   const entries = panes.map(({ choice }) => image.answers.get(choice.key));
-  const lists = entries.map((entry) => (entry?.answer ? filtered(entry.answer, entry.asked, state) : []));
-  const kept = lists.map((items) => ofClasses(items, state.classes));
+  const lists = entries.map((entry) => (entry?.answer ? filterItems(entry.answer, entry.asked, state) : []));
+  const kept = lists.map((items) => filterByClass(items, state.classes));
   const rows = rowsOf(entries.map((entry) => entry?.answer), kept);
   if (!rows.some(({ left, right }) => left === state.pinned?.left && right === state.pinned?.right)) {
     state.pinned = null;
@@ -248,7 +247,7 @@ function search(image, choice) {
 
 /** What an answer does not tell yet of what is set. */
 function noteOn(image, choice, entry) {
-  const what = entry && missing(entry, state, choice);
+  const what = entry && describeMissing(entry, state, choice);
   if (!what) return "";
   return image.requests.has(choice.key) ? `Requesting results for ${what}…` : `Send a new request for ${what}.`;
 }
@@ -302,7 +301,7 @@ async function save(form) {
   } else {
     await Promise.all(state.images.map((image) => {
       const entry = image.answers.get(choice.key);
-      return entry?.answer && !missing(entry, state, choice) ? null : askOne(image, choice);
+      return entry?.answer && !describeMissing(entry, state, choice) ? null : askOne(image, choice);
     }));
     const results = state.images.map((image) => resultOf(image, choice)).filter(Boolean);
     download(FORMS[form].write(results, model), FORMS[form].name);
@@ -313,7 +312,7 @@ async function save(form) {
 
 function resultOf(image, { key }) {
   const { answer, asked } = image.answers.get(key) ?? {};
-  return answer && { name: image.name, answer, items: ofClasses(filtered(answer, asked, state), state.classes) };
+  return answer && { name: image.name, answer, items: filterByClass(filterItems(answer, asked, state), state.classes) };
 }
 
 // Models
@@ -419,7 +418,7 @@ const LISTED_MS = 3000;
 /** Show the first model as soon as one is ready, and follow what becomes of the models. */
 async function followModels() {
   for (;;) {
-    if (!document.hidden && await listModels().then(listed, unlisted)) return;
+    if (!document.hidden && await listModels().then(onListed, onListError)) return;
     await new Promise((done) => setTimeout(done, LISTED_MS));
   }
 }
@@ -427,7 +426,7 @@ async function followModels() {
 const AWAY = "The server does not respond. This page continues when the server is back.";
 
 /** Ask anew what the server could not answer while it was away. */
-function listed() {
+function onListed() {
   const away = at("away").textContent;
   at("away").textContent = "";
   if (away && state.current) askAll(state.current);
@@ -435,7 +434,7 @@ function listed() {
 }
 
 /** Say why there are no models; returns true if they will not be listed to this visitor. */
-function unlisted(error) {
+function onListError(error) {
   // 502 to 504 are of a proxy before it.
   const away = error.status === 0 || error.status > 501;
   if (away) write(at("away"), AWAY);

@@ -7,7 +7,7 @@ import { button, make } from "./dom.js";
 import { draw, light } from "./draw.js";
 import { examplesOf } from "./examples.js";
 import { wireProbe } from "./probe.js";
-import { size } from "./words.js";
+import { formatSize } from "./sentences.js";
 
 const STAGES = ["decode", "letterbox", "queue", "infer", "postprocess"];
 
@@ -119,7 +119,7 @@ export class Pane {
     this.smaller.hidden = !entry?.smaller;
     if (entry?.smaller) {
       const { width, height, blob, original } = entry.smaller;
-      this.smaller.textContent = `Sent at ${width} × ${height}: ${size(blob.size)} instead of ${size(original.size)}`;
+      this.smaller.textContent = `Sent at ${width} × ${height}: ${formatSize(blob.size)} instead of ${formatSize(original.size)}`;
     }
     this.last = entry?.answer ? [entry.answer, items, alone] : null;
     this.redraw();
@@ -135,7 +135,7 @@ export class Pane {
     if (share < 1) bar.value = share;
     else bar.removeAttribute("value");
     const percent = `${Math.floor(100 * share)} %`;
-    const words = share < 1 ? `Sending ${size(bytes)}: ${percent}` : "Waiting for the response";
+    const words = share < 1 ? `Sending ${formatSize(bytes)}: ${percent}` : "Waiting for the response";
     write(this.sending.querySelector("span"), share === undefined ? "Waiting for its turn" : words);
   }
 

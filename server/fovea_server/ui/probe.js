@@ -13,7 +13,7 @@ const classMaps = new WeakMap(); // answer -> place in its classes, from 1, of e
  * @param {() => object | undefined} current the answer that is shown
  */
 export function wireProbe(view, canvas, box, current) {
-  const tell = ({ clientX, clientY }) => {
+  const showValue = ({ clientX, clientY }) => {
     const [outer, inner] = [view, canvas].map((each) => each.getBoundingClientRect());
     const answer = current();
     const [x, y] = [(clientX - inner.left) / inner.width, (clientY - inner.top) / inner.height];
@@ -23,8 +23,8 @@ export function wireProbe(view, canvas, box, current) {
     box.style.left = `${clientX - outer.left}px`;
     box.classList.toggle("before", clientX - outer.left > outer.width / 2);
   };
-  view.addEventListener("pointermove", tell);
-  view.addEventListener("pointerdown", tell);
+  view.addEventListener("pointermove", showValue);
+  view.addEventListener("pointerdown", showValue);
   view.addEventListener("pointerleave", () => (box.textContent = ""));
 }
 

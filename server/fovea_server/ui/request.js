@@ -3,7 +3,7 @@
 import { shadeApart } from "./colours.js";
 import { labelNameless } from "./found.js";
 import { decodeMap } from "./masks.js";
-import { enlarge, isLarge, SHRUNK, shrunk } from "./shrink.js";
+import { enlarge, isLarge, SHRUNK, shrinkImage } from "./shrink.js";
 import { TASKS } from "./tasks.js";
 
 // What the sliders hide is asked for too, down to this confidence, so that they need no request.
@@ -54,19 +54,19 @@ async function send(fovea, image, { name, version, names, task }, asked, signal,
   const { shrink, ...options } = asked;
   try {
     const model = shrink && SHRUNK.includes(task) && isLarge(image) ? await fovea.model(name, version) : null;
-    const sent = (model && await shrunk(image, model)) ?? image;
-    const told = (share) => {
+    const sent = (model && await shrinkImage(image, model)) ?? image;
+    const onProgress = (share) => {
       if (share < 1) watch.within(UPLOAD_S, "Nothing could be sent");
       else watch.within(ANSWER_S, "There was no response");
       onUpload?.(share, sent.blob.size);
     };
-    told(0);
+    onProgress(0);
     const began = performance.now();
     const { images, timing_ms: timing } = await fovea.predict(name, sent.blob, {
       version,
       ...options,
       signal: AbortSignal.any([watch.signal, ...(signal ? [signal] : [])]),
-      onUpload: told,
+      onUpload: onProgress,
     });
     const ms = performance.now() - began;
     const [answer] = images;
@@ -114,7 +114,7 @@ const WORDS = {
 };
 
 /** What is set and an entry, or a request, was not asked for, in words; "" if it tells all. */
-export function missing({ asked, answer }, state, choice) {
+export function describeMissing({ asked, answer }, state, choice) {
   const wanted = optionsFor(state, choice);
   const differs = (name) =>
     name === "conf" && !wanted.tile ? wanted.conf < asked.conf : wanted[name] !== asked[name];

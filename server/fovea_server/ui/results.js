@@ -72,9 +72,9 @@ function imageIds(names) {
 }
 
 function annotation({ box, score, class_id, mask, corners, keypoints = [] }, image_id) {
-  const [x, y, width, height] = [box.x1, box.y1, box.x2 - box.x1, box.y2 - box.y1].map(rounded);
+  const [x, y, width, height] = [box.x1, box.y1, box.x2 - box.x1, box.y2 - box.y1].map(round);
   const row = { image_id, category_id: class_id, bbox: [x, y, width, height], score };
-  const shape = mask?.counts ? masked(mask) : corners ? outlined(corners) : { area: rounded(width * height) };
+  const shape = mask?.counts ? encodeMask(mask) : corners ? encodePolygon(corners) : { area: round(width * height) };
   Object.assign(row, { ...shape, iscrowd: 0 });
   if (keypoints.length) {
     row.keypoints = keypoints.flatMap((each) => [each.x, each.y, each.score >= SEEN ? 2 : 1]);
@@ -83,18 +83,18 @@ function annotation({ box, score, class_id, mask, corners, keypoints = [] }, ima
   return row;
 }
 
-function masked({ size, counts }) {
+function encodeMask({ size, counts }) {
   const area = runs(counts).reduce((sum, length, index) => sum + (index % 2) * length, 0);
   return { segmentation: { size, counts }, area };
 }
 
 /** COCO has no rotated boxes: their corners are a polygon. */
-function outlined(corners) {
+function encodePolygon(corners) {
   const doubled = corners.reduce((sum, { x, y }, at) => {
     const next = corners[(at + 1) % corners.length];
     return sum + x * next.y - next.x * y;
   }, 0);
-  return { segmentation: [corners.flatMap(({ x, y }) => [x, y])], area: rounded(Math.abs(doubled) / 2) };
+  return { segmentation: [corners.flatMap(({ x, y }) => [x, y])], area: round(Math.abs(doubled) / 2) };
 }
 
 function categories({ labels, card }, rows) {
@@ -104,4 +104,4 @@ function categories({ labels, card }, rows) {
   return Array.from({ length: count }, (_, id) => ({ id, name: labels?.[id] ?? String(id), ...points }));
 }
 
-const rounded = (value) => Math.round(100 * value) / 100;
+const round = (value) => Math.round(100 * value) / 100;

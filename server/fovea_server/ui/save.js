@@ -1,7 +1,7 @@
 // What is saved: the picture as it is shown, in its full size, and files.
 
 import { draw } from "./draw.js";
-import { rasterised } from "./images.js";
+import { rasterize } from "./images.js";
 
 const DRAWN_PX = 1280; // The longer side that labels are laid out for.
 const GAP = 0.01; // Between two pictures that are compared, of the width.
@@ -54,5 +54,5 @@ async function outlines(pane, hidden, width, height) {
   for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${shown.join(" ")}` })) {
     svg.setAttribute(name, value);
   }
-  return rasterised(new Blob([new XMLSerializer().serializeToString(svg)], { type: "image/svg+xml" }));
+  return rasterize(new Blob([new XMLSerializer().serializeToString(svg)], { type: "image/svg+xml" }));
 }

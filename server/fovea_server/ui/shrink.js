@@ -12,12 +12,12 @@ const QUALITY = 0.92;
 export const isLarge = ({ blob, unshown }) => blob.size >= LEAST_BYTES && !unshown;
 
 /** An image as small as a model takes it, as `{blob, width, height}`; null where it is best as it is. */
-export function shrunk(image, { preprocess }) {
+export function shrinkImage(image, { preprocess }) {
   const share = preprocess ? shareOf(image, preprocess) : 1;
   if (share > LEAST_GAIN) return null;
   const [width, height] = [image.width, image.height].map((each) => Math.ceil(each * share));
   if (!image.smaller.has(width)) {
-    image.smaller.set(width, encoded(image.blob, width, height).catch(() => null));
+    image.smaller.set(width, encodeJpeg(image.blob, width, height).catch(() => null));
   }
   return image.smaller.get(width);
 }
@@ -27,7 +27,7 @@ function shareOf(image, { width, height, fit, crop_ratio: margin = 1 }) {
   return MARGIN * margin * (fit === "letterbox" ? Math.min(...sides) : Math.max(...sides));
 }
 
-async function encoded(file, width, height) {
+async function encodeJpeg(file, width, height) {
   const bitmap = await createImageBitmap(file, {
     resizeWidth: width,
     resizeHeight: height,

@@ -19,7 +19,7 @@ export async function showSimilar(container, fovea, image, { key, name, version 
   if (wanted === search) return;
   wanted = search;
   container.replaceChildren(make("p", { className: "note", textContent: "Searching…" }));
-  const shown = await search.then(listed, (error) => {
+  const shown = await search.then(makeMatches, (error) => {
     // The index may be built meanwhile.
     image.similar.delete(key);
     return [make("p", { className: "note", textContent: error.message })];
@@ -27,7 +27,7 @@ export async function showSimilar(container, fovea, image, { key, name, version 
   if (wanted === search) container.replaceChildren(...shown);
 }
 
-function listed({ size, images: [{ matches }] }) {
+function makeMatches({ size, images: [{ matches }] }) {
   const title = make("p", { className: "summary", textContent: `Most similar of ${size} images:` });
   const rows = matches.map(({ name, score, thumbnail }) => make("li", { title: name },
     ...(thumbnail ? [make("img", { src: `data:image/jpeg;base64,${thumbnail}`, alt: "" })] : []),

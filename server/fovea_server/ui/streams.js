@@ -12,15 +12,15 @@ import { showCounts, showStreams } from "./streamlist.js";
 const EVERY_MS = 1500;
 const at = (id) => document.getElementById(id);
 
-const besides = (name) => new URL(name, import.meta.url).href;
+const urlOf = (name) => new URL(name, import.meta.url).href;
 
-function styled(href) {
+function loadStyles(href) {
   return new Promise((onload) => document.head.append(make("link", { rel: "stylesheet", href, onload })));
 }
 
 /** Fill the tab, and run it; it does nothing while `isShown` is false. */
 export async function runStreams(fovea, isShown) {
-  const [page] = await Promise.all([fetch(besides("streams.html")), styled(besides("streams.css"))]);
+  const [page] = await Promise.all([fetch(urlOf("streams.html")), loadStyles(urlOf("streams.css"))]);
   at("streams").innerHTML = await page.text();
   const view = at("watched");
   const player = new Player(fovea, view);

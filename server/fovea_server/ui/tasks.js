@@ -27,7 +27,7 @@ export const KINDS = {
   detections: {
     words: "boxes",
     items: (found) => found,
-    numbered: (found) => found,
+    withClass: (found) => found,
     python: [
       "    for each in found.detections:",
       '        print(f"{each.class_name} {each.score:.2f} {each.box}")',
@@ -41,7 +41,7 @@ export const KINDS = {
   classes: {
     words: "classes of the whole image",
     items: (found) => found,
-    numbered: (found) => found,
+    withClass: (found) => found,
     python: [
       "    for each in found.classes:",
       '        print(f"{each.class_name} {each.score:.2f}")',
@@ -55,7 +55,7 @@ export const KINDS = {
   semantic: {
     words: "areas of classes",
     items: (found) => found.classes.map((each) => ({ ...each, score: each.share })),
-    numbered: (found) => found.classes,
+    withClass: (found) => found.classes,
     python: [
       "    for each in found.image.semantic.classes:",
       '        print(f"{each.class_name} {each.share:.3f}")',
@@ -76,7 +76,7 @@ export const KINDS = {
   depth: {
     words: "depths",
     items: () => [],
-    told({ min, max, unit }) {
+    describe({ min, max, unit }) {
       const [from, to] = [min, max].map((each) => each.toPrecision(3));
       return `Depths from ${from} to ${to}${unit ? ` ${unit}` : ""}.`;
     },
@@ -88,7 +88,7 @@ export const KINDS = {
     words: "attributes",
     items: (found) => found.flatMap(({ name, classes }) =>
       classes.map((each) => ({ ...each, class_name: `${name}: ${each.class_name}` }))),
-    told: (found) => `${found.map(({ name, exclusive, classes }) => {
+    describe: (found) => `${found.map(({ name, exclusive, classes }) => {
       const likely = exclusive ? classes.slice(0, 1) : classes.filter(({ score }) => score >= 0.5);
       return `${name}: ${likely.map((each) => each.class_name).join(", ") || "none"}`;
     }).join("; ")}.`,
@@ -105,7 +105,7 @@ export const KINDS = {
   picture: {
     words: "a picture",
     items: () => [],
-    told: ({ width, height }) => `A picture of ${width} x ${height} pixels.`,
+    describe: ({ width, height }) => `A picture of ${width} x ${height} pixels.`,
     alone: true,
     python: ["    print(found.image.picture.pixels.shape)"],
     javascript: ["console.log(found.picture.width, found.picture.height);"],
@@ -113,7 +113,7 @@ export const KINDS = {
   reading: {
     words: "a text",
     items: () => [],
-    told: ({ text, score }) => (text ? `“${text}”, score ${score.toFixed(2)}.` : "No text."),
+    describe: ({ text, score }) => (text ? `“${text}”, score ${score.toFixed(2)}.` : "No text."),
     alone: true,
     python: ["    print(found.image.reading.text)"],
     javascript: ["console.log(found.reading.text);"],
@@ -121,7 +121,7 @@ export const KINDS = {
   embedding: {
     words: "vectors",
     items: () => [],
-    told: (found) => `A vector of ${vectorOf(found).length} numbers, norm ${found.norm.toPrecision(4)}.`,
+    describe: (found) => `A vector of ${vectorOf(found).length} numbers, norm ${found.norm.toPrecision(4)}.`,
     alone: true,
     python: ["    print(found.image.embedding.vector)"],
     javascript: [

@@ -5,7 +5,7 @@ import test from "node:test";
 
 import { colourByName, colourOf } from "../../../server/fovea_server/ui/colours.js";
 import { placeLabels } from "../../../server/fovea_server/ui/labels.js";
-import { added, figures, quantile } from "../../../server/fovea_server/ui/live.js";
+import { addSample, figures, quantile } from "../../../server/fovea_server/ui/live.js";
 import { depthColour, depthRange, isBackground } from "../../../server/fovea_server/ui/masks.js";
 import { depthText, valueAt } from "../../../server/fovea_server/ui/probe.js";
 
@@ -75,7 +75,7 @@ const sample = (at, count, pending = 0) => ({
   at,
   statistics: { durations: { 0.1: count, "+Inf": count }, versions: [{ inference_count: count, pending }] },
 });
-const after = (...samples) => figures(samples.reduce(added, []));
+const after = (...samples) => figures(samples.reduce(addSample, []));
 
 test("live figures are of the last samples, and begin anew where counters fall", () => {
   assert.deepEqual(after(sample(0, 100)), { queue: 0, rate: null, p99: null });

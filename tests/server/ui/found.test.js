@@ -4,9 +4,9 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {
-  counts, filtered, itemsOf, labelNameless, labelOf, ofClasses, paired, rowsOf, titleOf,
+  counts, filterByClass, filterItems, itemsOf, labelNameless, labelOf, pairItems, rowsOf, titleOf,
 } from "../../../server/fovea_server/ui/found.js";
-import { summary } from "../../../server/fovea_server/ui/words.js";
+import { summary } from "../../../server/fovea_server/ui/sentences.js";
 
 const at = (class_name, x, more = {}) => (
   { class_name, class_id: 0, score: 0.9, box: { x1: x, y1: 0, x2: x + 10, y2: 10 }, ...more }
@@ -18,12 +18,12 @@ const rowed = [
 
 test("sliders keep by score, and suppress no more than the server did with tiles", () => {
   const found = [at("cat", 0), at("cat", 1, { score: 0.8 }), at("cat", 50, { score: 0.2 })];
-  const kept = (conf, iou, asked) => filtered({ detections: found }, { iou: 0.9, ...asked }, { conf, iou });
+  const kept = (conf, iou, asked) => filterItems({ detections: found }, { iou: 0.9, ...asked }, { conf, iou });
   assert.deepEqual(kept(0.1, 0.9), found);
   assert.deepEqual(kept(0.8, 0.9), found.slice(0, 2));
   assert.deepEqual(kept(0.5, 0.5), found.slice(0, 1));
   assert.deepEqual(kept(0.5, 0.5, { tile: "2x2" }), found.slice(0, 2));
-  assert.deepEqual(filtered({ classes: rowed }, {}, { conf: 1, iou: 0 }), rowed);
+  assert.deepEqual(filterItems({ classes: rowed }, {}, { conf: 1, iou: 0 }), rowed);
 });
 
 for (const [kind, found, labels] of [
@@ -49,14 +49,14 @@ test("chips count each model's boxes, most first, and keep a chosen class that i
   const lists = [[at("cat", 0), at("dog", 9), at("dog", 50)], [at("cat", 0)]];
   const chips = counts(lists, new Map([["cow", 7]])).map(({ class_name, numbers }) => [class_name, ...numbers]);
   assert.deepEqual(chips, [["dog", 2, 0], ["cat", 1, 1], ["cow", 0, 0]]);
-  assert.equal(ofClasses(lists[0], new Map([["dog", 1]])).length, 2);
-  assert.equal(ofClasses(lists[0], new Map()).length, 3);
+  assert.equal(filterByClass(lists[0], new Map([["dog", 1]])).length, 2);
+  assert.equal(filterByClass(lists[0], new Map()).length, 3);
 });
 
 test("boxes of two models are paired by name, the closest first, whatever their ids", () => {
   const left = [at("cat", 0, { class_id: 3 }), at("cat", 100), at("dog", 200)];
   const right = [at("cat", 2), at("cat", 1, { class_id: 17, score: 0.5 }), at("cow", 200)];
-  const pairs = paired(left, right);
+  const pairs = pairItems(left, right);
   assert.deepEqual(pairs.map((each) => [each.left, each.right]), [
     [left[1], null], [left[2], null], [null, right[0]], [null, right[2]], [left[0], right[1]],
   ]);
@@ -64,11 +64,11 @@ test("boxes of two models are paired by name, the closest first, whatever their 
 });
 
 const boxes = { detections: [at("cat", 0), at("dog", 20), at("cow", 40)] };
-const named = (labels, task = "detect") => ({ labels, task });
-const ours = named(["cat", "dog", "cow"]);
+const model = (labels, task = "detect") => ({ labels, task });
+const ours = model(["cat", "dog", "cow"]);
 
 /** The sentence about answers, of one model or two. */
-function told(answers, models = []) {
+function summarize(answers, models = []) {
   const entries = answers.map((answer) => answer && { answer });
   const kept = answers.map((answer) => (answer ? itemsOf(answer) : []));
   return summary(entries, kept, rowsOf(answers, kept), models);
@@ -92,13 +92,13 @@ for (const [name, answers, models, expected] of [
   ["that differ", [boxes, { detections: [at("cat", 1), at("cow", 90)] }], [ours, ours], /^1 in both, 2 left only, 1 right only\.$/],
   ["that one model has more of", [{ detections: [at("cat", 0)] }, boxes], [ours, ours], /^1 in both, 0 left only, 2 right only\.$/],
   ["that are both empty", [{ detections: [] }, { detections: [] }], [ours, ours], /Neither/],
-  ["without a name in common", [boxes, { detections: [at("fish", 0)] }], [ours, named(["fish"])], /1 right only\. .*no class name in common/],
-  ["of a model without names", [boxes, { detections: [at("0", 0)] }], [ours, named(null)], /model on the right has no class names/],
-  ["of two tasks with boxes", [boxes, { detections: [at("cat", 0)] }], [ours, named(["cat"], "pose")], /Only boxes/],
+  ["without a name in common", [boxes, { detections: [at("fish", 0)] }], [ours, model(["fish"])], /1 right only\. .*no class name in common/],
+  ["of a model without names", [boxes, { detections: [at("0", 0)] }], [ours, model(null)], /model on the right has no class names/],
+  ["of two tasks with boxes", [boxes, { detections: [at("cat", 0)] }], [ours, model(["cat"], "pose")], /Only boxes/],
   ["of kinds that are not compared", [boxes, { classes: rowed }], [ours, ours], /^Left: 3 .*Right: cat 75.*Not compared/],
   ["of two foregrounds", [{ saliency: { share: 0.5 } }, { saliency: { share: 0.2 } }], [ours, ours], /^Left: .*50.* Right: .*20/],
 ]) {
-  test(`the sentence about answers ${name}`, () => assert.match(told(answers, models), expected));
+  test(`the sentence about answers ${name}`, () => assert.match(summarize(answers, models), expected));
 }
 
 test("rows of two kinds are marked by their side", () => {

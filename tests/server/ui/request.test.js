@@ -3,9 +3,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { ask, missing, optionsFor } from "../../../server/fovea_server/ui/request.js";
+import { ask, describeMissing, optionsFor } from "../../../server/fovea_server/ui/request.js";
 import { answerOf, FORMS } from "../../../server/fovea_server/ui/results.js";
-import { enlarge, isLarge, shrunk } from "../../../server/fovea_server/ui/shrink.js";
+import { enlarge, isLarge, shrinkImage } from "../../../server/fovea_server/ui/shrink.js";
 
 const SET = { conf: 0.25, iou: 0.7, tile: "", overlap: 0.2, shrink: true };
 const TILES = { ...SET, tile: "2x2" };
@@ -34,7 +34,7 @@ for (const [name, asked, state, answer, expected] of [
 ]) {
   test(`an answer lacks ${name}`, () => {
     const entry = { asked: optionsFor(asked, detect), answer };
-    assert.match(missing(entry, state, detect), expected);
+    assert.match(describeMissing(entry, state, detect), expected);
   });
 }
 
@@ -85,7 +85,7 @@ for (const [name, preprocess, width] of [
 ]) {
   test(`an image is sent at twice the size at which a model sees ${name}`, () => {
     const image = { blob: new Blob(), width: 1000, height: 500, smaller: new Map() };
-    shrunk(image, { preprocess });
+    shrinkImage(image, { preprocess });
     assert.deepEqual([...image.smaller.keys()], [width]);
   });
 }
@@ -94,13 +94,13 @@ test("what is small, or hardly larger than the model takes it, is sent as it is"
   const image = { blob: { size: 300_000 }, width: 1000, height: 500, smaller: new Map() };
   assert.ok(isLarge(image));
   assert.ok(!isLarge({ ...image, unshown: true }) && !isLarge({ blob: { size: 200_000 } }));
-  assert.equal(shrunk(image, { preprocess: { width: 640, height: 640, fit: "letterbox" } }), null);
-  assert.equal(shrunk(image, { preprocess: null }), null);
+  assert.equal(shrinkImage(image, { preprocess: { width: 640, height: 640, fit: "letterbox" } }), null);
+  assert.equal(shrinkImage(image, { preprocess: null }), null);
 });
 
 const box = { x1: 1, y1: 2, x2: 11, y2: 22 };
 const skeleton = { names: ["nose", "eye"], bones: [[0, 1]] };
-const written = async (form, items, model, names = ["a.jpg"]) =>
+const write = async (form, items, model, names = ["a.jpg"]) =>
   FORMS[form].write(names.map((name) => ({ name, answer: { width: 30, height: 40 }, items })), model).text();
 
 test("COCO has masks, corners and keypoints", async () => {
@@ -110,7 +110,7 @@ test("COCO has masks, corners and keypoints", async () => {
     { box, class_id: 2, score: 0.8, corners: [{ x: 2, y: 1 }, { x: 6, y: 1 }, { x: 6, y: 4 }, { x: 2, y: 4 }] },
     { box, class_id: 0, score: 0.7, keypoints: [{ name: "nose", x: 1, y: 2, score: 0.5 }, { name: "eye", x: 3, y: 4, score: 0.4 }] },
   ];
-  const found = JSON.parse(await written("COCO", items, { name: "m", version: "1", labels: ["cat"], card: { skeleton } }));
+  const found = JSON.parse(await write("COCO", items, { name: "m", version: "1", labels: ["cat"], card: { skeleton } }));
   assert.deepEqual(found.annotations.map(({ id, area, bbox }) => [id, area, bbox]), [
     [1, 2, [1, 2, 10, 20]], [2, 12, [1, 2, 10, 20]], [3, 200, [1, 2, 10, 20]],
   ]);
@@ -121,14 +121,14 @@ test("COCO has masks, corners and keypoints", async () => {
 });
 
 test("images of COCO have the numbers of their names", async () => {
-  const ids = async (...names) => JSON.parse(await written("COCO", [], { name: "m", version: "1" }, names)).images.map(({ id }) => id);
+  const ids = async (...names) => JSON.parse(await write("COCO", [], { name: "m", version: "1" }, names)).images.map(({ id }) => id);
   assert.deepEqual(await ids("000139.jpg", "000285.jpg"), [139, 285]);
   assert.deepEqual(await ids("7.jpg", "7.png"), [1, 2]);
 });
 
 test("a cell of CSV is quoted, and no spreadsheet computes it", async () => {
   const items = [{ box, class_id: 0, class_name: '=1+1,"x"', score: 0.5, keypoints: [{ name: "nose", x: 1, y: 2, score: 0.6 }] }];
-  const [head, row] = (await written("CSV", items, { task: "pose", card: { skeleton } })).split("\r\n");
+  const [head, row] = (await write("CSV", items, { task: "pose", card: { skeleton } })).split("\r\n");
   assert.equal(head, "file,class_id,class_name,score,x1,y1,x2,y2,nose x,nose y,nose score,eye x,eye y,eye score");
   assert.equal(row, `a.jpg,0,"'=1+1,""x""",0.5,1,2,11,22,1,2,0.6,,,`);
 });

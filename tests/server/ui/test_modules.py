@@ -70,8 +70,8 @@ def test_overlaps_are_suppressed_as_the_server_does(node):
     ]
     ious = (0.2, 0.5, 0.8)
     found = node.evaluate(
-        "import('./found.js').then(({ filtered }) => given[1].map((iou) =>"
-        " filtered({ detections: given[0] }, { conf: 0, iou: 1 }, { conf: 0.3, iou })"
+        "import('./found.js').then(({ filterItems }) => given[1].map((iou) =>"
+        " filterItems({ detections: given[0] }, { conf: 0, iou: 1 }, { conf: 0.3, iou })"
         " .map((each) => each.score)))",
         [items, ious],
     )

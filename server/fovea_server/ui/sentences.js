@@ -4,7 +4,7 @@ import { counts, labelOf, percent } from "./found.js";
 import { KINDS, kindOf } from "./tasks.js";
 
 /** Bytes, for people. */
-export const size = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
+export const formatSize = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
 /**
  * What one model found, or how two differ.
@@ -48,7 +48,7 @@ function caution(kind, [left, right]) {
 
 function sentence(answer, items) {
   const kind = kindOf(answer);
-  if (KINDS[kind]?.told) return KINDS[kind].told(answer[kind]);
+  if (KINDS[kind]?.describe) return KINDS[kind].describe(answer[kind]);
   if (!items.length) return "Nothing found at this confidence.";
   if (!items[0].box) {
     return `${items.slice(0, 3).map((each) => `${labelOf(each)} ${percent(each.score)}`).join(", ")}.`;
