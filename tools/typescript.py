@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 FILE = Path(__file__).parents[1] / "server/fovea_server/ui/fovea.d.ts"
-MARK = "// Below: `python -m tools.typescript`, from the schemas of /openapi.json.\n"
+MARK = "// `python -m tools.typescript` writes the types below from the schemas of /openapi.json.\n"
 
 # What the client takes and answers; all others are parts of these.
 _ROOTS = (

@@ -1,21 +1,24 @@
-// What is said: errors, and to screen readers results.
+// Shows errors, and announces results to screen readers.
 
 const CALM_MS = 600;
 const at = (id) => document.getElementById(id);
 let timer = 0;
 
-/** Have a text read aloud once it stays: a slider that moves would drown everything else. */
+/**
+ * Announce a text if no other text follows within CALM_MS milliseconds. While a slider moves, each step
+ * would otherwise interrupt the screen reader.
+ */
 export function announce(text) {
   clearTimeout(timer);
   timer = setTimeout(() => write(at("said"), text), CALM_MS);
 }
 
-/** Say what went wrong outside of any model; null for nothing. */
+/** Show an error that concerns no single model. Null hides the last error. */
 export function alarm(error) {
   alarmEach(error ? [[error, ""]] : []);
 }
 
-/** Say what went wrong with each of some files, a line each, by error and name. */
+/** Show pairs of an error and a file name, one per line. An empty list hides the last errors. */
 export function alarmEach(failed) {
   at("alert").hidden = !failed.length;
   const lines = failed.map(([{ message, hint }, name]) => {
@@ -25,7 +28,7 @@ export function alarmEach(failed) {
   write(at("alert"), lines.join("\n"));
 }
 
-/** Write into a live region: the same text once more would be read aloud once more. */
+/** Set the text of a live region if it differs. Screen readers would repeat an equal text. */
 export function write(region, text) {
   if (region.textContent !== text) region.textContent = text;
 }

@@ -1,12 +1,13 @@
-// Images of the camera.
+// Reads frames from the user's camera.
 
 import { pick } from "./images.js";
 
 /**
- * Yield images for as long as `isOn`, each once it is answered.
+ * Yield each frame after its response, until `isOn` returns false.
  * @param {() => boolean} isOn
- * @param {(image: import("./images.js").Picked) => Promise<Error | undefined>} ask
- * @param {(error: Error | null) => void} onBusy the server asks for time, and then no more
+ * @param {(image: import("./images.js").Picked) => Promise<Error | undefined>} ask sends a frame, and resolves to the error if the request failed
+ * @param {(error: Error | null) => void} onBusy called with the error when the server is busy, and with
+ *     null after the wait
  */
 export async function* film(isOn, ask, onBusy) {
   for await (const blob of frames(await openCamera())) {
@@ -26,7 +27,7 @@ export async function* film(isOn, ask, onBusy) {
   }
 }
 
-/** Ask for the camera; an error tells people what to do. */
+/** Open the camera. If that fails, the message of the error explains to the user what to do. */
 async function openCamera() {
   try {
     return await navigator.mediaDevices.getUserMedia({
@@ -41,7 +42,7 @@ async function openCamera() {
   }
 }
 
-/** Yield frames until the caller leaves the loop or the camera ends; then the camera is closed. */
+/** Yield JPEG frames until the caller leaves the loop or the camera stops. Then close the camera. */
 async function* frames(stream) {
   const video = document.createElement("video");
   Object.assign(video, { srcObject: stream, muted: true, playsInline: true });

@@ -1,8 +1,8 @@
-// The engine card: what is served, what it was built from, and how well it agrees with that.
+// The text of the engine card: the engine, its source, and how closely their results agree.
 
 import { percent } from "./found.js";
 
-/** Pairs of a term and its text, of a model as `GET /v1/models/{name}` describes it. */
+/** Return pairs of a term and its text. `model` is the response of `GET /v1/models/{name}`. */
 export function cardRows(model) {
   const { card } = model;
   const rows = [
@@ -42,7 +42,7 @@ function input({ shape, datatype }, most) {
   return `${batch === "any" ? "any batch" : `batch ${batch}`}, ${[row.join(" × "), datatype].join(" ")}`;
 }
 
-/** What becomes of an image, of a `PreprocessSpec`. */
+/** Describe the steps of a `PreprocessSpec`. */
 function preprocessing(spec) {
   if (!spec) return null;
   const size = `${spec.width} × ${spec.height}`;
@@ -66,7 +66,7 @@ function accuracy({ accuracy: measured }) {
   }).join(", ");
 }
 
-/** How far the engine is from the file that it was built from. */
+/** Describe how closely the results of the engine and of its ONNX file agree. */
 function agreement({ agreement: found, precision }) {
   if (!found) return null;
   const images = `${found.images} ${found.images === 1 ? "image" : "images"}`;

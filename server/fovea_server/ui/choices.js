@@ -1,4 +1,4 @@
-// The models and versions that a user can pick.
+// Lists the models and versions that a user can pick.
 
 import { TASKS } from "./tasks.js";
 
@@ -7,15 +7,17 @@ export const ABSENT = "Not available";
 /**
  * @typedef {{id: string, key: string, name: string, version: string | undefined, task: string | null,
  *            group: string, names: number, reason: string | null, load: boolean}} Choice
- * `load` says that it is to be loaded before it can answer; `id` stays the same when the models are listed again; `key` is of the version that answers; `names` is
- * how many classes have one.
+ * An entry of the model picker. `id` stays the same when the models are listed again. `key` names the
+ * version that answers, so it changes when the server switches versions. `names` is the number of classes
+ * that have a name. `reason` explains why a model cannot be picked. `load` is true if the version must be
+ * loaded before its first request.
  */
 
 /**
- * Each model, its other versions that are ready, and then those that the user may load.
- * @param {object[]} models as `Fovea.models` lists them
+ * List each model, then its other versions that are ready, then the versions that the user may load.
+ * @param {object[]} models result of `Fovea.models`
  * @param {boolean} mayLoad whether the user may load versions
- * @returns {Choice[]} by task, with the reason where one cannot be picked; those come last
+ * @returns {Choice[]} sorted by task; models that cannot be picked come last
  */
 export function choicesOf(models, mayLoad = false) {
   const all = models.flatMap((model) => {
@@ -31,12 +33,12 @@ export function choicesOf(models, mayLoad = false) {
   return all.sort((a, b) => groups.indexOf(a.group) - groups.indexOf(b.group));
 }
 
-/** Whether versions of the models could be loaded. */
+/** Return whether a model has a version that is not loaded. */
 export const someAbsent = (models) => models.some(({ versions }) => versions.some(isAbsent));
 
 const isAbsent = ({ state }) => state === "UNAVAILABLE";
 
-/** The one to compare another with: an other version of the model, or a model of the same task. */
+/** Return another version of the model to compare with, else a model of the same task, else any model. */
 export function rivalOf(choice, choices) {
   const others = choices.filter(({ id, reason }) => !reason && id !== choice.id);
   const same = (key) => others.find((each) => each[key] === choice[key]);
@@ -45,22 +47,22 @@ export function rivalOf(choice, choices) {
 
 const KEPT = "fovea-model";
 
-/** Keep what the user has picked, for the next visit. */
+/** Store the picked model for the next visit. */
 export function keepChoice({ id }) {
   try {
     localStorage.setItem(KEPT, id);
   } catch {
-    // A browser that keeps nothing begins with the first model.
+    // The browser blocks storage, so the next visit begins with the first model.
   }
 }
 
-/** The choice of the last visit, if it can be picked, else the first. */
+/** Return the choice of the last visit if it can be picked, else the first that can. */
 export function firstChoice(choices) {
   let kept = null;
   try {
     kept = localStorage.getItem(KEPT);
   } catch {
-    // As above.
+    // The browser blocks storage.
   }
   const ready = choices.filter(({ reason, load }) => !reason && !load);
   return ready.find(({ id }) => id === kept) ?? ready[0];
@@ -75,7 +77,7 @@ function choice(model, version) {
   return { id, key, name, version, task, group, names: model.label_count, reason, load: false };
 }
 
-/** A model that was not listed, by the task that it answered with. */
+/** Make a choice for an unlisted model. `task` comes from its response. */
 export function unlistedChoice(name, task) {
   return { id: name, key: name, name, version: undefined, task, group: TASKS[task].label, names: 0, reason: null, load: false };
 }

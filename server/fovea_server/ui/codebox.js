@@ -1,10 +1,12 @@
-// The request as code, ready to copy.
+// Shows code that sends the current request, and a button to copy the code.
 
 import { WRITERS } from "./snippets.js";
 
 const [languages, code, copy] = ["languages", "code", "copy"].map((id) => document.getElementById(id));
 const TABS = { ...WRITERS, Answer: formatAnswer };
-const LONG = 200; // Masks and maps are cut, for reading; not where they are copied.
+// Longest text in a displayed response, in characters. Masks and maps are longer, and are displayed in
+// part. The copy button copies them in full.
+const LONG = 200;
 let asked = null;
 
 for (const language of Object.keys(TABS)) {
@@ -21,7 +23,7 @@ copy.addEventListener("click", async () => {
   try {
     await navigator.clipboard.writeText(chosenLanguage() === "Answer" ? JSON.stringify(asked.answer) : code.textContent);
   } catch {
-    // Browsers give the clipboard only to pages over https, or on localhost.
+    // The clipboard API works only over https and on localhost.
     getSelection().selectAllChildren(code);
     document.execCommand("copy");
   }
@@ -29,7 +31,10 @@ copy.addEventListener("click", async () => {
   setTimeout(() => (copy.textContent = "Copy"), 1500);
 });
 
-/** Show the code of a request, and its answer if there is one; see `snippets.js` for its parts. Null for none. */
+/**
+ * Show the code of a request, and the response if there is one. Null clears the code.
+ * @param {import("./snippets.js").Asked & {answer?: object} | null} request
+ */
 export function showCode(request) {
   asked = request;
   write();
@@ -41,7 +46,7 @@ function write() {
   code.textContent = asked ? TABS[chosenLanguage()](asked) : "";
 }
 
-/** An answer as JSON, with a line for what is small. */
+/** Format a response as JSON, with the innermost objects and arrays on one line each. */
 function formatAnswer({ answer }) {
   const cut = (_, value) => (typeof value === "string" && value.length > LONG ? `${value.slice(0, 40)}…` : value);
   const text = JSON.stringify(answer, cut, 2) ?? "";

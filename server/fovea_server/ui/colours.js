@@ -1,20 +1,24 @@
-// Colours of classes, shades of their instances, and the letters on them: as on the images that the
-// server draws. `python -m tools.colours` writes the two tables.
+// Colours of classes, of their instances, and of the text on them. They equal the colours on images that
+// the server draws: `python -m tools.colours` copies PALETTE and SHADES from the server.
 
 const PALETTE = "1e78ffff781e00ff96007800a50078f078ff96d2ffffd2002db487964b001e6987785af0ff4b5ac38700ffa5a5c32da5c387e100f0ffb4e10000a500b400000096b44b3cd25a692dd2695affa52d964b96ffb4ff69d2c39678ff87a500f05ac32d78b44be15a00875ae12d00ffc387871eb4874b5a00c3ffd2a5ffa5a569c35ae1005ab478f0c3ff789600c33c7887c35a8700d20f5aa5694bd2c3ffd2b400a53cc3694b871e5ae1ff87d200d2966996ff5a9669e13c87a51e4be18769d2e187a569c3876900693cb4e1a5d287c31e69a5d21e87870fa55ab44b5af05a1ed2b4786978f0a5780f96f087d287a5ff96ff96b4ff00b4c3873cd296699678b469e1963c2d87e1c35a00d2d23ce16987878700a596ff78c3e1960096785ab469e196";
 const SHADES = [0, 50, 25, 70];
-const shades = new WeakMap(); // of items
+// Each item's index in SHADES.
+const shades = new WeakMap();
 let ids = new Map();
 
-/** Give classes of these names the colours of their places in the list, whatever their ids. */
+/**
+ * Choose colours by the position of a class name in this list. Compared models may have different ids for
+ * the same class.
+ */
 export function colourByName(names) {
   ids = new Map(names.map((name, id) => [name, id]).reverse());
 }
 
-/** The colour of what has a class, and perhaps a shade. */
+/** Return the colour of an item as [red, green, blue]. */
 export const colourOf = (item) => colour(ids.get(item.class_name) ?? item.class_id, shades.get(item));
 
-/** Red, green and blue of a class, or of an instance of it that has another shade. */
+/** Return a class's colour as [red, green, blue], 0 to 255 each. `shade` is an index in SHADES. */
 export function colour(classId, shade = 0) {
   const at = (6 * classId) % PALETTE.length;
   const base = [0, 2, 4].map((each) => parseInt(PALETTE.slice(at + each, at + each + 2), 16));
@@ -25,7 +29,7 @@ export function colour(classId, shade = 0) {
 
 export const css = ([red, green, blue]) => `rgb(${red} ${green} ${blue})`;
 
-/** Black or white, whichever contrasts more with a colour (WCAG 2). */
+/** Return black or white, whichever contrasts more with the background (WCAG 2). */
 export function ink(background) {
   const [red, green, blue] = background.map((channel) => {
     const share = channel / 255;
@@ -34,7 +38,7 @@ export function ink(background) {
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 ? "#000" : "#fff";
 }
 
-/** Give instances with masks, best first, shades: those of one class that touch get different ones. */
+/** Give touching masks of one class different shades. `items` are sorted, the best first. */
 export function shadeApart(items) {
   const masked = items.filter(({ mask }) => mask);
   masked.forEach((item, index) => {

@@ -1,10 +1,11 @@
-// What the stages of a pipeline saw of each object, above its row.
+// Shows the crop of each object that later stages of a pipeline used as their input.
 
 import { make } from "./dom.js";
 
-const HEIGHT = 40, WIDTH = 260; // of a crop on the page, at most
+// Largest size of a crop on the page, in pixels.
+const HEIGHT = 40, WIDTH = 260;
 
-/** Begin the row of each object that a stage has looked at with its crop. */
+/** Add the crop to the row of each object that a later stage has processed. */
 export function showCrops(container, rows, picture, answer) {
   [...container.children].forEach(({ firstChild }, at) => {
     const item = rows[at].left;
@@ -22,7 +23,7 @@ function cropOf({ box: { x1, y1, x2, y2 }, rotated }, picture, { width, height }
   context.scale(scale, scale);
   context.translate(w / 2, h / 2);
   context.rotate(-angle);
-  // The picture may have been sent smaller than it is.
+  // Boxes are in pixels of an image of this width and height.
   context.drawImage(picture, -cx, -cy, width, height);
   return made;
 }

@@ -1,20 +1,20 @@
-// Elements, made and replaced.
+// Makes and replaces elements.
 
-/** An element; `about` are properties of it, such as `textContent`. */
+/** Make an element. `about` has its properties, such as `textContent`. */
 export function make(name, about = {}, ...children) {
   const made = Object.assign(document.createElement(name), about);
   made.append(...children);
   return made;
 }
 
-/** A button that `refill` knows again by its key. */
+/** Make a button. `refill` uses the key to find the new button that replaces this one. */
 export function button(className, key, onClick, ...children) {
   const made = make("button", { type: "button", className, onclick: onClick }, ...children);
   made.dataset.key = key;
   return made;
 }
 
-/** Replace the children, and leave the focus where it was. */
+/** Replace the children. If one had the focus, focus the new child with the same key. */
 export function refill(container, nodes) {
   const focused = document.activeElement;
   const key = container.contains(focused) ? focused.dataset.key : undefined;

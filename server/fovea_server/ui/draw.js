@@ -1,4 +1,4 @@
-// Draws what was found over an image: masks and maps on a canvas, outlines and labels in an SVG.
+// Draws results over an image: masks and maps on a canvas, outlines and labels in an SVG.
 
 import { colourOf, css, ink } from "./colours.js";
 import { labelOf, percent, titleOf } from "./found.js";
@@ -13,19 +13,27 @@ const LABEL_FONT = "600 12px system-ui, sans-serif";
 const BAR_WIDTH = 132;
 const BARS = 5;
 const AREAS = 10;
-const LEAST_SCORE = 0.005; // A lower one is 0.00.
-const EDGE = 8; // Of legends, from the edge of the image.
-const [STEPS, STEP] = [32, 4]; // Colours in the scale of depths, and how wide each is.
-const LEAST_SHARE = 0.0005; // A smaller one is 0.0 %.
-const VISIBLE = 0.5; // Keypoints of a lower score are mostly hidden, and guessed.
+// Lowest score of a class that gets a bar.
+const LEAST_SCORE = 0.005;
+// Distance of legends from the edge of the image, in pixels.
+const EDGE = 8;
+// Number of colours in the legend of depths, and the width of each in pixels.
+const [STEPS, STEP] = [32, 4];
+// Smallest area that gets a label, as a fraction of the image. A smaller one would be shown as 0.0 %.
+const LEAST_SHARE = 0.0005;
+// Lowest score of a keypoint to draw. Keypoints with lower scores are mostly hidden, and their places are
+// guesses.
+const VISIBLE = 0.5;
 const measuring = document.createElement("canvas").getContext("2d");
 
 /**
- * @param {{canvas?: HTMLCanvasElement, svg: SVGElement}} layers that lie over the image; masks and maps,
- *     whose canvas has the image's own size, are only painted where it is given
- * @param {object} answer of one image, with its size in pixels
- * @param {object[]} items those of it to draw
- * @param {{bones: number[][], alone: Set<object>}} how bones of a skeleton; what only this model has
+ * Draw the results of one image.
+ * @param {{canvas?: HTMLCanvasElement, svg: SVGElement}} layers elements over the image; without a canvas,
+ *     masks and maps are not painted
+ * @param {object} answer response for the image, with its size in pixels
+ * @param {object[]} items items of the response to draw
+ * @param {{bones: number[][], alone: Set<object>}} how pairs of keypoints that a line connects, and the
+ *     items that only this one of two models has
  */
 export function draw({ canvas, svg }, answer, items, { bones, alone }) {
   const { width, height } = svg.getBoundingClientRect();
@@ -46,7 +54,7 @@ export function draw({ canvas, svg }, answer, items, { bones, alone }) {
   svg.append(...groups.reverse(), ...labels(boxed, alone, scale, { width, height }));
 }
 
-/** Make one object stand out, or with null none. */
+/** Highlight one object. Null removes the highlight. */
 export function light(svg, item) {
   svg.classList.toggle("focused", item !== null);
   for (const each of svg.children) each.classList.toggle("lit", each.item === item);
@@ -98,7 +106,7 @@ function labels(items, alone, scale, area) {
   });
 }
 
-/** The best classes of an image, as bars in its lower left corner. */
+/** Make bars for the best classes of an image, in its lower left corner. */
 function bars(items, height) {
   const shown = items.filter(({ score }) => score >= LEAST_SCORE).slice(0, BARS);
   const top = height - shown.length * (LABEL_HEIGHT + 4) - 8;
@@ -116,7 +124,7 @@ function bars(items, height) {
   });
 }
 
-/** The largest classes of a map, as many as there is room for. */
+/** Make labels for the largest areas, as many as fit into the height. */
 function areas(items, height) {
   const room = Math.min(AREAS, Math.floor((height - 2 * EDGE) / LABEL_HEIGHT));
   const shown = items.filter((item) => !isBackground(item) && item.score >= LEAST_SHARE);
@@ -129,7 +137,7 @@ function areas(items, height) {
   });
 }
 
-/** What the colours of depths mean: a bar in the lower left corner between the values of its ends. */
+/** Make the legend of a depth map, in the lower left corner: its colours between its two end values. */
 function scaleOf({ levels, depth }, height) {
   const made = element("g", { class: "object label" });
   const range = depthRange(levels);

@@ -1,10 +1,11 @@
-// The last events of a stream, as they happen.
+// Lists the latest events of a stream.
 
 import { make } from "./dom.js";
 
 const MAX_EVENTS = 50;
-// Of the log, where the page is loaded; counts are listed beside them.
+// The list begins with events among the last 200 of the log.
 const LAST = -200;
+// All kinds but `count`: the page shows the counts beside the events.
 const KINDS = "appeared,lost,crossed,entered,left";
 const PAUSE_MS = 2000;
 
@@ -16,11 +17,11 @@ export class EventList {
     this.fovea = fovea;
     this.container = container;
     this.id = null;
-    // A browser has few connections to a server, which other tabs need, too.
+    // Browsers limit the connections to a server, so a hidden tab closes its connection.
     document.addEventListener("visibilitychange", () => this.#resume());
   }
 
-  /** Follow a stream; null for none. */
+  /** List the events of a stream. Null clears the list. */
   follow(id) {
     if (id === this.id) return;
     this.id = id;
@@ -44,7 +45,7 @@ export class EventList {
           this.#add(event);
         }
       } catch {
-        // The list of streams says what is wrong.
+        // The list of streams shows the error.
       }
       await new Promise((done) => setTimeout(done, PAUSE_MS));
     }
@@ -59,7 +60,7 @@ export class EventList {
   }
 }
 
-/** An event in words: "person #3 crossed door, in". */
+/** Describe an event, for example "person #3 crossed door, in". */
 function describeEvent({ kind, class_name, track_id, name, direction, duration_s: seconds }) {
   const where = [name, direction].filter(Boolean).join(", ");
   const lasted = seconds === undefined ? "" : `after ${seconds.toFixed(1)} s`;

@@ -1,20 +1,21 @@
-// Images to try a model with, where there are some that it was made for.
+// Chooses example images that suit a model.
 
 import { rasterize } from "./images.js";
 import { TASKS } from "./tasks.js";
 
-const STREET = { title: "A street", file: "street.svg" }; // A bus, a stop sign and a traffic light.
+// The drawing has a bus, a stop sign and a traffic light.
+const STREET = { title: "A street", file: "street.svg" };
 const DIGITS = [{ title: "Digits", file: "scene-1.jpg" }, { title: "More digits", file: "scene-2.jpg" }];
 const DIGIT = { title: "A digit", file: "digit.jpg" };
 
-/** The examples for a model, as `Fovea.model` describes it. */
+/** Return the examples for a model. The argument is a result of `Fovea.model`. */
 export function examplesOf({ task, labels }) {
   if (labels?.join("") === "0123456789") return task === "classify" ? [DIGIT] : DIGITS;
   if (TASKS[task]?.anything) return [STREET];
   return ["detect", "segment", "semantic"].includes(task) && labels?.includes("bus") ? [STREET] : [];
 }
 
-/** Fetch an example as an image that models take: they read no SVG. */
+/** Fetch an example. An SVG becomes a JPEG, because the server cannot decode SVG. */
 export async function fetchExample(file) {
   const answer = await fetch(new URL(file, import.meta.url));
   if (!answer.ok) throw new Error(`The server did not return ${file}`);

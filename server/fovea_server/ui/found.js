@@ -1,25 +1,26 @@
-// What was found on an image: filtered, counted, compared.
+// Filters, counts and compares the items of responses.
 
 import { KINDS, kindOf } from "./tasks.js";
 
-/** The rows to show for an answer, best first: detections, classes, areas, or a single map. */
+/** Return the items of a response, the best first: detections, classes, areas, or one map. */
 export function itemsOf(answer) {
   const kind = kindOf(answer);
   return kind ? KINDS[kind].items(answer[kind]) : [];
 }
 
-const LABEL = Symbol("label"); // No part of an answer that is saved.
+// JSON leaves out symbols, so labels do not get into saved responses.
+const LABEL = Symbol("label");
 
-/** What to call the class of something: a number alone is no name. */
+/** Return the name of an item's class, or its label, such as `class 7`, if the class has no name. */
 export const labelOf = (item) => item[LABEL] ?? item.class_name;
 
-/** The same with what a pipeline found of it. */
+/** Return the label of an item and the results of the pipeline's later stages for it. */
 export const titleOf = (item) => [
   labelOf(item), ...(item.attributes ?? []).concat(item).map(({ classes }) => classes?.[0]?.class_name),
   item.text?.text, item.error && "failed",
 ].filter(Boolean).join(", ");
 
-/** Label what an answer has of classes for which the model, which has so many, has no name. */
+/** Label the items of classes without a name. `names` is the number of classes that have one. */
 export function labelNameless(answer, names) {
   const kind = kindOf(answer);
   for (const each of KINDS[kind]?.withClass?.(answer[kind]) ?? []) {
@@ -27,20 +28,20 @@ export function labelNameless(answer, names) {
   }
 }
 
-/** Those of an answer that the sliders keep. `asked` is what the server has filtered by. */
+/** Return the items that the sliders keep. `asked` has the options by which the server has filtered. */
 export function filterItems(answer, asked, { conf, iou }) {
   if (!answer.detections) return itemsOf(answer);
   const kept = answer.detections.filter((each) => each.score >= conf);
-  // Across tiles the server joins what is cut off, and suppresses by other rules.
+  // With tiles, the server joins the parts of an object, and suppresses overlaps by other rules.
   return iou < asked.iou && !asked.tile ? suppressOverlaps(kept, iou) : kept;
 }
 
-/** Those that have one of the chosen classes; all where none is chosen. */
+/** Return the items of the chosen classes, or all items if no class is chosen. */
 export function filterByClass(items, chosen) {
   return chosen.size ? items.filter((each) => chosen.has(each.class_name)) : items;
 }
 
-/** Greedy suppression within each class, as the server does it; items are best first. */
+/** Suppress overlaps within each class like the server. `items` are sorted, the best first. */
 function suppressOverlaps(items, iou) {
   const kept = [];
   for (const each of items) {
@@ -50,7 +51,7 @@ function suppressOverlaps(items, iou) {
   return kept;
 }
 
-/** Intersection over union of two boxes. */
+/** Return the intersection over union of two boxes. */
 export function overlap({ box: a }, { box: b }) {
   const width = Math.min(a.x2, b.x2) - Math.max(a.x1, b.x1);
   const height = Math.min(a.y2, b.y2) - Math.max(a.y1, b.y1);
@@ -60,7 +61,10 @@ export function overlap({ box: a }, { box: b }) {
 
 const area = (box) => (box.x2 - box.x1) * (box.y2 - box.y1);
 
-/** The classes of boxes and how many each list has, most first; also `others`, which may have none. */
+/**
+ * Count the boxes of each class in each list. Classes with the most boxes come first. `others` maps the
+ * names of further classes to their ids; these classes are listed even without a box.
+ */
 export function counts(lists, others = new Map()) {
   const found = new Map();
   const of = (class_name, class_id, label = class_name) => {
@@ -79,9 +83,10 @@ export function counts(lists, others = new Map()) {
 }
 
 /**
- * The rows of one answer or of two: `{left, right, mark}`, with null for what only one has.
- * @param {(object | undefined)[]} answers undefined for one that is not there yet
- * @param {object[][]} kept the items of each to list
+ * Return the rows to list for one or two responses: `{left, right, mark}`. `left` or `right` is null if
+ * that model does not have the item.
+ * @param {(object | undefined)[]} answers responses; undefined before a response arrives
+ * @param {object[][]} kept items to list, for each response
  */
 export function rowsOf(answers, kept) {
   const lefts = kept[0].map((left) => ({ left, right: null, mark: "" }));
@@ -93,9 +98,9 @@ export function rowsOf(answers, kept) {
 }
 
 /**
- * Pairs of what two models found, with how far they overlap.
- * Boxes of one class are paired by overlap, the closest first; everything else by class. Classes
- * are compared by name: models may have the same one under different ids.
+ * Pair the items of two models. Return the items without a partner, then the pairs with their overlap.
+ * Boxes of one class are paired by overlap, the largest first. Items without a box are paired by class.
+ * Classes are compared by name, because two models may have different ids for one class.
  */
 export function pairItems(lefts, rights) {
   const candidates = [];

@@ -1,123 +1,124 @@
-// Types of fovea.js. TypeScript finds them where both files lie in one folder.
+// Types of fovea.js. TypeScript finds them if both files are in one folder.
 
 /** Bytes of an encoded image, e.g. a JPEG. */
 export type Image = Blob | ArrayBuffer | ArrayBufferView;
 
-/** Options of one request; the server has a default for each that is missing. */
+/** Options of one request. The server has a default for each missing option. */
 export interface PredictOptions
   extends Omit<PredictJson, "images" | "classes" | "tile"> {
-  /** names or ids of the classes to keep; in text, commas separate them */
+  /** names or ids of the classes to return; in a string, commas separate them */
   classes?: string | (string | number)[] | null;
-  /** cut the image: the side of a tile in pixels, or 3x2 tiles */
+  /** cut the image into tiles: 640 is the side of a tile in pixels; 3x2 is 3 columns and 2 rows */
   tile?: string | number | null;
   /** version of the model; by default the newest */
   version?: string | number | null;
-  /** time after which the server gives the request up */
+  /** time in milliseconds after which the server cancels the request */
   timeoutMs?: number;
   signal?: AbortSignal;
-  /** in browsers, called with the share of the body that is sent, from 0 to 1 */
+  /** called in browsers with the fraction of the body that is sent, from 0 to 1 */
   onUpload?: (share: number) => void;
 }
 
 /** Options of a search. */
 export interface SearchOptions
   extends Pick<PredictOptions, "version" | "timeoutMs" | "signal" | "onUpload"> {
-  /** most matches of an image; 10 by default */
+  /** maximum number of matches per image; default 10 */
   k?: number;
   /** name of the index */
   index?: string;
-  /** answer the pictures of matches, too, where the index has them */
+  /** return thumbnails of the matches if the index has them */
   thumbnails?: boolean;
 }
 
-/** Options of many frames: `track` without `stream_id` makes each connection a stream of its own. */
+/** Options of a connection for frames. With `track` and no `stream_id`, each connection is its own stream. */
 export interface StreamOptions extends Omit<PredictOptions, "signal" | "onUpload" | "frame"> {}
 
-/** A connection for frames, which wait for their turn. */
+/** A connection for frames. It queues frames until the server has room. */
 export interface FrameLine {
   predict(image: Image): Promise<PredictAnswer>;
   close(): void;
 }
 
-/** A request that failed. */
+/** A failed request. */
 export class FoveaError extends Error {
   constructor(
     message: string,
     about: { status?: number; code: string; hint?: string; retryAfterS?: number | null },
   );
-  /** of HTTP; 0 where the server could not be reached */
+  /** HTTP status; 0 if the server could not be reached */
   readonly status: number;
-  /** for programs */
+  /** error code, for programs */
   readonly code: string;
-  /** what to do; may be empty */
+  /** next step for the user; may be empty */
   readonly hint: string;
+  /** time in seconds to wait before a retry; null if the server gave none */
   readonly retryAfterS: number | null;
 }
 
 export class Fovea {
-  /** A server at an address, the key that it asks for, and headers to send with each request. */
+  /** Make a client of the server at a URL. `headers` are sent with each request. */
   constructor(url: string | URL, about?: { apiKey?: string; headers?: Record<string, string> });
   readonly url: string;
   readonly headers: Record<string, string>;
-  /** Find what is on one image, or on each of several. */
+  /** Run a model on one image, or on several. */
   predict(model: string, image: Image | Image[], options?: PredictOptions): Promise<PredictAnswer>;
-  /** Draw what is found into the image; a JPEG. */
+  /** Draw the results into the image. Returns a JPEG. */
   annotate(model: string, image: Image, options?: PredictOptions): Promise<Blob>;
-  /** Find the images of an index that are most like one image, or each of several. */
+  /** Find the images of an index that are most similar to each image. */
   search(model: string, image: Image | Image[], options?: SearchOptions): Promise<SearchAnswer>;
-  /** Find what is on each of many frames, in order, over one connection. */
+  /** Run a model on many frames over one connection. Yields the responses in order. */
   stream(
     model: string,
     images: Iterable<Image> | AsyncIterable<Image>,
     options?: StreamOptions & { inFlight?: number },
   ): AsyncGenerator<PredictAnswer | { error: FoveaError }, void, undefined>;
-  /** A connection for the frames of a camera, where `stream` does not fit. */
+  /** Open a connection for frames, for callers that cannot use `stream`. */
   connect(model: string, options?: StreamOptions): Promise<FrameLine>;
-  /** All models, also those that are not ready. */
+  /** List all models, ready or not. */
   models(): Promise<ModelSummary[]>;
-  /** One model with labels, inputs, outputs and engine card. */
+  /** Get a model with its labels, inputs, outputs and engine card. */
   model(name: string, version?: string | number): Promise<Model>;
-  /** Load a version beside those that are served; for who may control the server. */
+  /** Load a version beside the served ones. Keys need the scope `control`. */
   loadVersion(name: string, version: string | number): Promise<Model>;
-  /** Unload a version that was loaded beside others; describes the one that answers. */
+  /** Unload a version. Returns the version that answers requests. */
   unloadVersion(name: string, version: string | number): Promise<Model>;
-  /** Counters of a model: images, time in each stage, how long requests took. */
+  /** Get a model's counters: images, time in each stage, durations of requests. */
   statistics(name: string): Promise<ModelStatistics>;
-  /** True if the server, or the named model, takes requests. */
+  /** Return whether the server, or the named model, is ready. */
   ready(name?: string): Promise<boolean>;
-  /** What the key of this client allows; null where the server asks for none. */
+  /** Get the scopes and models of the client's key. Returns null if the server requires no key. */
   key(): Promise<OwnKey | null>;
-  /** All streams: models on cameras. */
+  /** List the streams. A stream is a model that runs on a camera. */
   streams(): Promise<StreamStatus[]>;
-  /** Begin a stream. */
+  /** Start a stream. */
   addStream(settings: StreamSettings): Promise<StreamStatus>;
-  /** Begin a stream again with some other settings; null takes one away. */
+  /** Restart a stream with changed settings. Null removes a setting. */
   changeStream(
     id: string,
     settings: { [Name in keyof StreamChange]: StreamChange[Name] | null },
   ): Promise<StreamStatus>;
-  /** End a stream, and forget its events. */
+  /** Stop a stream and delete its events. */
   removeStream(id: string): Promise<void>;
-  /** The newest frame of a stream with boxes, ids, trails, lines and zones; a JPEG. */
+  /** Get the newest frame as a JPEG, with boxes, ids, trails, lines and zones. */
   streamImage(id: string): Promise<Blob>;
-  /** Such pictures as they come, until the stream ends; one who is slow misses some. */
+  /** Yield frames like `streamImage` until the stream ends. Slow readers miss some. */
   streamVideo(id: string, about?: { signal?: AbortSignal }): AsyncGenerator<Blob, void>;
-  /** What happens before the camera, from now on or behind the event of a number. */
+  /** Yield the stream's events: new ones, or all after event number `after`. */
   streamEvents(
     id: string,
     options?: { after?: number; kinds?: string; signal?: AbortSignal },
   ): AsyncGenerator<StreamEvent, void>;
 }
 
-/** Something that happened before a camera. */
+/** An event of a stream. */
 export interface StreamEvent {
-  /** its number, which only grows */
+  /** number of the event; later events have larger numbers */
   event: number;
   kind: "appeared" | "lost" | "crossed" | "entered" | "left" | "count";
   stream: string;
-  /** ISO 8601, UTC */
+  /** time of the event in UTC, as ISO 8601 */
   time: string;
-  /** of the line or zone */
+  /** name of the line or zone */
   name?: string;
   direction?: "in" | "out";
   duration_s?: number;
@@ -125,14 +126,14 @@ export interface StreamEvent {
   class_id?: number;
   class_name?: string;
   score?: number;
-  /** in pixels */
+  /** box of the object in pixels */
   box?: Box;
   counts?: Record<string, number>;
-  /** name of its picture: /v1/streams/{id}/events/images/{image} */
+  /** name of the event's image, at /v1/streams/{id}/events/images/{image} */
   image?: string;
 }
 
-// Below: `python -m tools.typescript`, from the schemas of /openapi.json.
+// `python -m tools.typescript` writes the types below from the schemas of /openapi.json.
 
 /** A JSON request. */
 export interface PredictJson {

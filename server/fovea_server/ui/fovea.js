@@ -8,7 +8,7 @@
  * Its types are in fovea.d.ts, which TypeScript finds beside it.
  */
 
-/** A request that failed: `code` is for programs, `message` for people, `hint` says what to do. */
+/** A failed request: `code` is for programs, `message` for people, `hint` has the next step. */
 export class FoveaError extends Error {
   constructor(message, { status = 0, code, hint = "", retryAfterS = null }) {
     super(message);
@@ -21,30 +21,30 @@ export class FoveaError extends Error {
 }
 
 export class Fovea {
-  /** A server at an address, the key that it asks for, and headers to send with each request. */
+  /** Make a client of the server at a URL. `headers` are sent with each request. */
   constructor(url, { apiKey, headers = {} } = {}) {
     this.url = String(url).replace(/\/+$/, "");
     this.headers = { ...(apiKey && { Authorization: `Bearer ${apiKey}` }), ...headers };
   }
 
-  /** Find what is on one encoded image, e.g. a JPEG, or on each of several. */
+  /** Run a model on an encoded image, such as a JPEG, or on several. */
   async predict(model, image, options = {}) {
     return (await this.#post(model, "predict", image, options)).json();
   }
 
-  /** Draw what is found into the image; a JPEG. */
+  /** Draw the results into the image. Returns a JPEG. */
   async annotate(model, image, options = {}) {
     return (await this.#post(model, "predict", image, options, "image/jpeg")).blob();
   }
 
-  /** Find the images of an index that are most like one image, or each of several: `k` of them. */
+  /** Find the `k` images of an index that are most similar to each image. */
   async search(model, image, options = {}) {
     return (await this.#post(model, "search", image, options)).json();
   }
 
   /**
-   * Find what is on each of many frames, in order, over one connection: yields answers of `predict`,
-   * or `{ error }` of a frame that failed. At most `inFlight` frames, 1 to 8, are under way.
+   * Run a model on many frames over one connection. Yields responses like `predict`, in order, or
+   * `{ error }` for a failed frame. `inFlight` limits the frames in flight, 1 to 8.
    */
   async *stream(model, images, { inFlight = 4, ...options } = {}) {
     const line = await this.connect(model, options);
@@ -54,7 +54,7 @@ export class Fovea {
     try {
       for (let over = false; !over || asked.length;) {
         if (!over && asked.length < inFlight) next ??= Promise.resolve(frames.next());
-        // An answer does not wait for the next frame, which a camera may not have yet.
+        // Yield a response even if the camera has no next frame yet.
         const taken = await Promise.race([asked[0]?.then(() => null), next].filter(Boolean));
         if (taken === null) {
           const answer = await asked.shift();
@@ -71,12 +71,12 @@ export class Fovea {
     }
   }
 
-  /** A connection for the frames of a camera, where `stream` does not fit: `predict` and `close`. */
+  /** Open a connection with `predict` and `close`, for callers that cannot use `stream`. */
   async connect(model, { version, timeoutMs, ...options } = {}) {
     const path = `${modelPath(model, version)}/stream${query({ ...options, timeout_ms: timeoutMs })}`;
     const line = await FrameLine.open(this.url + path, this.headers);
     if (line) return line;
-    // Browsers do not tell why there is no connection; the same request does.
+    // Browsers hide why a WebSocket fails. An HTTP request shows the reason.
     const error = await this.#send(path).catch((error) => error);
     if (error.status !== 426) throw error;
     throw new FoveaError(`${this.url} cannot be reached by WebSocket`, {
@@ -85,32 +85,32 @@ export class Fovea {
     });
   }
 
-  /** All models, also those that are not ready: `{name, ready, reason, task, versions, ...}`. */
+  /** List all models, ready or not: `{name, ready, reason, task, versions, ...}`. */
   async models() {
     return (await (await this.#send("/v1/models")).json()).models;
   }
 
-  /** One model with labels, inputs, outputs and engine card. */
+  /** Get a model with its labels, inputs, outputs and engine card. */
   async model(name, version) {
     return (await this.#send(modelPath(name, version))).json();
   }
 
-  /** Load a version beside those that are served; for who may control the server. */
+  /** Load a version beside the served ones. Keys need the scope `control`. */
   async loadVersion(name, version) {
     return (await this.#send(`${modelPath(name, version)}/load`, { method: "POST" })).json();
   }
 
-  /** Unload a version that was loaded beside others; describes the one that answers. */
+  /** Unload a version. Returns the version that answers requests. */
   async unloadVersion(name, version) {
     return (await this.#send(`${modelPath(name, version)}/unload`, { method: "POST" })).json();
   }
 
-  /** Counters of a model: images, time in each stage, how long requests took. */
+  /** Get a model's counters: images, time in each stage, durations of requests. */
   async statistics(name) {
     return (await this.#send(`${modelPath(name)}/statistics`)).json();
   }
 
-  /** True if the server, or the named model, takes requests. */
+  /** Return whether the server, or the named model, is ready. */
   async ready(name) {
     try {
       await this.#send(name === undefined ? "/v1/health/ready" : `${modelPath(name)}/ready`);
@@ -121,7 +121,7 @@ export class Fovea {
     }
   }
 
-  /** What the key of this client allows: `{name, scopes, models, ...}`; null where the server asks for none. */
+  /** Get the client's key: `{name, scopes, models, ...}`, or null if the server requires none. */
   async key() {
     try {
       return await (await this.#send("/v1/keys/self")).json();
@@ -131,37 +131,37 @@ export class Fovea {
     }
   }
 
-  /** All streams: models on cameras, each `{id, source, model, state, reason, age_ms, counts, ...}`. */
+  /** List the streams: `{id, source, model, state, reason, age_ms, counts, ...}`. */
   async streams() {
     return (await (await this.#send("/v1/streams")).json()).streams;
   }
 
-  /** Begin a stream: `{id, source, model, ...}`. */
+  /** Start a stream: `{id, source, model, ...}`. */
   async addStream(settings) {
     return (await this.#send("/v1/streams", json("POST", settings))).json();
   }
 
-  /** Begin a stream again with some other settings; null takes one away. */
+  /** Restart a stream with changed settings. Null removes a setting. */
   async changeStream(id, settings) {
     return (await this.#send(streamPath(id), json("PATCH", settings))).json();
   }
 
-  /** End a stream, and forget its events. */
+  /** Stop a stream and delete its events. */
   async removeStream(id) {
     await this.#send(streamPath(id), { method: "DELETE" });
   }
 
-  /** The newest frame of a stream with boxes, ids, trails, lines and zones; a JPEG. */
+  /** Get the newest frame as a JPEG, with boxes, ids, trails, lines and zones. */
   async streamImage(id) {
     return (await this.#send(`${streamPath(id)}/image`)).blob();
   }
 
-  /** Such pictures as they come, until the stream ends; one who is slow misses some. */
+  /** Yield frames like `streamImage` until the stream ends. Slow readers miss some. */
   async *streamVideo(id, { signal } = {}) {
     yield* jpegs(await this.#send(`${streamPath(id)}/video`, { signal }));
   }
 
-  /** What happens before the camera, from now on or behind the event of a number. */
+  /** Yield the stream's events: new ones, or all after event number `after`. */
   async *streamEvents(id, { signal, ...options } = {}) {
     const headers = { Accept: "application/x-ndjson" };
     yield* lines(await this.#send(`${streamPath(id)}/events${query(options)}`, { headers, signal }));
@@ -193,7 +193,7 @@ export class Fovea {
   }
 }
 
-/** Frames wait here until the server has room for them; answers come in order. */
+/** Queues frames until the server has room. Responses come in order. */
 class FrameLine {
   #socket;
   #free;
@@ -208,7 +208,7 @@ class FrameLine {
     socket.onclose = ({ reason }) => this.#end(reason);
   }
 
-  /** Resolves to null where the server, or what is on the way, does not connect. */
+  /** Resolves to null if the server or a proxy rejects the WebSocket. */
   static open(url, headers) {
     if (!globalThis.WebSocket) {
       throw new FoveaError("this JavaScript runtime has no WebSocket", {
@@ -217,7 +217,7 @@ class FrameLine {
       });
     }
     const address = url.replace(/^http/, "ws");
-    // Pages cannot set headers, and other programs can.
+    // Pages cannot set headers of a WebSocket, but Node can.
     const inPage = globalThis.location !== undefined;
     const socket = inPage ? new WebSocket(address) : new WebSocket(address, { headers });
     const key = inPage && keyIn(headers);
@@ -232,7 +232,7 @@ class FrameLine {
     });
   }
 
-  /** Send one frame, when it is its turn; as `Fovea.predict` answers, and fails. */
+  /** Send a frame in its turn. Responds and throws like `Fovea.predict`. */
   async predict(image) {
     if (this.#free) this.#free -= 1;
     else await new Promise((turn) => this.#turns.push(turn));
@@ -276,7 +276,7 @@ function frameError({ status, retry_after_s: retryAfterS = null, error: { code, 
   return new FoveaError(message, { status, code, hint, retryAfterS });
 }
 
-/** Send as `fetch`, which does not tell how much of the body is sent. */
+/** Send like `fetch`, which cannot report the progress of an upload. */
 function upload(url, { method, headers, body, signal }, onUpload) {
   return new Promise((resolve, reject) => {
     signal?.throwIfAborted();
@@ -297,7 +297,7 @@ function upload(url, { method, headers, body, signal }, onUpload) {
   });
 }
 
-/** Browsers do not tell pages why they got no answer. */
+/** Suggest CORS as the cause, because browsers hide the reason. */
 function corsHint(url) {
   const here = globalThis.location?.origin;
   if (!here || !url.includes("://") || here === new URL(url).origin) return "";
@@ -349,14 +349,14 @@ async function* lines(response) {
   }
 }
 
-/** The files of an MJPEG stream, each of which comes behind its length. */
+/** Yield the files of an MJPEG stream. Each has a header with its length. */
 async function* jpegs(response) {
   const head = /Content-Length: (\d+)\r\n\r\n/;
   let held = new Uint8Array();
   for await (const piece of pieces(response)) {
     held = join(held, piece);
     for (;;) {
-      // A byte is a letter here, so that places in the text are those in the bytes.
+      // In Latin-1, an index in the text is also the index of the byte.
       const found = head.exec(new TextDecoder("latin1").decode(held.subarray(0, 200)));
       if (!found) break;
       const start = found.index + found[0].length;
@@ -381,7 +381,7 @@ function query(options) {
   return given.length ? `?${new URLSearchParams(given)}` : "";
 }
 
-/** A name may have commas of its own. */
+/** Quote a class name, which may contain commas. */
 const quote = (each) => (typeof each === "string" ? `"${each.replaceAll('"', '""')}"` : each);
 
 function form(images) {

@@ -1,11 +1,12 @@
-// The user's images: dropped, pasted, picked, or frames of the camera.
+// Prepares the user's images: dropped, pasted or picked files, and frames of the camera.
 
 /** @typedef {{name: string, blob: Blob, url: string, width: number, height: number,
  *             onDisk: boolean, unshown: boolean, answers: Map<string, object>, requests: Map<string, object>,
  *             smaller: Map<number, Promise<object | null>>, similar: Map<string, Promise<object>>}} Picked
- * Answers, requests without an answer yet, and searches are by the key of a choice; smaller ones by their width. */
+ * `answers`, `requests` in flight and `similar` (searches) have the key of a `Choice` as their key.
+ * `smaller` has the image in smaller sizes, by width. */
 
-/** Prepare a file for the page. `measure` finds the size of what the browser cannot show. */
+/** Prepare a file for the page. `measure` returns the size of an image that the browser cannot show. */
 export async function pick(blob, measure, { name = blob.name, onDisk = true } = {}) {
   let url = URL.createObjectURL(blob);
   let shown = await decode(url);
@@ -25,12 +26,13 @@ const grey = ({ width, height }) => new Blob([
   '<rect width="100%" height="100%" fill="#777"/></svg>',
 ], { type: "image/svg+xml" });
 
+/** Return the decoded image, or null if the browser cannot decode it. */
 async function decode(url) {
   const image = Object.assign(new Image(), { src: url });
   return image.decode().then(() => image, () => null);
 }
 
-/** An image of a blob, ready to be drawn. */
+/** Decode a blob into an image that a canvas can draw. */
 export async function rasterize(blob) {
   const image = Object.assign(new Image(), { src: URL.createObjectURL(blob) });
   await image.decode();
@@ -38,7 +40,7 @@ export async function rasterize(blob) {
   return image;
 }
 
-/** Call back with files that are dropped anywhere on the page or pasted. */
+/** Call `onFiles` with files that the user drops on the page or pastes. */
 export function watch(onFiles) {
   const { classList } = document.body;
   addEventListener("dragover", (event) => {

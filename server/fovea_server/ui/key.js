@@ -1,21 +1,21 @@
-// The key of a server that asks for one: the page asks once, and keeps it while its tab is open.
+// Asks the user for an API key if the server requires one, and stores it until the tab closes.
 
 const KEPT = "fovea-key";
 let declined = false;
 
-/** Give a client the key that this tab has, if any. */
+/** Add the stored key, if there is one, to a client. */
 export function addKey(fovea) {
   const key = sessionStorage.getItem(KEPT);
   if (key) fovea.headers["x-api-key"] = key;
   return fovea;
 }
 
-/** Whether a client has a key. */
+/** Return whether a client has a key. */
 export const hasKey = (fovea) => "x-api-key" in fovea.headers;
 
 /**
- * Ask the user for a key after a server has refused a request; a user who gives none is left alone.
- * @returns {boolean} true if there is another key to try
+ * Ask the user for a key after the server has rejected a request. A user who declines is not asked again.
+ * @returns {boolean} whether the user has entered a key to try
  */
 export function askForKey(fovea, { status, message }) {
   if (status !== 401 || declined) return false;

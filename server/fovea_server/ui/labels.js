@@ -1,11 +1,11 @@
-// Places for labels, so that none covers another.
+// Places labels so that no label covers another.
 
 /**
  * Find a place for each label near its box.
- * @param {{x1: number, y1: number, x2: number, y2: number}[]} boxes best first
- * @param {{width: number, height: number}[]} sizes of the labels
- * @param {{width: number, height: number}} area they stay within
- * @returns {({x: number, y: number} | null)[]} null where there is no room
+ * @param {{x1: number, y1: number, x2: number, y2: number}[]} boxes boxes of the objects, the best first
+ * @param {{width: number, height: number}[]} sizes sizes of the labels
+ * @param {{width: number, height: number}} area area that the labels must stay within
+ * @returns {({x: number, y: number} | null)[]} top left corner of each label, or null if there is no room
  */
 export function placeLabels(boxes, sizes, area) {
   const taken = [];
@@ -21,7 +21,7 @@ export function placeLabels(boxes, sizes, area) {
   });
 }
 
-/** Above the box, inside at its top, below it, beside it; then down along its left edge. */
+/** List the places to try: above the box, inside at its top, below, beside, then down its left edge. */
 function candidates(box, { width, height }, area) {
   const left = clamp(box.x1, 0, area.width - width);
   const right = clamp(box.x2 - width, 0, area.width - width);

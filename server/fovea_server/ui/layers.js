@@ -1,10 +1,10 @@
-// Switches for what is drawn over the picture.
+// Switches for the layers over an image.
 
 import { button } from "./dom.js";
 
 const LAYERS = ["Labels", "Boxes", "Masks"];
 
-/** Make a switch for each layer; what is off is a class of the panes, such as `no-labels`. */
+/** Make a switch for each layer. A layer that is off adds a CSS class to the panes, such as `no-labels`. */
 export function wireLayers(container, panes) {
   container.append(...LAYERS.map((name) => {
     const made = button("pill", name, () => {
@@ -16,10 +16,10 @@ export function wireLayers(container, panes) {
   }));
 }
 
-/** The classes of the layers that are off, as text. */
+/** Return the CSS classes of the layers that are off, separated by spaces. */
 export const layersOff = (panes) => [...panes.classList].filter((each) => each.startsWith("no-")).join(" ");
 
-/** Show the switches that these answers have something for. */
+/** Show the switches of the layers that occur in these responses. */
 export function showLayers(container, answers) {
   const objects = answers.flatMap((answer) => answer?.detections ?? []);
   const areas = answers.some((answer) => answer?.semantic);

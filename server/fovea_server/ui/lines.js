@@ -1,6 +1,6 @@
-// Connections of the camera: one for each model that is shown, for as long as it is asked the same.
+// WebSockets for frames of the camera: one per model, replaced if the options change.
 
-/** Asks as `Fovea` does, over connections; where there are none, by requests. */
+/** Runs models like `Fovea`, over WebSockets. If a WebSocket cannot be opened, it sends HTTP requests. */
 export class Lines {
   #fovea;
   #lines = new Map();
@@ -24,7 +24,7 @@ export class Lines {
     try {
       return await Promise.race([line.predict(image), late]);
     } catch (error) {
-      // Of one frame alone it has a status.
+      // An error with a status concerns one frame. Any other error concerns the connection.
       if (!error.status) this.close();
       throw error;
     }

@@ -1,13 +1,14 @@
-// Live figures of a model, from its counters: waiting requests, images/s, 99th percentile.
+// Computes live figures from a model's counters: waiting requests, images/s, 99th percentile of durations.
 
 const EVERY_MS = 2000;
-const WINDOW = 15; // Samples, so that figures are of the last half minute.
+// Number of samples. At one per EVERY_MS, they cover the last half minute.
+const WINDOW = 15;
 
 /**
- * Read the counters of a model for as long as the page is shown.
- * @param {() => Promise<object | null>} read statistics, as `Fovea.statistics` has them
- * @param {(words: {queue: string, rate: string, p99: string}) => void} show
- * @returns {() => void} start anew, e.g. with another model
+ * Read the counters of a model while the page is visible.
+ * @param {() => Promise<object | null>} read returns the result of `Fovea.statistics`
+ * @param {(words: {queue: string, rate: string, p99: string}) => void} show called with the figures as text
+ * @returns {() => void} starts again, for example with another model
  */
 export function follow(read, show) {
   let samples = [];
@@ -35,14 +36,17 @@ export function follow(read, show) {
   };
 }
 
-/** The latest samples; only this one after a restart of the server, where counters fall. */
+/**
+ * Return the latest samples with a new one. Counters fall if the server has restarted; then only the new
+ * sample stays.
+ */
 export function addSample(samples, sample) {
   const former = samples.at(-1)?.statistics;
   const fell = former && [countImages, countResponses].some((count) => count(sample.statistics) < count(former));
   return [...(fell ? [] : samples), sample].slice(-WINDOW);
 }
 
-/** A dash stands for what is not known. */
+/** Format figures as text. A dash stands for an unknown figure. */
 const formatFigures = ({ queue, rate, p99 }) => ({
   queue: queue === null ? "–" : String(queue),
   rate: rate === null ? "–" : rate.toFixed(1),
@@ -51,7 +55,7 @@ const formatFigures = ({ queue, rate, p99 }) => ({
 
 const duration = (s) => (s < 1 ? `${Math.round(1000 * s)} ms` : `${s.toFixed(1)} s`);
 
-/** Figures between the first and the last of several samples. */
+/** Compute the figures between the first and the last sample. */
 export function figures(samples) {
   const first = samples[0];
   const last = samples[samples.length - 1];
@@ -65,7 +69,10 @@ export function figures(samples) {
 const countImages = ({ versions }) => versions.reduce((sum, each) => sum + each.inference_count, 0);
 const countResponses = ({ durations }) => durations["+Inf"] ?? 0;
 
-/** Seconds within which a share of the requests between two readings was answered, or null. */
+/**
+ * Return a quantile of the durations of requests between two readings, in seconds. Return null if there
+ * was no request. `share` is the quantile, 0 to 1.
+ */
 export function quantile(share, before, after) {
   const buckets = Object.entries(after).map(([bound, count]) => [
     bound === "+Inf" ? Infinity : Number(bound),
@@ -76,7 +83,7 @@ export function quantile(share, before, after) {
   let [low, below] = [0, 0];
   for (const [bound, count] of buckets) {
     if (count >= share * all) {
-      // As Prometheus does: evenly spread within the bucket.
+      // Prometheus does the same: it assumes that durations are spread evenly within a bucket.
       return bound === Infinity ? low : low + ((bound - low) * (share * all - below)) / (count - below);
     }
     [low, below] = [bound, count];

@@ -4,18 +4,21 @@ import { colourOf, css } from "./colours.js";
 import { vectorOf } from "./tasks.js";
 
 const OPACITY = 0.45;
-const DIMMED = 0.75; // How dark the background of a foreground becomes.
-// A class of these names is what all others are not; without names it mostly is the first.
+// Opacity of the black over the background of a saliency map.
+const DIMMED = 0.75;
+// Names of a background class. In models without class names, class 0 mostly is the background.
 const BACKGROUND = ["background", "0"];
-const STRIP = 0.08; // The share of the height that a vector takes.
-const FAR = 0.01; // The share of depths at each end that has the colour of the others there.
-// Matplotlib's inferno: equal steps of depth look equal.
+// Height of the strip for an embedding, as a fraction of the image's height.
+const STRIP = 0.08;
+// Fraction of the pixels at each end of the depths that gets the end's colour.
+const FAR = 0.01;
+// Matplotlib's colour map "inferno", in which equal steps of depth look equal.
 const INFERNO = [
   [0, 0, 4], [27, 12, 65], [74, 12, 107], [120, 28, 109], [165, 44, 96],
   [207, 68, 70], [237, 105, 37], [251, 155, 6], [247, 209, 61], [252, 255, 164],
 ];
 
-/** Paint the masks of these items, worst first, so that the best are on top. */
+/** Paint the masks of these items, the worst first, so that the best are on top. */
 export function drawMasks(canvas, { width, height, semantic }, items) {
   const context = clearCanvas(canvas, width, height);
   for (const item of [...items].reverse()) {
@@ -28,7 +31,7 @@ export function drawMasks(canvas, { width, height, semantic }, items) {
 
 export const isBackground = ({ class_name }) => BACKGROUND.includes(class_name.toLowerCase());
 
-/** Paint the map of a saliency or depth model; false if the answer has none. */
+/** Paint the map of a saliency or depth model. Return false if the response has none. */
 export function drawMap(canvas, { width, height, levels, depth }) {
   if (!levels) return false;
   const context = clearCanvas(canvas, width, height);
@@ -40,7 +43,10 @@ export function drawMap(canvas, { width, height, levels, depth }) {
   return true;
 }
 
-/** Paint a vector as a strip along the bottom, red above 0 and blue below; false if the answer has none. */
+/**
+ * Paint an embedding as a strip along the bottom: red for values above 0, blue for values below. Return
+ * false if the response has none.
+ */
 export function drawVector(canvas, { width, height, embedding }) {
   if (!embedding) return false;
   const context = clearCanvas(canvas, width, height);
@@ -56,7 +62,7 @@ export function drawVector(canvas, { width, height, embedding }) {
   return true;
 }
 
-/** Paint the picture that a model has made, over the image; false if the answer has none. */
+/** Paint the image that an image-to-image model has made. Return false if the response has none. */
 export function drawPicture(canvas, { painted }) {
   if (!painted) return false;
   clearCanvas(canvas, painted.width, painted.height).drawImage(painted, 0, 0);
@@ -65,8 +71,8 @@ export function drawPicture(canvas, { painted }) {
 }
 
 /**
- * Decode the PNG file of an answer: of a map as its `levels`, RGBA, of which red counts; of a picture as
- * what is `painted`.
+ * Decode the PNG file of a response. For a map, set `levels` of the response: RGBA values, the map's value
+ * being red. For an image of an image-to-image model, set `painted`.
  */
 export async function decodeMap(answer) {
   const png = (answer.saliency ?? answer.depth ?? answer.picture)?.png;
@@ -92,7 +98,10 @@ function painterOfDepth(levels, depth) {
   return (level) => table[level];
 }
 
-/** The levels between which depths change their colour: a few far ones would leave one to the rest. */
+/**
+ * Return the levels between which depths change their colour. If a few far pixels set the range, all other
+ * pixels would have nearly the same colour.
+ */
 export function depthRange(levels) {
   const counts = new Uint32Array(256);
   for (let at = 0; at < levels.length; at += 4) counts[levels[at]] += 1;
@@ -105,7 +114,10 @@ export function depthRange(levels) {
   return [low, Math.max(high, low + 1)];
 }
 
-/** The colour of a share of the range. In metres little is near, and near is bright; other scales grow towards the camera. */
+/**
+ * Return the colour of a fraction of the depth range. Near is bright. Depths in metres grow with the
+ * distance from the camera; depths in other units grow towards the camera.
+ */
 export const depthColour = (share, { unit }) => inferno(unit === "m" ? 1 - share : share);
 
 function inferno(share) {
@@ -120,7 +132,7 @@ function clearCanvas(canvas, width, height) {
   return canvas.getContext("2d", { willReadFrequently: true });
 }
 
-/** Fill the odd runs, which lie column by column in an image of this height. */
+/** Call `fill` for the pixels of the odd runs, which form the mask. Runs go down the columns. */
 export function fillRuns(counts, height, fill) {
   let at = 0;
   runs(counts).forEach((length, index) => {
@@ -135,7 +147,10 @@ export function fillRuns(counts, height, fill) {
   });
 }
 
-/** Decode COCO's run lengths: groups of 5 bits, from the third run on as differences. */
+/**
+ * Decode COCO's run lengths: groups of 5 bits. From the fourth run on, a value is the difference from the
+ * run two places before.
+ */
 export function runs(counts) {
   const lengths = [];
   for (let at = 0; at < counts.length;) {

@@ -1,10 +1,10 @@
-// What a card shows once it is opened: the candidate of its model, and how to unload a version.
+// Adds to an open engine card the model's candidate version, and a button that unloads the shown version.
 
 import { button, make } from "./dom.js";
 
 /**
- * @param {import("./pane.js").Pane} pane whose card is open
- * @param {((pane: object) => void) | false} onUnload for who may unload versions
+ * @param {import("./pane.js").Pane} pane pane whose card is open
+ * @param {((pane: object) => void) | false} onUnload unloads the version; false if the user may not
  */
 export async function showMore(fovea, pane, onUnload) {
   const { model, choice } = pane;

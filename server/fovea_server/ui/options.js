@@ -1,4 +1,4 @@
-// The controls for the options of requests.
+// Controls for the options of requests.
 
 import { TILED } from "./request.js";
 import { SHRUNK } from "./shrink.js";
@@ -7,7 +7,10 @@ import { TASKS } from "./tasks.js";
 const SLIDERS = ["conf", "iou", "overlap"];
 const at = (id) => document.getElementById(id);
 
-/** Keep options as the user sets them: `onInput` while a slider moves, `onChange` when it is let go. */
+/**
+ * Store the options that the user sets. `onInput` is called while a slider moves, `onChange` when the user
+ * releases it.
+ */
 export function wireOptions(options, onInput, onChange) {
   for (const id of SLIDERS) {
     const update = () => {
@@ -36,7 +39,7 @@ export function wireOptions(options, onInput, onChange) {
   });
 }
 
-/** Show the controls that models of these tasks follow; those of classes where some are chosen. */
+/** Show the controls that apply to these tasks, and the panel while classes are chosen. */
 export function showOptions(tasks, chosen) {
   const scored = tasks.some((task) => (TASKS[task]?.kind ?? "detections") === "detections");
   const tiled = tasks.some((task) => TILED.includes(task));

@@ -1,4 +1,4 @@
-// The page: what the user chose, the requests that follow from it, and what is shown.
+// Runs the page: keeps the user's choices, sends requests, and shows the results.
 
 import { alarm, alarmEach, announce, write } from "./announce.js";
 import { choicesOf, firstChoice, keepChoice, rivalOf, someAbsent, unlistedChoice } from "./choices.js";
@@ -29,14 +29,19 @@ const at = (id) => document.getElementById(id);
 
 const state = {
   images: [],
-  current: null, // the image that is shown
+  // Image that is shown.
+  current: null,
   conf: 0.25,
   iou: 0.7,
-  tile: "", // as the option of that name; "" for none
+  // Option `tile` of the request; "" for no tiles.
+  tile: "",
   overlap: 0.2,
-  shrink: true, // large images, where the model sees no less of them
-  classes: new Map(), // name -> id of the chosen ones; all are shown while there is none
-  pinned: null, // the row that stays lit
+  // Whether to shrink large images before the upload.
+  shrink: true,
+  // Ids of the chosen classes by name. If it is empty, all classes are shown.
+  classes: new Map(),
+  // Row that stays highlighted.
+  pinned: null,
   camera: false,
 };
 let choices = [];
@@ -45,7 +50,7 @@ const zoom = new Zoom(at("panes"));
 
 // Requests
 
-/** Ask every shown model about an image, unless what it answered tells all. */
+/** Send an image to each shown model, unless the model's last response fits the options. */
 function askAll(image) {
   for (const { choice } of panes) {
     const entry = image.answers.get(choice.key);
@@ -53,7 +58,7 @@ function askAll(image) {
   }
 }
 
-/** Resolves when the image is answered, or not to be. */
+/** Send an image to a model. Resolves after the response, an error or a cancellation. */
 function askOne(image, choice) {
   const former = image.requests.get(choice.key);
   if (former && !describeMissing(former, state, choice)) return former.over;
@@ -71,7 +76,7 @@ async function awaitAnswer(image, choice, request) {
     if (image !== state.current || image.requests.get(choice.key) !== request) return;
     for (const pane of panes) if (pane.choice.key === choice.key) pane.follow(request);
   });
-  // A later request counts, whichever is answered first.
+  // Drop the response if a later request has replaced this one.
   if (image.requests.get(choice.key) !== request) return;
   image.requests.delete(choice.key);
   image.answers.set(choice.key, entry);
@@ -79,7 +84,7 @@ async function awaitAnswer(image, choice, request) {
   showStrip();
 }
 
-/** Stop asking about an image. */
+/** Cancel the requests in flight for an image. */
 function cancel(image) {
   for (const { abort } of image.requests.values()) abort.abort(new Error("Cancelled."));
 }
@@ -106,14 +111,14 @@ async function addExample(file) {
   await fetchExample(file).then((image) => addFiles([image], { onDisk: false }), alarm);
 }
 
-/** Have the server measure a file that browsers do not show, such as TIFF. */
+/** Let the server measure an image that browsers cannot show, such as TIFF. */
 async function measure(blob) {
   if (!panes.length) throw new Error(NO_MODEL);
   const { name, version } = panes[0].choice;
   return (await fovea.predict(name, blob, { version })).images[0];
 }
 
-/** Show an image; undefined for none. */
+/** Show an image. Undefined clears the page. */
 function select(image) {
   if (!state.camera) zoom.reset();
   state.current = image ?? null;
@@ -124,7 +129,7 @@ function select(image) {
   if (image) askAll(image);
 }
 
-/** Take images out of the page, and show the one beside. */
+/** Remove images from the page, and show the image that takes the place of the current one. */
 function remove(images) {
   const place = state.images.indexOf(state.current);
   for (const image of images) {
@@ -157,7 +162,7 @@ async function runCamera() {
   at("camera").disabled = false;
 }
 
-/** Ask every shown model about a frame; returns an error, if there is one. */
+/** Send a frame to each shown model. Resolves to the first error, if there is one. */
 async function askFrame(lines, image) {
   const entries = await Promise.all(panes.map(async ({ choice }) => {
     const entry = await ask(lines, image, choice, optionsFor(state, choice));
@@ -167,7 +172,7 @@ async function askFrame(lines, image) {
   return entries.find(({ error }) => error)?.error;
 }
 
-/** Have the camera stop after the frame that is under way. */
+/** Stop the camera after the frame in flight. */
 function stopCamera() {
   state.camera = false;
   at("camera").disabled = true;
@@ -179,7 +184,7 @@ function setCamera(on) {
   at("camera").setAttribute("aria-pressed", on);
 }
 
-// What is shown
+// Display
 
 function render() {
   const image = state.current;
@@ -208,15 +213,16 @@ function render() {
   const note = panes.map(({ choice }, index) => noteOn(image, choice, entries[index])).find(Boolean) ?? "";
   at("summary").textContent = said;
   at("note").textContent = note;
-  // A sentence for each frame would drown a screen reader.
+  // A screen reader cannot keep up with a sentence for each frame.
   if (!state.camera && entries.every(Boolean)) announce(`${said} ${note}`.trim());
   light(null);
   showLayers(at("layers"), entries.map((entry) => entry?.answer));
   const [{ choice, choice: { task } }] = panes;
-  // A frame is gone before its search is over.
+  // The next frame comes before a search would end.
   const searched = task === "embed" && entries[0]?.answer && !state.camera;
   search(searched ? image : null, choice);
-  // A file that is no image, or a damaged one, stays so: others may be answered when they are saved.
+  // Status 400 means that a file is not an image or is damaged, so a new request would fail as well. Saving
+  // sends the other images again.
   const good = state.images.filter((each) => each.answers.get(choice.key)?.error?.status !== 400);
   showSaves(at("saves"), entries.some((entry) => entry?.answer), task, good.length, save);
   showRequest(image, entries[0]?.answer && answerOf(entries[0].answer, kept[0]));
@@ -226,7 +232,7 @@ async function showCropsOf(rows, answer) {
   const [list] = at("found").children;
   const [{ image }] = panes;
   const [{ showCrops }] = await Promise.all([import("./crops.js"), image.decode()]);
-  // Unless something else is shown meanwhile.
+  // The list may have changed while the image was decoded.
   if (list && list === at("found").firstChild) showCrops(at("found"), rows, image, answer);
 }
 
@@ -245,7 +251,7 @@ function search(image, choice) {
   import("./similar.js").then(({ showSimilar }) => showSimilar(at("similar"), fovea, image, choice));
 }
 
-/** What an answer does not tell yet of what is set. */
+/** Return a note if a response does not fit the options that the user has set, else "". */
 function noteOn(image, choice, entry) {
   const what = entry && describeMissing(entry, state, choice);
   if (!what) return "";
@@ -288,7 +294,7 @@ function toggleClass(class_name, class_id) {
 
 // Files
 
-/** Save what is shown of the current image, or in one of `FORMS` what was found on all. */
+/** Save the current image as a picture or as JSON, or the results of all images in one of `FORMS`. */
 async function save(form) {
   const { name } = state.current;
   const stem = name.replace(/\.[^.]*$/, "");
@@ -338,7 +344,7 @@ async function pickModel(pane, former) {
   changeModel(pane);
 }
 
-/** Load a version beside the others; null if that fails, and the page says why. */
+/** Load a version beside the others. If that fails, show the error and return null. */
 async function load({ id, name, version }) {
   try {
     await fovea.loadVersion(name, version);
@@ -370,7 +376,7 @@ async function onCard({ target }) {
   showMore(fovea, pane, await mayControl() && unload);
 }
 
-/** Unload the version of a pane, which then shows the current one, or goes. */
+/** Unload the version of a pane. The first pane then shows the current version; the second pane closes. */
 async function unload(pane) {
   const { name, version } = pane.choice;
   try {
@@ -415,7 +421,7 @@ const ALONE = "There is no second model or version to compare with.";
 const UNLOADED = "Other versions are not loaded: loading them requires a key with the scope control.";
 const LISTED_MS = 3000;
 
-/** Show the first model as soon as one is ready, and follow what becomes of the models. */
+/** Show the first model as soon as one is ready, and keep the list of models up to date. */
 async function followModels() {
   for (;;) {
     if (!document.hidden && await listModels().then(onListed, onListError)) return;
@@ -425,7 +431,7 @@ async function followModels() {
 
 const AWAY = "The server does not respond. This page continues when the server is back.";
 
-/** Ask anew what the server could not answer while it was away. */
+/** Send the current image again if the server was unreachable. */
 function onListed() {
   const away = at("away").textContent;
   at("away").textContent = "";
@@ -433,9 +439,9 @@ function onListed() {
   return false;
 }
 
-/** Say why there are no models; returns true if they will not be listed to this visitor. */
+/** Show why the models cannot be listed. Return true if the server never lists them to this visitor. */
 function onListError(error) {
-  // 502 to 504 are of a proxy before it.
+  // A proxy returns status 502 to 504 while the server does not respond.
   const away = error.status === 0 || error.status > 501;
   if (away) write(at("away"), AWAY);
   else if (error.code === "restricted" && !panes.length) {
@@ -471,7 +477,7 @@ function begin(choice) {
 
 let control = null;
 
-/** Whether this user may load models: a server that lists them without a key lets the user do all. */
+/** Resolves to whether the user may load models. A server that requires no key allows everything. */
 function mayControl() {
   control ??= fovea.headers["x-api-key"]
     ? fovea.key().then(({ scopes }) => scopes.includes("control"), () => false)
@@ -479,7 +485,7 @@ function mayControl() {
   return control;
 }
 
-// Visitors, to whom a server without keys does not list its models
+// Visitors, who must name a model because the server does not list its models to them
 
 function welcome() {
   const form = at("visitor");
@@ -507,7 +513,7 @@ function welcome() {
 
 // Controls
 
-/** Close what is open, the innermost first. */
+/** Close the innermost open part of the page. */
 function closeOne({ key, target }) {
   if (key !== "Escape" || target.matches("select, #tile")) return;
   const card = target.closest("details[open]");
@@ -520,7 +526,7 @@ function closeOne({ key, target }) {
   else if (panes.length === 2) toggleCompare();
 }
 
-/** Keys that hold on the whole page, but for where one means something else. */
+/** Handle keys of the whole page, unless the focused element uses the key itself. */
 function onKey(event) {
   if (tab() !== "images") return;
   const { key, target } = event;
@@ -533,7 +539,7 @@ function onKey(event) {
   event.preventDefault();
 }
 
-/** Buttons over the pictures. */
+/** Handle the buttons over the images. */
 function onPanes({ target }) {
   if (target.matches(".cancel")) cancel(state.current);
   if (target.matches(".again")) askAll(state.current);

@@ -1,4 +1,4 @@
-// One model on the current image: its picker, drawing, timings and engine card.
+// Shows one model for the current image: its picker, results, timings and engine card.
 
 import { write } from "./announce.js";
 import { cardRows } from "./card.js";
@@ -13,8 +13,8 @@ const STAGES = ["decode", "letterbox", "queue", "infer", "postprocess"];
 
 export class Pane {
   /**
-   * @param {(pane: Pane, former: object) => void} onChoice the user has picked another model
-   * @param {(file: string) => void} onExample the user wants to see this example
+   * @param {(pane: Pane, former: object) => void} onChoice called when the user picks another model
+   * @param {(file: string) => void} onExample called when the user picks an example
    */
   constructor(title, onChoice, onExample) {
     this.element = document.getElementById("pane").content.cloneNode(true).firstElementChild;
@@ -46,9 +46,9 @@ export class Pane {
   }
 
   /**
-   * Offer models, and keep the one that is picked even if it is not among them any more.
+   * Offer models. The picked model stays picked even if the server no longer lists it.
    * @param {import("./choices.js").Choice[]} choices
-   * @returns {boolean} whether another version answers now, or none
+   * @returns {boolean} whether another version answers now, or the model became available or unavailable
    */
   offer(choices, chosen = this.choice) {
     const found = choices.find(({ id }) => id === chosen.id);
@@ -62,13 +62,13 @@ export class Pane {
       const textContent = reason ? `${id} (${reason})` : load ? `${id} (load it beside)` : id;
       made.lastChild.append(make("option", { disabled: reason !== null, value: id, textContent }));
     }
-    // A list that is open would close.
+    // An open list would close if its options were replaced.
     if (made.innerHTML !== this.picker.innerHTML) this.picker.replaceChildren(...made.children);
     this.picker.selectedIndex = this.choices.indexOf(this.choice);
     return former?.key !== this.choice.key || former.reason !== this.choice.reason;
   }
 
-  /** Show the facts and the engine card of the model, as the server describes it. */
+  /** Show the facts and the engine card of a model. `model` is a result of `Fovea.model`. */
   describe(model) {
     this.model = model;
     this.card.hidden = false;
@@ -85,7 +85,7 @@ export class Pane {
     this.redraw();
   }
 
-  /** Show an image, before and while a model looks at it; null for none. */
+  /** Show an image, without results. Null clears the pane. */
   show(image) {
     this.view.classList.toggle("empty", !image);
     this.zoom.hidden = this.image.hidden = !image;
@@ -104,11 +104,11 @@ export class Pane {
   }
 
   /**
-   * Show what the model answered.
+   * Show the response of the model, or its error.
    * @param {import("./request.js").Entry | undefined} entry
-   * @param {object[]} items those of the answer to draw
-   * @param {Set<object>} alone those that the other model has not
-   * @param {{share?: number, bytes?: number} | null} request that it is asked with now
+   * @param {object[]} items items of the response to draw
+   * @param {Set<object>} alone items that the other model does not have
+   * @param {{share?: number, bytes?: number} | null} request request in flight
    */
   report(entry, items, alone, request) {
     this.follow(request);
@@ -125,7 +125,7 @@ export class Pane {
     this.redraw();
   }
 
-  /** Show how far a request is; null for none. */
+  /** Show the progress of a request. Null hides the progress. */
   follow(request) {
     this.view.ariaBusy = String(request !== null);
     this.sending.hidden = request === null;
@@ -139,7 +139,7 @@ export class Pane {
     write(this.sending.querySelector("span"), share === undefined ? "Waiting for its turn" : words);
   }
 
-  /** Say what is wrong with the model, or else with its answer; null for nothing. */
+  /** Show why the model is unavailable, or else the error of its request. */
   warn(error) {
     const { name, reason } = this.choice;
     const unserved = reason && `${name} is ${reason}: pick another model, or wait until it is served again.`;
@@ -158,7 +158,7 @@ export class Pane {
     this.drawInto(this.layers);
   }
 
-  /** Draw what was found, if anything, into layers of another size; see `draw`. */
+  /** Draw the last results, if there are any, into layers of any size. See `draw`. */
   drawInto(layers) {
     if (!this.last) return;
     const [answer, items, alone] = this.last;
@@ -166,11 +166,11 @@ export class Pane {
   }
 
   time(timing, ms) {
-    // The first stage of a pipeline is its detector, whose parts are those of any model.
+    // The first stage of a pipeline is its detector. STAGES already has the detector's parts.
     const more = Object.entries(timing.stages ?? {}).slice(1).map((entry) => [...entry, "later"]);
     const parts = [...STAGES.map((name) => [name, timing[name]]), ...more];
     const known = parts.reduce((sum, [, each]) => sum + each, 0);
-    // What is between the stages, and on the way to the server and back.
+    // The rest is the time between the stages, and on the way to the server and back.
     parts.push(["network", Math.max(0, ms - known)]);
     const shown = parts.filter(([, each]) => each >= 0.05);
     const texts = shown.map(([name, each]) => `${name} ${each.toFixed(1)} ms`);

@@ -1,4 +1,4 @@
-// The moving picture of a stream, for as long as it is seen.
+// Plays the video of a stream while the page is visible.
 
 const PAUSE_MS = 1000;
 
@@ -6,7 +6,7 @@ export class Player {
   #abort = new AbortController();
   #frozen = false;
 
-  /** @param {HTMLElement} view that has the canvas, and takes its shape */
+  /** @param {HTMLElement} view element with the canvas; it gets the aspect ratio of the video */
   constructor(fovea, view) {
     this.fovea = fovea;
     this.view = view;
@@ -15,7 +15,7 @@ export class Player {
     document.addEventListener("visibilitychange", () => this.show(this.id));
   }
 
-  /** Show a stream; null for none. The picture stays when it is shown again. */
+  /** Play a stream. Null stops the video. The last frame stays if the same stream is played again. */
   show(id) {
     this.#abort.abort();
     this.#abort = new AbortController();
@@ -24,7 +24,7 @@ export class Player {
     if (id !== null && !document.hidden) this.#follow(id, this.#abort.signal);
   }
 
-  /** Keep the picture as it is, to draw on it. */
+  /** Freeze the current frame, so that the user can draw on it. */
   freeze(on) {
     this.#frozen = on;
   }
@@ -34,9 +34,9 @@ export class Player {
       try {
         for await (const jpeg of this.fovea.streamVideo(id, { signal })) await this.#draw(jpeg, signal);
       } catch {
-        // The list of streams says what is wrong.
+        // The list of streams shows the error.
       }
-      // It was changed, or is over.
+      // The video ends when the stream is changed or deleted, so wait and try again.
       await new Promise((done) => setTimeout(done, PAUSE_MS));
     }
   }

@@ -1,16 +1,18 @@
-// What a map says of the place under the pointer.
+// Shows the value of a map under the pointer.
 
 import { labelOf, percent } from "./found.js";
 import { fillRuns } from "./masks.js";
 
-const classMaps = new WeakMap(); // answer -> place in its classes, from 1, of each pixel, column by column
+// Per response: the index of each pixel's class in the response, counted from 1, column by column; 0 for no
+// class.
+const classMaps = new WeakMap();
 
 /**
- * Show beside the pointer what a map has there.
- * @param {Element} view that the pointer is over
- * @param {Element} canvas that has the map
- * @param {Element} box for the words
- * @param {() => object | undefined} current the answer that is shown
+ * Show the value of a map beside the pointer.
+ * @param {Element} view element that the pointer moves over
+ * @param {Element} canvas canvas with the map
+ * @param {Element} box element for the text
+ * @param {() => object | undefined} current returns the response that is shown
  */
 export function wireProbe(view, canvas, box, current) {
   const showValue = ({ clientX, clientY }) => {
@@ -28,7 +30,7 @@ export function wireProbe(view, canvas, box, current) {
   view.addEventListener("pointerleave", () => (box.textContent = ""));
 }
 
-/** What a map has at a pixel, in words; "" for none. */
+/** Return the value of a map at a pixel as text, or "" if there is none. */
 export function valueAt(answer, x, y) {
   const { levels, depth, semantic, width, height } = answer;
   if (semantic) {
@@ -40,7 +42,10 @@ export function valueAt(answer, x, y) {
   return depth ? depthText(level, depth) : `foreground ${percent(level)}`;
 }
 
-/** The depth at a share of the file's levels, of which a browser reads 256: more digits would not be true. */
+/**
+ * Format the depth at a fraction of the depth range. Browsers read only 256 levels, so more digits would
+ * suggest a precision that the value does not have.
+ */
 export function depthText(share, { min, max, unit }) {
   const decimals = Math.max(0, -Math.ceil(Math.log10((max - min) / 255)));
   return `${(min + (max - min) * share).toFixed(Math.min(decimals, 9))}${unit ? ` ${unit}` : ""}`;

@@ -1,4 +1,4 @@
-// One image, one model: asks the server, and knows when it must be asked again.
+// Sends an image to a model, and decides whether changed options require a new request.
 
 import { shadeApart } from "./colours.js";
 import { labelNameless } from "./found.js";
@@ -6,39 +6,44 @@ import { decodeMap } from "./masks.js";
 import { enlarge, isLarge, SHRUNK, shrinkImage } from "./shrink.js";
 import { TASKS } from "./tasks.js";
 
-// What the sliders hide is asked for too, down to this confidence, so that they need no request.
+// Requests ask for objects down to this confidence. The page hides the objects below the slider, so a moved
+// slider mostly needs no request.
 const LEAST_CONF = 0.05;
 
-/** Tasks that take `iou`, `tile` and `overlap`. */
+/** Tasks with the options `iou`, `tile` and `overlap`. */
 export const TILED = ["detect", "segment", "pose", "obb"];
 
 /**
  * @typedef {{asked: object, answer?: object, error?: Error, timing?: Record<string, number>, ms?: number,
  *            smaller?: {blob: Blob, width: number, height: number, original: Blob} | null}} Entry
- * with what was asked for, and the image that was sent if it was a smaller one
+ * A finished request. `asked` has the options of the request, `ms` its duration in milliseconds, and
+ * `smaller` the image that was sent if it was shrunk.
  */
 
-const MAX_REQUESTS = 4; // Requests at a time: others wait in the page, and not in the server's queue.
-const UPLOAD_S = 30; // The longest pauses, of an upload and before the answer.
+// Largest number of requests in flight. Further requests wait in the page, not in the server's queue.
+const MAX_REQUESTS = 4;
+// Timeouts in seconds: without progress of the upload, and for the response after it.
+const UPLOAD_S = 30;
 const ANSWER_S = 300;
 const waiting = [];
 let running = 0;
 
-/** What to ask a model for, as the user has set it: options of the server, and whether to `shrink` the image. */
+/** Return the options for a request: the server's options, and `shrink` for the page itself. */
 export function optionsFor({ conf, iou, tile, overlap, shrink }, { task }) {
-  // A model that is away has none, and its answer stays.
+  // An unavailable model may have no task. It counts as a detector, so that its last response stays valid.
   const tiled = !task || TILED.includes(task);
   if (task && TASKS[task]?.kind !== "detections") return { shrink };
-  // Which box stands for an object on several tiles depends on all that is found on them.
+  // With tiles, the boxes that the server keeps depend on `conf`, so the page cannot apply it afterwards.
   if (tile && tiled) return { conf, iou, tile, overlap, shrink: false };
   return { conf: Math.min(conf, LEAST_CONF), ...(tiled && { iou }), shrink };
 }
 
 /**
- * Ask a model about an image, once it is its turn; the latest is the first. Never throws.
+ * Send an image to a model. Of the waiting requests, the latest is sent first. Never throws.
  * @param {AbortSignal} [signal]
- * @param {(share: number, bytes: number) => void} [onUpload] told how much of so many bytes is sent
- * @returns {Promise<Entry>} an error is part of it
+ * @param {(share: number, bytes: number) => void} [onUpload] called with the fraction that is sent, and
+ *     with the size of the whole body
+ * @returns {Promise<Entry>} finished request, with a response or an error
  */
 export async function ask(fovea, image, choice, asked, signal, onUpload) {
   if (running === MAX_REQUESTS) await new Promise((turn) => waiting.push(turn));
@@ -83,7 +88,7 @@ async function send(fovea, image, { name, version, names, task }, asked, signal,
   }
 }
 
-/** Gives a request up where nothing more happens: a browser would wait for ever. */
+/** Aborts a request after a timeout. A browser would wait forever. */
 class Watch {
   #abort = new AbortController();
   #timer;
@@ -92,7 +97,7 @@ class Watch {
     return this.#abort.signal;
   }
 
-  /** Wait anew, for so many seconds. */
+  /** Restart the timer. After `seconds` it aborts the request. */
   within(seconds, what) {
     this.end();
     const error = new Error(`${what} for ${seconds} s`);
@@ -113,7 +118,10 @@ const WORDS = {
   shrink: (value) => (value ? "a smaller image" : "the image in its full size"),
 };
 
-/** What is set and an entry, or a request, was not asked for, in words; "" if it tells all. */
+/**
+ * Describe an option that requires a new request, because the page has another value than a finished request
+ * or a request in flight. Return "" if there is none.
+ */
 export function describeMissing({ asked, answer }, state, choice) {
   const wanted = optionsFor(state, choice);
   const differs = (name) =>

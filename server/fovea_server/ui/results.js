@@ -1,26 +1,27 @@
-// What was found on all images as a file: the forms are those of `fovea predict --format`.
+// Writes the results of all images to a file, in formats of `fovea predict --format`.
 
 import { runs } from "./masks.js";
 
-const SEEN = 0.5; // Keypoints of a lower score are guessed: COCO's visibility 1.
+// Lowest score of a visible keypoint. Keypoints with lower scores get COCO's visibility 1.
+const SEEN = 0.5;
 
-/** Forms by name, the tasks that have each, and its file. */
+/** Formats by name: tasks that have the format, name of the file, and function that writes it. */
 export const FORMS = {
   CSV: { tasks: ["detect", "segment", "pose", "obb", "text", "classify"], name: "predictions.csv", write: csv },
   COCO: { tasks: ["detect", "segment", "pose", "obb", "text"], name: "predictions.json", write: coco },
 };
 
-/** The answer of one image as the server gives it, with these of its objects. */
+/** Return a response without its decoded map, and with `items` instead of all its detections. */
 export function answerOf({ levels, ...answer }, items) {
   return answer.detections ? { ...answer, detections: items } : answer;
 }
 
 /**
  * @typedef {{name: string, answer: object, items: object[]}} Result
- * of one image, with those of its objects or classes that are to be written
+ * The response for one image, and its objects or classes to write.
  */
 
-/** @param {Result[]} results @param {object} model as `Fovea.model` describes it */
+/** @param {Result[]} results @param {object} model result of `Fovea.model` */
 function csv(results, model) {
   const columns = ["file", "class_id", "class_name", "score", ...columnsOf(model)];
   const rows = results.flatMap(({ name, items }) => items.map((item) => rowOf(name, item)));
@@ -42,14 +43,14 @@ function rowOf(file, { class_id, class_name, score, box, rotated, keypoints = []
   return { file, class_id, class_name, score, ...box, ...rotated, ...Object.fromEntries(points) };
 }
 
-/** A text that a spreadsheet would compute begins with an apostrophe. */
+/** Format a cell. An apostrophe before text like `=1+1` keeps spreadsheets from computing it. */
 function cell(value) {
   if (typeof value === "number") return value;
   const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
-/** @param {Result[]} results @param {object} model as `Fovea.model` describes it */
+/** @param {Result[]} results @param {object} model result of `Fovea.model` */
 function coco(results, model) {
   const ids = imageIds(results.map(({ name }) => name));
   const images = results.map(({ name, answer: { width, height } }, at) => ({ id: ids[at], file_name: name, width, height }));
@@ -63,7 +64,7 @@ function coco(results, model) {
   return new Blob([JSON.stringify(found)], { type: "application/json" });
 }
 
-/** Numbers from 1; those of COCO, whose names are numbers, by their names. */
+/** Return ids of images. COCO's images are named by their ids; other images get ids from 1. */
 function imageIds(names) {
   const stems = names.map((name) => name.replace(/\.[^.]*$/, ""));
   const numbers = stems.map(Number);
@@ -88,7 +89,7 @@ function encodeMask({ size, counts }) {
   return { segmentation: { size, counts }, area };
 }
 
-/** COCO has no rotated boxes: their corners are a polygon. */
+/** Write a rotated box as a polygon, because COCO has no rotated boxes. */
 function encodePolygon(corners) {
   const doubled = corners.reduce((sum, { x, y }, at) => {
     const next = corners[(at + 1) % corners.length];

@@ -1,12 +1,14 @@
-// What is saved: the picture as it is shown, in its full size, and files.
+// Saves files, and images with their results in full size.
 
 import { draw } from "./draw.js";
 import { rasterize } from "./images.js";
 
-const DRAWN_PX = 1280; // The longer side that labels are laid out for.
-const GAP = 0.01; // Between two pictures that are compared, of the width.
+// Longer side of the image for which labels are placed, in pixels.
+const DRAWN_PX = 1280;
+// Gap between two compared images, as a fraction of the width.
+const GAP = 0.01;
 
-/** Have the browser save a blob. */
+/** Let the browser save a blob. */
 export function download(blob, name) {
   const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
   link.click();
@@ -14,9 +16,9 @@ export function download(blob, name) {
 }
 
 /**
- * Draw images with what is shown on them, side by side, as a JPEG.
+ * Draw the image of each pane with its results, side by side. Return a JPEG.
  * @param {import("./pane.js").Pane[]} panes
- * @param {string} hidden the layers that are switched off, as classes of the page's style
+ * @param {string} hidden CSS classes of the layers that are off
  */
 export async function picture(panes, hidden) {
   const { naturalWidth: width, naturalHeight: height } = panes[0].image;
@@ -36,7 +38,7 @@ export async function picture(panes, hidden) {
   return new Promise((done) => canvas.toBlob(done, "image/jpeg", 0.92));
 }
 
-/** The outlines and labels of a pane as an image of this size. */
+/** Return the outlines and labels of a pane as an image of this size. */
 async function outlines(pane, hidden, width, height) {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const shown = [width, height].map((each) => (DRAWN_PX * each) / Math.max(width, height));

@@ -1,17 +1,17 @@
-// What was found, in sentences for people and screen readers.
+// Describes results in sentences.
 
 import { counts, labelOf, percent } from "./found.js";
 import { KINDS, kindOf } from "./tasks.js";
 
-/** Bytes, for people. */
+/** Format a number of bytes in kB or MB. */
 export const formatSize = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1e3)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
 /**
- * What one model found, or how two differ.
- * @param {(object | undefined)[]} entries one of each model, undefined while it is asked
- * @param {object[][]} kept the items of each that are shown
- * @param {object[]} rows the list of them, as `rowsOf` makes it
- * @param {(object | null)[]} models as `Fovea.model` describes them
+ * Describe the results of one model, or the differences between two.
+ * @param {(object | undefined)[]} entries finished request of each model; undefined while it is in flight
+ * @param {object[][]} kept items that are shown, for each model
+ * @param {object[]} rows result of `rowsOf`
+ * @param {(object | null)[]} models results of `Fovea.model`
  */
 export function summary(entries, kept, rows, models) {
   if (entries.some((entry) => !entry)) return "Waiting for the response…";
@@ -33,7 +33,7 @@ function difference(rows) {
   return `${rows.length - left - right} in both, ${left} left only, ${right} right only.`;
 }
 
-/** What to know about a comparison, if anything. */
+/** Return a warning if two models are hard to compare, else "". */
 function caution(kind, [left, right]) {
   if (!left || !right) return "";
   const names = new Set(left.labels);

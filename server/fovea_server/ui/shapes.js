@@ -1,4 +1,4 @@
-// Draws lines and zones: points are clicked on a frame, and become the text of a setting.
+// Lets the user click the points of a line or zone on a frame, and writes them as the text of a setting.
 
 const at = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
@@ -8,8 +8,8 @@ export class ShapeEditor {
   #kind = null;
 
   /**
-   * @param {HTMLElement} view the picture, with an SVG over it
-   * @param {(drawing: boolean) => void} onDraw drawing begins, or is over
+   * @param {HTMLElement} view element with the frame, and an SVG over it
+   * @param {(drawing: boolean) => void} onDraw called when drawing begins and ends
    * @param {(kind: "lines" | "zones", text: string) => void} onApply
    */
   constructor(view, onDraw, onApply) {
@@ -33,7 +33,7 @@ export class ShapeEditor {
     return this.#kind !== null;
   }
 
-  /** Begin a line or zone; `taken` are the names that others have. */
+  /** Begin a line or zone. `taken` has the names that are in use. */
   open(kind, taken) {
     const stem = kind === "lines" ? "line" : "zone";
     let number = 1;
@@ -58,7 +58,7 @@ export class ShapeEditor {
     this.onDraw(false);
   }
 
-  /** The setting, as `door=0.1,0.6,0.9,0.6:classes=person`. */
+  /** Return the text of the setting, for example `door=0.1,0.6,0.9,0.6:classes=person`. */
   get text() {
     const points = this.#points.flat().map((each) => Number(each.toFixed(3)));
     const options = [["classes", "shape-classes"], ["anchor", "shape-anchor"], ["after", "shape-after"]]
@@ -117,7 +117,7 @@ export class ShapeEditor {
   }
 }
 
-/** The way in over a line: from its right to its left, seen from its first point. */
+/** Draw the direction that counts as in: from the right of a line to its left, seen from its first point. */
 function arrow([x1, y1], [x2, y2]) {
   const [across, down] = [x2 - x1, y2 - y1];
   const length = Math.hypot(across, down) || 1;

@@ -1,11 +1,11 @@
-// The column beside the image: classes to choose, and the list of what was found.
+// Fills the column beside the image: the class filter, and the list of results.
 
 import { colourOf, css } from "./colours.js";
 import { button, make, refill } from "./dom.js";
 import { counts, percent, titleOf } from "./found.js";
 import { FORMS } from "./results.js";
 
-/** Show a chip for each class; `lists` are what each model found, before classes are chosen. */
+/** Show a chip for each class. `lists` has the items of each model, before the class filter. */
 export function showChips(container, lists, chosen, onToggle) {
   refill(container, counts(lists, chosen).map(({ class_name, class_id, label, numbers }) => {
     const number = make("b", { textContent: numbers.join(" | ") });
@@ -16,7 +16,7 @@ export function showChips(container, lists, chosen, onToggle) {
   }));
 }
 
-/** List what was found; focus or pointer on a row lights it in the image, a click keeps it lit. */
+/** List results. A row under the pointer or with the focus is highlighted in the image; a click pins it. */
 export function showFound(container, rows, pinned, onLight, onPin) {
   refill(container, rows.map((row, index) => {
     const each = row.left ?? row.right;
@@ -39,7 +39,7 @@ function scores({ left, right, mark }) {
   return mark ? [make("mark", { textContent: mark }), text] : [text];
 }
 
-/** Where a row is in the image; of a pair, how far the two boxes overlap. */
+/** Describe the place of a row in the image or, if the row is a pair, the overlap of its boxes. */
 function place({ left, right, overlap }) {
   const { box, rotated } = left ?? right;
   if (!box) return "";
@@ -52,7 +52,7 @@ function place({ left, right, overlap }) {
   return `${x1}, ${y1}  ${x2 - x1} × ${y2 - y1}`;
 }
 
-/** Show buttons that save what was found: on this image, and in the forms of the task on all. */
+/** Show buttons that save the results of this image, and of all images in the formats of the task. */
 export function showSaves(container, answered, task, count, onSave) {
   container.hidden = !answered;
   const forms = Object.keys(FORMS).filter((name) => FORMS[name].tasks.includes(task));

@@ -1,11 +1,11 @@
-// The images of an index that are most like the current one, where the model makes vectors.
+// Shows the images of an index that are most similar to the current image, if the model computes embeddings.
 
 import { make } from "./dom.js";
 
 const MAX_SIMILAR = 12;
 let wanted = null;
 
-/** Search once for each image and model, and show what is found; nothing where `image` is null. */
+/** Show similar images. The page searches once for each image and model. Null hides the list. */
 export async function showSimilar(container, fovea, image, { key, name, version } = {}) {
   container.hidden = !image;
   if (!image) {
@@ -20,7 +20,7 @@ export async function showSimilar(container, fovea, image, { key, name, version 
   wanted = search;
   container.replaceChildren(make("p", { className: "note", textContent: "Searching…" }));
   const shown = await search.then(makeMatches, (error) => {
-    // The index may be built meanwhile.
+    // Search again next time, because the index may exist by then.
     image.similar.delete(key);
     return [make("p", { className: "note", textContent: error.message })];
   });

@@ -1,4 +1,4 @@
-// Code that sends exactly the request that is on the page.
+// Writes code that sends exactly the page's current request.
 
 import { TILED } from "./request.js";
 import { KINDS, TASKS } from "./tasks.js";
@@ -10,11 +10,12 @@ const DEFAULTS = { conf: 0.25, iou: 0.7, overlap: 0.2 };
  * @typedef {{url: string, model: string, version: string | undefined, task: string,
  *            file: string, conf: number, iou: number, tile: string, overlap: number,
  *            classes: Map<string, number>, labels: string[], hasKey: boolean, wheel: string}} Asked
- * with the names of the chosen classes, and of all that the model has; code has a place for a key, never the key;
- * `wheel` is the file of the client for Python, which has its version in its name
+ * A request. `classes` maps the chosen class names to ids, and `labels` has all class names of the model.
+ * If `hasKey` is true, the code reads a key from the environment, and never contains the key. `wheel` is
+ * the file name of the Python client, which includes its version.
  */
 
-/** Languages, and the functions that write an `Asked` in them. */
+/** Functions that write an `Asked` as code, by language. */
 export const WRITERS = { curl, Python: python, JavaScript: javascript };
 
 function curl(asked) {
@@ -56,7 +57,7 @@ function javascript(asked) {
 
 const kind = (task) => TASKS[task]?.kind ?? "detections";
 
-/** The options that differ from the server's defaults, of those that the task has. */
+/** Return the options of the task that differ from the server's defaults. */
 function optionsOf({ task, classes, labels, ...asked }) {
   const tiled = TILED.includes(task) ? ["iou", ...(asked.tile ? ["tile", "overlap"] : [])] : [];
   const names = kind(task) === "detections" ? ["conf", ...tiled] : [];
@@ -74,7 +75,10 @@ function withVersion(asked) {
   return asked.version ? { version: Number(asked.version), ...options } : options;
 }
 
-/** A plain name as it is, else the id; a class without a name is called by its id already. */
+/**
+ * Return the name of a class if it needs no quotes, else its id. The name of an unnamed class is its id
+ * already.
+ */
 function classOption(name, labels) {
   const id = labels.indexOf(name);
   return /^[a-z]([\w -]*\w)?$/i.test(name) || id < 0 ? name : id;

@@ -1,10 +1,10 @@
-// The list of streams: how each is, and why.
+// Lists streams with their states and figures, and the counts of one stream.
 
 import { button, make, refill } from "./dom.js";
 
 const COUNTED = ["in", "out", "objects"];
 
-/** List streams, of which one is chosen. */
+/** List streams. `chosen` is the id of the selected stream. */
 export function showStreams(container, streams, chosen, onChoose) {
   refill(container, streams.map((stream) => {
     const { id, state, reason, source, model } = stream;
@@ -31,7 +31,7 @@ function figuresOf({ rate, age_ms: age, frames, enabled, reconnects }) {
   ].filter(Boolean).join(" · ");
 }
 
-/** List the lines and zones of a stream with their counts; `onRemove` is null where it may not change. */
+/** List the lines and zones of a stream with their counts. `onRemove` is null if the user may not change it. */
 export function showCounts(container, { counts = {}, lines = [], zones = [] }, onRemove) {
   const kinds = Object.entries({ lines, zones });
   const shapes = kinds.flatMap(([kind, texts]) => [texts].flat().map((text) => ({ kind, text })));

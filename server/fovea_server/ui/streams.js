@@ -1,4 +1,4 @@
-// The tab of streams: their list, the picture of one, its counts and events, and what may be changed.
+// Runs the streams tab: the list of streams, and the video, counts, events and controls of the selected one.
 
 import { write } from "./announce.js";
 import { choicesOf } from "./choices.js";
@@ -18,7 +18,7 @@ function loadStyles(href) {
   return new Promise((onload) => document.head.append(make("link", { rel: "stylesheet", href, onload })));
 }
 
-/** Fill the tab, and run it; it does nothing while `isShown` is false. */
+/** Fill the tab and keep it up to date. It pauses while `isShown` returns false. */
 export async function runStreams(fovea, isShown) {
   const [page] = await Promise.all([fetch(urlOf("streams.html")), loadStyles(urlOf("streams.css"))]);
   at("streams").innerHTML = await page.text();
@@ -27,13 +27,16 @@ export async function runStreams(fovea, isShown) {
   const events = new EventList(fovea, at("events"));
   const editor = new ShapeEditor(view, onDraw, addShape);
   let streams = [];
-  let chosen = null; // id
-  let mayChange = null; // not known yet
-  let maySee = true; // pictures and events
+  // Id of the selected stream.
+  let chosen = null;
+  // Whether the user may change streams. Null until the server has returned the key's scopes.
+  let mayChange = null;
+  // Whether the user may see images and events.
+  let maySee = true;
 
   const current = () => streams.find(({ id }) => id === chosen);
 
-  // What is shown
+  // Display
 
   async function follow() {
     for (;;) {
@@ -103,9 +106,9 @@ export async function runStreams(fovea, isShown) {
     write(at("streams-alert"), error ? [error.message, error.hint].filter(Boolean).join(": ") : "");
   }
 
-  // What is changed
+  // Changes
 
-  /** Do something to a stream, and show what became of it, or the error. */
+  /** Run a change, then show the new state or the error. Return whether the change succeeded. */
   async function change(work) {
     warn(null);
     try {

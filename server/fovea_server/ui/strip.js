@@ -1,24 +1,27 @@
-// The row of the user's images.
+// Shows the row of thumbnails.
 
 import { button, make, refill } from "./dom.js";
 
-// Where each key goes from the image at `at`.
+// The index of the image that each key selects, if the current one has the index `at`.
 const STEPS = { ArrowLeft: (at) => at - 1, ArrowRight: (at) => at + 1 };
-// In the row itself.
+// Further keys while a thumbnail has the focus.
 const ENDS = { Home: () => 0, End: (at, count) => count - 1 };
 
-/** The image that a key leads to from the current one, if any. */
+/** Return the image that a key selects, or undefined. */
 export const step = (key, images, current, steps = STEPS) =>
   images[steps[key]?.(images.indexOf(current), images.length)];
 
-// Pixels of the row that are seen beside the current image.
+// Space that stays visible beside the current thumbnail, in pixels.
 const BESIDE = 6;
 let shown = null;
 
-/** Show a thumbnail of each image, if there are several, and of which there is an error; Tab leads to the current one, which is in view. */
+/**
+ * Show thumbnails if there are several images. Thumbnails of images with an error are marked. The current
+ * thumbnail is in view, and it is the only one that Tab focuses.
+ */
 export function showThumbnails(container, images, current, errorOf, onSelect, onRemove) {
   refill(container, (images.length < 2 ? [] : images).map((image, index) => {
-    // Before it is loaded it has its width, too: the row would lose its place.
+    // Without a size, the row would jump when the thumbnail loads.
     const style = `aspect-ratio: ${image.width} / ${image.height}`;
     const error = errorOf(image);
     const alt = error ? `${image.name}: ${error.message}` : image.name;
@@ -29,7 +32,7 @@ export function showThumbnails(container, images, current, errorOf, onSelect, on
     made.tabIndex = image === current ? 0 : -1;
     return make("li", {}, made);
   }));
-  // Where the user has scrolled to stays, until another image is chosen.
+  // The row stays where the user has scrolled it, until another image is selected.
   if (current !== shown) reveal(container, container.querySelector("[aria-current=true]"));
   shown = current;
   container.onkeydown = (event) => {
@@ -42,7 +45,7 @@ export function showThumbnails(container, images, current, errorOf, onSelect, on
   };
 }
 
-/** Scroll a row, and not the page, to one of its buttons and a little beside it. */
+/** Scroll a row to one of its buttons, without scrolling the page. */
 function reveal(row, button) {
   if (!button) return;
   const [outer, inner] = [row, button].map((each) => each.getBoundingClientRect());

@@ -1,12 +1,12 @@
-// The tabs of the page: images, and streams, whose code is loaded when they are first shown.
+// Switches between the two tabs of the page: images and streams.
 
 const at = (id) => document.getElementById(id);
 const TABS = ["images", "streams"];
 
-/** The tab that is shown. */
+/** Return the name of the current tab. */
 export const tab = () => (location.hash === "#streams" ? "streams" : "images");
 
-/** Show the tab that the address names, now and when it changes; `onShow` is told its name. */
+/** Show the tab that the URL names, now and when the URL changes. `onShow` gets the name of the tab. */
 export function wireTabs(onShow) {
   const show = () => {
     for (const name of TABS) {

@@ -1,6 +1,9 @@
-// What each task is called, and what its results are: all that the page must know of a task.
+// The name of each task, and the items, sentences and sample code for its results.
 
-/** Tasks in the order of the list of models: its name there, and the kind of its results. */
+/**
+ * Tasks in the order of the model list: name in the list, and kind of the results. `anything` is true if
+ * every image is a good example.
+ */
 export const TASKS = {
   detect: { label: "Object detection", kind: "detections" },
   segment: { label: "Instance segmentation", kind: "detections" },
@@ -18,10 +21,12 @@ export const TASKS = {
 };
 
 /**
- * The fields of an `ImageAnswer` that have results: `words` for them, the `items` to list, best first, each
- * with a `class_name` and a `score`, and the lines of code that print them. `numbered` are its parts with a
- * class, whose number is shown where the model has no name for it; `told` is the sentence about an answer, where
- * that is not of its items; `alone` says that the results of two models are not compared.
+ * Kinds of results, by the field of an `ImageAnswer` that has them. `words` names the results in a sentence.
+ * `items` returns the items to list, the best first, each with a `class_name` and a `score`. `python` and
+ * `javascript` are the lines of code that print the results. `withClass` returns the parts that have a
+ * class; the page shows the id of a class without a name. `describe` returns a sentence about the results;
+ * without it, the sentence is about the items. `alone` is true if the results of two models cannot be
+ * compared.
  */
 export const KINDS = {
   detections: {
@@ -131,9 +136,9 @@ export const KINDS = {
   },
 };
 
-/** The kind of an answer's results: two answers of different kinds cannot be compared. */
+/** Return the kind of a response's results. Responses of different kinds cannot be compared. */
 export const kindOf = (answer) => Object.keys(KINDS).find((kind) => answer[kind]);
 
-/** The numbers of an embedding, which the page asks for in base64. */
+/** Return the numbers of an embedding. The server sends them in base64 by default. */
 export const vectorOf = ({ data }) =>
   new Float32Array(Uint8Array.from(atob(data), (each) => each.charCodeAt(0)).buffer);

@@ -1,8 +1,8 @@
-// Light or dark.
+// Switches between the light and the dark mode.
 
 const KEPT = "fovea-theme";
 
-/** Let a button change from the system's mode to the other one, and back. */
+/** Let a button switch the mode. Without a stored choice, the page begins in the system's mode. */
 export function wireTheme(button) {
   let dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const show = (chosen) => {
@@ -15,7 +15,7 @@ export function wireTheme(button) {
     try {
       localStorage.setItem(KEPT, dark ? "dark" : "light");
     } catch {
-      // A browser that keeps nothing forgets the choice with the page.
+      // The browser blocks storage, so the choice ends with the page.
     }
   });
   try {

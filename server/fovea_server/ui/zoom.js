@@ -1,16 +1,19 @@
-// Zoom and pan, of all pictures at once: those that are compared show the same part.
+// Zooms and pans all images at once, so that compared images show the same part.
 
 const MAX_ZOOM = 12;
 const STEP = 1.5;
-const PAN = 0.15; // Of the view, with a key.
-const LINE_PX = 16; // Of wheels that count lines.
+// Distance that an arrow key pans, as a fraction of the view.
+const PAN = 0.15;
+// Height of a line in pixels, for wheels that report lines.
+const LINE_PX = 16;
 
 export class Zoom {
   #panes;
-  #at = { scale: 1, x: 0, y: 0 }; // Of the picture's corner, in shares of the view.
+  // The scale, and the place of the image's top left corner as a fraction of the view.
+  #at = { scale: 1, x: 0, y: 0 };
   #fingers = new Map();
 
-  /** @param {HTMLElement} panes whose views, and buttons with `data-zoom`, are followed */
+  /** @param {HTMLElement} panes element with the views, and with buttons that have `data-zoom` */
   constructor(panes) {
     this.#panes = panes;
     panes.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
@@ -29,7 +32,7 @@ export class Zoom {
     for (const end of ["pointerup", "pointercancel"]) {
       panes.addEventListener(end, ({ pointerId }) => this.#fingers.delete(pointerId));
     }
-    // Two fingers zoom the picture, and not the page.
+    // Two fingers zoom the image, not the page.
     panes.addEventListener("touchmove", (event) => event.touches.length > 1 && event.preventDefault(), { passive: false });
     this.reset();
   }
@@ -38,14 +41,14 @@ export class Zoom {
     this.#show({ scale: 1, x: 0, y: 0 });
   }
 
-  /** Zoom or move with a key, if it is one for that. */
+  /** Zoom with a key. Return false if the key does not zoom. */
   key(key) {
     const factor = { "+": STEP, "=": STEP, "-": 1 / STEP, 0: 0 }[key];
     if (factor !== undefined) this.#zoom(factor, 0.5, 0.5);
     return factor !== undefined;
   }
 
-  /** Move what is seen to a side; false where all of it is seen. */
+  /** Pan with an arrow key. Return false for other keys, and if the whole image is visible. */
   pan(key) {
     const [x, y] = { ArrowLeft: [PAN, 0], ArrowRight: [-PAN, 0], ArrowUp: [0, PAN], ArrowDown: [0, -PAN] }[key] ?? [];
     if (x === undefined || this.#at.scale === 1) return false;
@@ -56,10 +59,10 @@ export class Zoom {
   #wheel(event) {
     const view = viewOf(event);
     const pixels = event.deltaY * (event.deltaMode ? LINE_PX : 1);
-    // What cannot be smaller leaves the wheel to the page.
+    // The wheel scrolls the page if the image cannot become smaller.
     if (!view || (pixels > 0 && this.#at.scale === 1 && !event.ctrlKey)) return;
     event.preventDefault();
-    // A pinch on a touchpad comes as a small turn of a wheel with Control.
+    // Browsers report a pinch on a touchpad as small turns of the wheel with Control pressed.
     this.#around(event, view, Math.exp(-pixels * (event.ctrlKey ? 0.01 : 0.002)));
   }
 
@@ -70,7 +73,8 @@ export class Zoom {
     const other = [...this.#fingers.values()].find((each) => each !== former);
     this.#fingers.set(event.pointerId, event);
     const { width, height } = view.getBoundingClientRect();
-    const share = other ? 0.5 : 1; // The middle of two fingers moves half as far as one.
+    // The point between two fingers moves half as far as one finger.
+    const share = other ? 0.5 : 1;
     const { scale, x, y } = this.#at;
     this.#show({
       scale,
@@ -88,7 +92,7 @@ export class Zoom {
     this.#zoom(factor, (clientX - left) / width, (clientY - top) / height);
   }
 
-  /** Zoom so that a point of the view, in shares of it, stays where it is. */
+  /** Zoom around a point. `x` and `y` are fractions of the view. */
   #zoom(factor, x, y) {
     const at = this.#at;
     const scale = clamp(at.scale * factor, 1, MAX_ZOOM);
@@ -105,7 +109,7 @@ export class Zoom {
   }
 }
 
-/** The picture that an event is on, and not a control over it. */
+/** Return the view of an event, or null if the event is on a control over the image. */
 const viewOf = ({ target }) => (target.closest("button, label") ? null : target.closest(".view:not(.empty)"));
 
 const clamp = (value, least, most) => Math.max(least, Math.min(value, most));

@@ -1,4 +1,5 @@
-// The client in Node: against servers whose addresses the environment has, one of them with keys.
+// Tests the client in Node. pytest starts two servers, one with keys, and passes their addresses in the
+// environment.
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";

@@ -1,4 +1,4 @@
-// Where labels lie, what maps say, and the live figures.
+// Tests the places of labels, the colours and values of maps, and the live figures.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -9,7 +9,7 @@ import { addSample, figures, quantile } from "../../../server/fovea_server/ui/li
 import { depthColour, depthRange, isBackground } from "../../../server/fovea_server/ui/masks.js";
 import { depthText, valueAt } from "../../../server/fovea_server/ui/probe.js";
 
-/** Numbers from 0 to 1, the same in each run. */
+/** Yield random numbers from 0 to 1. The seed makes them the same in each run. */
 function* chances(seed) {
   for (let state = seed; ; yield state / 2 ** 32) state = (1664525 * state + 1013904223) % 2 ** 32;
 }
@@ -44,7 +44,7 @@ test("classes of two models have the colours of their names", () => {
   assert.deepEqual(colourOf(cat), colourOf({ class_name: "other", class_id: 17 }));
 });
 
-/** Levels as a browser reads them: RGBA of a grey PNG file. */
+/** Return the RGBA values that a browser reads from a grey PNG file. */
 const levels = (values) => Uint8ClampedArray.from(values.flatMap((each) => [each, each, each, 255]));
 
 test("a map has a value at each pixel", () => {
@@ -53,7 +53,7 @@ test("a map has a value at each pixel", () => {
   const at = (answer) => [[0, 0], [1, 0], [0, 1]].map(([x, y]) => valueAt(answer, x, y));
   assert.deepEqual(at({ ...size, depth }), ["0.5 m", "10.5 m", "2.5 m"]);
   assert.deepEqual(at({ ...size, saliency: {} }), ["foreground 0.0 %", "foreground 100.0 %", "foreground 20.0 %"]);
-  // Column by column: one pixel of none, two of the class, one of none.
+  // Runs go down the columns: one pixel without a class, two pixels of the class, one without.
   const sky = { class_name: "sky", class_id: 4, mask: { counts: "121" } };
   assert.deepEqual(at({ width: 2, height: 2, semantic: { classes: [sky] } }), ["", "sky", "sky"]);
   assert.equal(valueAt({ width: 2, height: 2 }, 0, 0), "");

@@ -1,4 +1,4 @@
-// What was found: filtered, labelled, paired, and told in sentences.
+// Tests how the page filters, labels, pairs and describes results.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -67,7 +67,7 @@ const boxes = { detections: [at("cat", 0), at("dog", 20), at("cow", 40)] };
 const model = (labels, task = "detect") => ({ labels, task });
 const ours = model(["cat", "dog", "cow"]);
 
-/** The sentence about answers, of one model or two. */
+/** Return the sentence about the responses of one model or of two. */
 function summarize(answers, models = []) {
   const entries = answers.map((answer) => answer && { answer });
   const kept = answers.map((answer) => (answer ? itemsOf(answer) : []));

@@ -1,4 +1,4 @@
-// The models that can be picked, their engine cards, and the images to try them with.
+// Tests the list of models, their engine cards and their example images.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -61,7 +61,7 @@ const CARD = {
   family: "yolo", reason: "its outputs", calibration: null, created: null, onnx_sha256: "0123456789abcdef", metadata: {},
 };
 
-/** The rows of a model's card as an object. */
+/** Return the rows of a model's engine card as an object. */
 function rows(changes = {}, card = {}) {
   const described = {
     ...model("m", "detect", [["1", true], ["2", false], ["3", true]]), backend: "openvino", precision: "fp32",

@@ -1,4 +1,4 @@
-// What is asked of a model, when it is asked again, and what is saved of its answers.
+// Tests the options of requests, the need for new requests, and the files with results.
 
 import assert from "node:assert/strict";
 import test from "node:test";
@@ -105,7 +105,7 @@ const write = async (form, items, model, names = ["a.jpg"]) =>
 
 test("COCO has masks, corners and keypoints", async () => {
   const items = [
-    // A mask of two pixels, of four in two columns.
+    // Two of the mask's four pixels are set. They lie in two columns.
     { box, class_id: 0, score: 0.9, mask: { size: [2, 2], counts: "121" } },
     { box, class_id: 2, score: 0.8, corners: [{ x: 2, y: 1 }, { x: 6, y: 1 }, { x: 6, y: 4 }, { x: 2, y: 4 }] },
     { box, class_id: 0, score: 0.7, keypoints: [{ name: "nose", x: 1, y: 2, score: 0.5 }, { name: "eye", x: 3, y: 4, score: 0.4 }] },
