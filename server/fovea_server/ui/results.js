@@ -11,8 +11,8 @@ export const FORMS = {
   COCO: { tasks: ["detect", "segment", "pose", "obb", "text"], name: "predictions.json", write: coco },
 };
 
-/** Return a response without its decoded map, and with `items` instead of all its detections. */
-export function answerOf({ levels, ...answer }, items) {
+/** Return a response without its decoded map or image, and with `items` instead of all its detections. */
+export function answerOf({ levels, painted, ...answer }, items) {
   return answer.detections ? { ...answer, detections: items } : answer;
 }
 

@@ -136,4 +136,5 @@ test("a cell of CSV is quoted, and no spreadsheet computes it", async () => {
 test("a saved answer has the objects that are shown, and no pixels of the page", () => {
   assert.deepEqual(answerOf({ detections: [1, 2], levels: "pixels" }, [1]), { detections: [1] });
   assert.deepEqual(answerOf({ classes: [1], levels: "pixels" }, []), { classes: [1] });
+  assert.deepEqual(answerOf({ picture: { png: "" }, painted: "image" }, []), { picture: { png: "" } });
 });
