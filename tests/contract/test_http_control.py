@@ -1,6 +1,5 @@
 """Loading, unloading and generating over HTTP, as the recordings do not show it."""
 
-import base64
 import json
 from typing import Any
 
@@ -21,22 +20,6 @@ def port(golden_server) -> int:
 def control(port: int, model: str, action: str, parameters: dict[str, Any]) -> Answer:
     body = json.dumps({"parameters": parameters}).encode()
     return send(port, "POST", f"/v2/repository/models/{model}/{action}", body=body)
-
-
-def test_a_model_that_travels_in_the_request(port, recordings):
-    file = (recordings / "models" / "simple" / "1" / "model.onnx").read_bytes()
-    config = {"backend": "onnxruntime", "max_batch_size": "16"}
-    loaded = control(
-        port,
-        "sent",
-        "load",
-        {"config": json.dumps(config), "file:1/model.onnx": base64.b64encode(file).decode()},
-    )
-    assert loaded.status == 200, loaded.body
-    assert json.loads(send(port, "GET", "/v2/models/sent/config").body)["max_batch_size"] == 16
-    assert infer(port, "sent", SIMPLE).status == 200
-    assert control(port, "sent", "unload", {}).status == 200
-    assert infer(port, "sent", SIMPLE).status == 404
 
 
 @pytest.mark.parametrize(
@@ -92,18 +75,6 @@ def test_a_handle_that_is_not_base64(port):
     answer = send(port, "POST", path, body=json.dumps(given).encode())
     assert answer.status == 400
     assert "r" in error(answer)[1]
-
-
-def test_the_index_of_what_is_ready(port):
-    assert control(port, "identity_int8", "unload", {}).status == 200
-    entries = json.loads(send(port, "POST", "/v2/repository/index", body=b"{}").body)
-    unloaded = {"state": "UNAVAILABLE", "reason": "unloaded"}
-    assert {"name": "identity_int8", "version": "1", **unloaded} in entries
-    body = json.dumps({"ready": True}).encode()
-    ready = json.loads(send(port, "POST", "/v2/repository/index", body=body).body)
-    assert {entry["state"] for entry in ready} == {"READY"}
-    assert ready == [entry for entry in entries if entry.get("state") == "READY"]
-    assert control(port, "identity_int8", "load", {}).status == 200
 
 
 def generate(port: int, model: str, body: object, kind: str = "generate") -> Answer:

@@ -1,10 +1,8 @@
 """Rules of infer that the recordings do not show, on the recorded models."""
 
-import gzip
 import json
 import mmap
 import struct
-import zlib
 from pathlib import Path
 
 import ml_dtypes
@@ -72,13 +70,6 @@ def test_strings_mixed_with_json(port):
     assert second["parameters"]["binary_data_size"] == len(data)
 
 
-@pytest.mark.parametrize("data", [[[1, [2]], 3, [], 4], [1, 2, 3, 4], [[[1], [2], [3], [4]]]])
-def test_the_nesting_of_data_does_not_matter(port, data):
-    document = {"inputs": [tensor("INPUT0", [2, 2], "INT32", data=data)]}
-    described, _ = parts(infer(port, "identity_int32", document))
-    assert described["outputs"][0]["data"] == [1, 2, 3, 4]
-
-
 def test_a_tensor_without_elements(port):
     document = {
         "inputs": [tensor("INPUT0", [0, 4], "FP32", data=[])],
@@ -110,39 +101,6 @@ def test_long_tensors_travel_as_json(port):
         body=json.dumps({"INPUT0": list(range(100_000))}).encode(),
     )
     assert json.loads(generated.body)["OUTPUT0"] == list(range(100_000))
-
-
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-@pytest.mark.parametrize("rows", [1, 4000])
-def test_bodies_are_compressed_both_ways(port, encoding, rows):
-    sent = np.arange(rows * 32, dtype=np.int32).tobytes()
-    document = {
-        "inputs": [binary("INPUT0", [rows, 32], "INT32", len(sent))],
-        "parameters": {"binary_data_output": True},
-    }
-    text = json.dumps(document).encode()
-    pack = gzip.compress if encoding == "gzip" else zlib.compress
-    headers = {
-        "Content-Encoding": encoding,
-        "Accept-Encoding": f"br, identity;q=0.4, {encoding};q=0.5",
-        "Inference-Header-Content-Length": str(len(text)),
-    }
-    path = "/v2/models/identity_int32/infer"
-    answer = send(port, "POST", path, headers, pack(text + sent))
-    found = {name.lower(): value for name, value in answer.headers.items()}
-    assert found["content-encoding"] == encoding
-    assert zlib.decompress(answer.body, 32 + zlib.MAX_WBITS).endswith(sent)
-
-
-@pytest.mark.parametrize("accepted", ["br", "gzip;q=0.1, identity", "gzip;q=x", ""])
-def test_or_not_compressed(port, accepted):
-    answer = infer(port, "simple", SIMPLE, headers={"Accept-Encoding": accepted})
-    assert "outputs" in json.loads(answer.body)
-
-
-def test_only_two_encodings_are_known(port):
-    answer = infer(port, "simple", SIMPLE, headers={"Content-Encoding": "br"})
-    assert error(answer) == (501, "Unsupported compression type")
 
 
 @pytest.mark.parametrize(

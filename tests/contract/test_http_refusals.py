@@ -1,6 +1,5 @@
 """What is wrong with a request is told, with Triton's status and in Triton's words."""
 
-import gzip
 import json
 import random
 from collections.abc import Iterator
@@ -183,17 +182,6 @@ def test_json_is_nested_so_deep_and_no_deeper(port, depth):
         assert "nested deeper than 100" in error(answer)[1]
 
 
-def test_what_is_larger_than_the_limit(port):
-    too_large = "Use --http-max-input-size to increase the limit."
-    for body, headers in (
-        (b" " * (LIMIT + 1), {}),
-        (gzip.compress(bytes(100 * LIMIT)), {"Content-Encoding": "gzip"}),
-    ):
-        status, told = error(send(port, "POST", "/v2/models/simple/infer", headers, body))
-        assert status == 400
-        assert told.endswith(too_large)
-
-
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -241,12 +229,6 @@ def test_half_a_pair_of_surrogates_is_no_text(port, where):
     status, told = error(infer(port, "identity_fp32", document))
     assert status == 500
     assert told.startswith("failed to parse the request JSON buffer: Invalid value. at ")
-
-
-def test_shared_memory_is_for_those_who_allow_it(port):
-    body = json.dumps({"key": "/x", "byte_size": 64}).encode()
-    answer = send(port, "POST", "/v2/systemsharedmemory/region/r/register", body=body)
-    assert "--allow-client-shm" in error(answer)[1]
 
 
 def test_a_thousand_damaged_requests(server):

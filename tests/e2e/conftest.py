@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.built import build
 from tests.serving import RunningServer, start_server
@@ -63,3 +64,10 @@ def second_scene() -> bytes:
 def demo_truth() -> dict[str, list[dict[str, object]]]:
     """What is in the scenes."""
     return json.loads((DEMO / "scenes.json").read_text())
+
+
+def images(protocol, *encoded: bytes, name: str):
+    """Make a tensor of encoded images for tritonclient."""
+    tensor = protocol.InferInput(name, [len(encoded)], "BYTES")
+    tensor.set_data_from_numpy(np.array(encoded, object))
+    return [tensor]

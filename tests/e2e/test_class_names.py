@@ -10,7 +10,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tests.built import build
-from tests.e2e.test_v2_images import images
+from tests.e2e.conftest import images
 from tests.forked import forked_fovea
 from tritonclient.utils import InferenceServerException
 

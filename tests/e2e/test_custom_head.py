@@ -11,7 +11,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tests.built import build
-from tests.e2e.test_v2_images import images
+from tests.e2e.conftest import images
 from tests.odd import HEAD, odd_model, replace_head
 from tests.serving import start_server
 

@@ -21,8 +21,8 @@ import tritonclient.http as http_client
 from PIL import Image
 from tests.built import build
 from tests.conftest import DEMO, ROOT
+from tests.e2e.conftest import images
 from tests.e2e.results import AS_IT_IS, BAR, BARS, COLOUR, DIGITS, FLAT, MODELS, SCENES, png
-from tests.e2e.test_v2_images import images
 from tests.listed import check_listed, check_tensors
 from tests.run_lengths import decoded
 from tritonclient.utils import InferenceServerException

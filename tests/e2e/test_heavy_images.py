@@ -20,7 +20,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from PIL import Image
-from tests.e2e.test_v2_images import images
+from tests.e2e.conftest import images
 from tests.keyed import until
 from tests.preprocess.test_header import huge_webp, tiff
 from tests.serving import RunningServer, start_server

@@ -82,17 +82,6 @@ def test_statistics_count_predictions(demo_server, scene):
     assert after["version"] == "1"
 
 
-def test_readiness_and_health(demo_server):
-    for path in ("/v1/health/ready", "/v1/models/digits/ready"):
-        answer = httpx.get(demo_server.url + path)
-        assert (answer.status_code, answer.json()) == (200, {"ready": True})
-    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/digits/ready"):
-        assert httpx.get(demo_server.url + path).status_code == 200
-    answer = httpx.get(demo_server.url + "/v1/health/live")
-    assert (answer.status_code, answer.json()) == (200, {"live": True})
-    assert httpx.get(demo_server.url + "/v1/models/nobody/ready").status_code == 404
-
-
 def test_each_route_asks_for_the_header_of_its_part(demo_repository, serve):
     parts = {
         "metadata": ("/v1/models/digits", "/v1/models/digits/versions/1"),

@@ -9,8 +9,8 @@ import onnxruntime
 import pytest
 import tritonclient.http as http_client
 from tests.built import build
+from tests.e2e.conftest import images
 from tests.e2e.results import png
-from tests.e2e.test_v2_images import images
 
 from fovea_client import ServerError
 from fovea_engines.build.plan import BuildPlan

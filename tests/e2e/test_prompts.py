@@ -9,7 +9,7 @@ import tritonclient.http as http_client
 from onnx import TensorProto, helper
 from onnx import save as save_onnx
 from tests.built import build
-from tests.e2e.test_v2_images import images
+from tests.e2e.conftest import images
 from tests.e2e.two_towers import NUMBERS, text_vectors, two_towers
 from tests.engines.tiny import constant
 from tests.serving import start_server

@@ -13,7 +13,7 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from tests.built import build
 from tests.conftest import SHARED
-from tests.e2e.test_v2_images import images
+from tests.e2e.conftest import images
 from tests.engines.heads.expected import (
     assert_objects,
     class_map,

@@ -7,8 +7,8 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 from PIL import Image, ImageDraw, ImageFont
 from tests.built import build
+from tests.e2e.conftest import images
 from tests.e2e.results import png
-from tests.e2e.test_v2_images import images
 from tests.listed import check_listed, check_tensors
 from tests.rapidocr import PREPROCESS, TEXT_MODEL, off, program, written
 from tests.serving import start_server

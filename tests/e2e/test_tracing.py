@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from tests.e2e.test_v2_images import images
+from tests.e2e.conftest import images
 from tests.serving import RunningServer, free_ports, start_server
 from tritonclient import grpc as triton
 from tritonclient.grpc import InferenceServerClient, InferInput

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
 from tests.built import build
-from tests.e2e.test_v2_images import images
+from tests.e2e.conftest import images
 from tests.e2e.two_towers import image_vectors, reader, text_vectors, two_towers
 
 from fovea_client import AsyncClient, Client, ServerError

@@ -13,8 +13,8 @@ import tritonclient.http as http_client
 from onnx import helper
 from tests.built import build
 from tests.client.test_arrays import SUPERVISION
+from tests.e2e.conftest import images
 from tests.e2e.results import AS_IT_IS, IMAGES, averaged
-from tests.e2e.test_v2_images import images
 from tests.engines.tiny import constant, save
 from tests.keyed import until
 from tests.listed import check_listed

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import zlib
 from dataclasses import replace
 from functools import partial
 
@@ -53,10 +54,15 @@ def test_binary_tensors(ask):
     assert np.array_equal(np.frombuffer(answer.content[size:], np.int32), values + 1)
 
 
-def test_compression_both_ways(ask):
-    headers = {"Content-Encoding": "gzip", "Accept-Encoding": "gzip"}
-    answer = infer(ask, content=gzip.compress(json.dumps(JSON).encode()), headers=headers)
-    assert answer.headers["content-encoding"] == "gzip"
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br"])
+def test_compression_both_ways(ask, encoding):
+    compress = gzip.compress if encoding == "gzip" else zlib.compress
+    headers = {"Content-Encoding": encoding, "Accept-Encoding": encoding}
+    answer = infer(ask, content=compress(json.dumps(JSON).encode()), headers=headers)
+    if encoding == "br":
+        assert answer.status_code == 501
+        return
+    assert answer.headers["content-encoding"] == encoding
     assert answer.json()["outputs"][0]["data"] == [2, 3, 4, 5]
 
 
