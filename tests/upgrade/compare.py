@@ -39,8 +39,8 @@ MOMENTARY = (
     *("inferenceMs", "processMs", "analysisRoundTripMs", "timestampUTC"),
 )
 """Under these keys only the types are compared: the values depend on the moment or machine."""
-_PROSE = re.compile(r"\.(error|message|card_reason|card\.reason|faults)$")
-"""Places of sentences, which may be reworded."""
+_PROSE = ("error", "message", "reason", "card_reason", "faults")
+"""Under these keys texts of several words may be reworded; `unloaded` may not."""
 _SHOWN = 64
 
 
@@ -93,8 +93,10 @@ def _compare_objects(
             shared = coco.iou([old], [new], [0])[0][0]
             found += [] if shared > 0.95 else [f"{at}: the masks share {shared:.2f}"]
         else:
-            prose = _PROSE.search(at) and isinstance(old[key], str | list)
-            found += _compare(old[key], new[key], at, momentary or bool(prose) or key in MOMENTARY)
+            prose = key in _PROSE and (
+                isinstance(old[key], list) or (isinstance(old[key], str) and " " in old[key])
+            )
+            found += _compare(old[key], new[key], at, momentary or prose or key in MOMENTARY)
     return found
 
 
