@@ -251,7 +251,7 @@ def test_the_gate(card):
         judged = replace(card, precision=precision, agreement=replace(figures, quality=least))
         assert rejection(judged, 0.01) is None
         judged = replace(judged, agreement=replace(figures, quality=least - 0.001))
-        assert "of 20 detections, 3 are missed; 2 are extra" in rejection(judged, 0.01)
+        assert "of 20 detections, it misses 3 and adds 2" in rejection(judged, 0.01)
     blind = replace(card, precision="int8", agreement=replace(figures, detections=0, quality=1.0))
     assert "the source model detects nothing on the 3 images" in rejection(blind, 0.01)
     assert rejection(replace(blind, family=None), 0.01) is None

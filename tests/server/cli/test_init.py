@@ -216,7 +216,7 @@ def test_a_signal_while_it_decodes_ends_the_build(fovea, tmp_path, demo_model):
         (("init", "--head", "my-head.py"), "my_head.py"),
         (("init", "--head", "class.py"), "my_head.py"),
         (("init", "--head", "numpy.py"), "my_head.py"),
-        (("init", "--head", "made.py"), "made.py, test_made.py already"),
+        (("init", "--head", "made.py"), "made.py, test_made.py"),
         (("init", "--head", "my_head.py", "shop"), "not both"),
         (("init", "--model", __file__), "--head"),
         (("build", "made.py", "--head", "absent.py"), "absent.py"),

@@ -182,7 +182,7 @@ def test_there_is_no_server_or_it_stops(kind, demo_repository, tmp_path):
         yield frame
         yield frame
 
-    with pytest.raises(ConnectionFailed, match="the server stops"):
+    with pytest.raises(ConnectionFailed, match="the server is stopping"):
         list(results(kind, server.url, "", camera(), in_flight=1))
     with pytest.raises(ConnectionFailed, match="is a server running there"):
         list(results(kind, server.url, "", []))

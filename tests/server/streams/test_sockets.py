@@ -215,9 +215,9 @@ def test_a_stop_answers_what_was_received(demo_repository, tmp_path):
         found = [answer(line)["frame"]]
         server.process.terminate()
         code, reason, said = ending(line)
-        assert (code, reason) == (1012, "the server stops")
+        assert (code, reason) == (1012, "the server is stopping")
         assert found + [each["frame"] for each in said] == list(range(5))
-        assert ending(quiet) == (1012, "the server stops", [])
+        assert ending(quiet) == (1012, "the server is stopping", [])
     assert server.stop() == 0
     assert "Traceback" not in server.log.read_text()
 

@@ -42,7 +42,7 @@ def test_a_plan_a_card_and_layers(fovea, deep_detector, tmp_path, precision):
     code, out, err = fovea(*build, "--profile", "1,2,4")
     assert code == 0, err
     assert "for SM80, SM89" in out
-    assert "it has not run" in " ".join(out.split())
+    assert "instead of the engine" in " ".join(out.split())
     assert "the last build of this engine" not in err
     folder = tmp_path / "repository" / "d" / "1"
     card = EngineCard.read(folder / "card.json")

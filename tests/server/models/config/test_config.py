@@ -243,7 +243,7 @@ def test_an_older_version_loads_beside_what_the_newest_build_has_written(
         ),
         ("ensemble_scheduling {}", "cannot be set for model 'plus' whose platform is not ensemble"),
         ('platform: "ensemble"', "ensemble scheduling must be set for ensemble plus"),
-        ("batch_input { kind: BATCH_ELEMENT_COUNT }", "plus asks for batch_input, which is not"),
+        ("batch_input { kind: BATCH_ELEMENT_COUNT }", "batch_input"),
         (
             ADDER_CONFIG.replace("dims: [ 4 ]", "dims: [ 4 ] is_shape_tensor: true", 1),
             "'X' of plus is a shape tensor, which is not supported in batches",
