@@ -70,7 +70,7 @@ class Engine(Closing):
             tensors.
         labels: class names by id; None if unknown.
         num_classes: number of classes; None if unknown.
-        makes_pictures: True if the model generates a new image, and processes a large image tile by
+        makes_images: True if the model generates a new image, and processes a large image tile by
             tile; False if the model processes each image as a whole.
         words: text encoder of a model that compares images with texts, such as CLIP; None for other
             models.
@@ -113,7 +113,7 @@ class Engine(Closing):
             self.head = open_head(found, inputs)
             self.num_classes = found.num_classes or self.num_classes
         pictures = self.head is not None and self.head.task == "image"
-        self.makes_pictures = pictures and spec is not None and spec.fit == "letterbox"
+        self.makes_images = pictures and spec is not None and spec.fit == "letterbox"
 
     @classmethod
     def open(
@@ -262,7 +262,7 @@ class Engine(Closing):
         options = self.resolve(options)
         if options.tile is not None:
             return self._predict_tiles(pixels, options, alone)
-        if self.makes_pictures:
+        if self.makes_images:
             return self._predict_mosaic(pixels, options, alone)
         return self._predict_whole(pixels, options, alone)
 

@@ -138,8 +138,10 @@ def _card(
     own = _own_values(folder / file, session)
     seen = _observer(session, metadata, own)
     image = _image(session.inputs)
-    beside = list_other_inputs(session.inputs) if image != session.inputs else ()
-    recognition = recognise(image, session.outputs, metadata, observe=seen, beside=beside)
+    other_inputs = list_other_inputs(session.inputs) if image != session.inputs else ()
+    recognition = recognise(
+        image, session.outputs, metadata, observe=seen, other_inputs=other_inputs
+    )
     if recognition.open:
         cure = "to get boxes, build it with `fovea build --head FAMILY`"
         recognition = replace(recognition, task=TENSORS, reason=f"{recognition.reason}; {cure}")

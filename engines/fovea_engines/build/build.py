@@ -121,8 +121,8 @@ def build(
     try:
         if plan.tokenizer_file is None:
             return _build(plan, {}, repository, progress, check_servable)
-        with split_texts(plan, plan.tokenizer_file, progress) as (plan, beside):
-            return _build(plan, beside, repository, progress, check_servable)
+        with split_texts(plan, plan.tokenizer_file, progress) as (plan, attachments):
+            return _build(plan, attachments, repository, progress, check_servable)
     except OSError as error:
         where = error.filename or plan.repository
         raise BuildError(
@@ -133,7 +133,7 @@ def build(
 
 def _build(
     plan: BuildPlan,
-    beside: Mapping[str, Path],
+    attachments: Mapping[str, Path],
     repository: ModelRepository,
     progress: Progress,
     check_servable: CheckServable | None,
@@ -161,7 +161,7 @@ def _build(
 
     before = repository.served_or_none(plan.name)
     with repository.publish(plan.name) as folder:
-        card = _fill(plan, beside, prepared, dataset, key, repository, folder, progress)
+        card = _fill(plan, attachments, prepared, dataset, key, repository, folder, progress)
         _check_servable(repository, folder, card, check_servable)
     _write_texts(repository, card)
     repository.remove_folder(plan.name, FAILED_FOLDER)
@@ -184,7 +184,7 @@ def _content_key(plan: BuildPlan, prepared: PreparedModel, dataset: Labels | Non
 
 def _fill(
     plan: BuildPlan,
-    beside: Mapping[str, Path],
+    attachments: Mapping[str, Path],
     prepared: PreparedModel,
     dataset: Labels | None,
     key: str,
@@ -201,7 +201,7 @@ def _fill(
     truth = None if dataset is None else LabelledEvaluation(plan, prepared, dataset, progress)
     with open_chosen(plan, prepared, truth, folder, progress) as (chosen, card):
         int8 = chosen.graphs.int8
-        files = card.files | _copy_attachments(plan, beside, folder)
+        files = card.files | _copy_attachments(plan, attachments, folder)
         # Create no baseline from the photographs that ship with Fovea, because they do not
         # represent the images that a server receives.
         if card.refused is None and (dataset or plan.check_images) is not None:
@@ -229,17 +229,19 @@ def _fill(
     return card
 
 
-def _copy_attachments(plan: BuildPlan, beside: Mapping[str, Path], folder: Path) -> dict[str, str]:
+def _copy_attachments(
+    plan: BuildPlan, attachments: Mapping[str, Path], folder: Path
+) -> dict[str, str]:
     """Copy further files of a version into its directory, e.g. a user's head.
 
-    `beside` maps the name of each file to its path.
+    `attachments` maps the name of each file to its path.
 
     Returns:
         Name of each copied file -> its SHA-256.
     """
-    for file, path in beside.items():
+    for file, path in attachments.items():
         shutil.copyfile(path, folder / file)
-    files = [*beside]
+    files = [*attachments]
     if (head := head_in_file(plan.family)) is not None:
         # Write the code that this build imported, even if the file was changed during the build.
         write_file(folder / HEAD_FILE, head.content)

@@ -126,7 +126,7 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
     own = own_normalisation(source.proto)
     trained = merge_preprocess(plan.preprocess, own)
     image, *_ = taken_by_source = graph_inputs(source.proto)
-    beside = list_other_inputs(taken_by_source)
+    other_inputs = list_other_inputs(taken_by_source)
     taken = None if plan.size else open_size(source.proto)
     _check_fixed_size(plan, image)
     if own and own.items() <= trained.items():
@@ -137,7 +137,7 @@ def prepare(plan: BuildPlan, progress: Progress) -> PreparedModel:
         _check_batch(plan, inputs[0].shape[0])
     with progress.phase("head"):
         known, head, observe = recognise_with_batch(
-            graph, lambda each: _recognise(plan, each, trained, beside)
+            graph, lambda each: _recognise(plan, each, trained, other_inputs)
         )
         compared = None
         if known is not graph:
@@ -212,7 +212,10 @@ def _make_dynamic(
 
 
 def _recognise(
-    plan: BuildPlan, graph: onnx.ModelProto, trained: Mapping[str, Any], beside: tuple[str, ...]
+    plan: BuildPlan,
+    graph: onnx.ModelProto,
+    trained: Mapping[str, Any],
+    other_inputs: tuple[str, ...],
 ) -> tuple[Recognition, Observer]:
     """Recognise the head of a graph.
 
@@ -223,7 +226,13 @@ def _recognise(
         force = plan.force_head
         family, named_by = plan.family, plan.family_from
         return recognise(
-            *facts, metadata, family, observe, beside=beside, force=force, named_by=named_by
+            *facts,
+            metadata,
+            family,
+            observe,
+            other_inputs=other_inputs,
+            force=force,
+            named_by=named_by,
         )
 
     facts = graph_inputs(graph), graph_outputs(graph)

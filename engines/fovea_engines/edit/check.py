@@ -41,16 +41,16 @@ def check(before: onnx.ModelProto, edited: Edited, feed: Feed) -> tuple[Feed, fl
     _validate(before, edited)
     own = feed
     feed, comparable = _refit(before, edited, feed)
-    if not comparable and edited.judge is not None:
-        _, first = check(before, Edited(edited.judge, edited.what, advice=edited.advice), own)
-        feed, second = check(edited.judge, replace(edited, judge=None), own)
+    if not comparable and edited.bridge is not None:
+        _, first = check(before, Edited(edited.bridge, edited.what, advice=edited.advice), own)
+        feed, second = check(edited.bridge, replace(edited, bridge=None), own)
         return feed, None if first is None or second is None else max(first, second)
     outputs = [spec.name for spec in graph_outputs(after)]
     if not comparable:
         _run(edited, outputs, feed)
         return feed, None
-    raw = {name: values.raw(feed[name]) for name, values in edited.values.items()}
-    feed = {**feed, **{name: edited.values[name].cooked(raw[name]) for name in raw}}
+    raw = {name: values.to_edited(feed[name]) for name, values in edited.values.items()}
+    feed = {**feed, **{name: edited.values[name].to_original(raw[name]) for name in raw}}
     inputs = {spec.name: edited.origin.get(spec.name, spec.name) for spec in graph_inputs(after)}
     origins = {name: edited.origin.get(name, name) for name in outputs}
     try:

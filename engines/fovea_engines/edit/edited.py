@@ -58,16 +58,16 @@ def has_batch(spec: TensorSpec) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class Conversion:
     """Functions that convert the values of an input whose meaning an edit changed.
 
     Attributes:
-        raw: converts values for the original model to values for the edited model.
-        cooked: converts values for the edited model to values for the original model.
+        to_edited: converts values for the original model to values for the edited model.
+        to_original: converts values for the edited model to values for the original model.
     """
 
-    raw: Callable[[Array], Array]
-    cooked: Callable[[Array], Array]
+    to_edited: Callable[[Array], Array]
+    to_original: Callable[[Array], Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +84,7 @@ class Edited:
         together: True if the edited model computes several rows in one call, and the original model
             may need a separate call for each row.
         advice: advice for the user if the edited model cannot run, or computes different results.
-        judge: version of the model that accepts the inputs of both models. If the original model
+        bridge: version of the model that accepts the inputs of both models. If the original model
             does not accept the inputs of the edited model, both are compared with this version.
             None if there is no such version.
     """
@@ -92,11 +92,11 @@ class Edited:
     model: onnx.ModelProto
     what: str
     origin: Mapping[str, str] = field(default_factory=dict)
-    values: Mapping[str, Values] = field(default_factory=dict)
+    values: Mapping[str, Conversion] = field(default_factory=dict)
     keeps: bool = True
     together: bool = False
     advice: str = "name another tensor"
-    judge: onnx.ModelProto | None = None
+    bridge: onnx.ModelProto | None = None
 
 
 def copy_model(model: onnx.ModelProto) -> onnx.ModelProto:

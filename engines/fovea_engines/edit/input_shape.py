@@ -241,7 +241,7 @@ def set_size(model: onnx.ModelProto, size: tuple[int, int] | None) -> Edited:
     return Edited(
         result,
         f"size: {name} accepts {size[0]}x{size[1]}",
-        judge=_dynamic(found),
+        bridge=_dynamic(found),
         advice=(
             "a constant contains the original size, or the model's stride does not divide the new "
             f"one; {EXPORT}"

@@ -12,7 +12,7 @@ import onnx
 from onnx import TensorProto
 
 from fovea_engines.edit.cut import cut
-from fovea_engines.edit.edited import Edited, Values, first_input
+from fovea_engines.edit.edited import Conversion, Edited, first_input
 from fovea_engines.edit.names import rename
 from fovea_engines.heads.signature import image_layout
 from fovea_engines.onnx_graph.own_normalisation import leading_arithmetic
@@ -93,18 +93,18 @@ def add_normalisation(
     for node in reversed(write.nodes):
         result.graph.node.insert(0, node)
 
-    def raw(cooked: Array) -> Array:
-        values = cooked.astype(np.float32) * std + mean
+    def to_edited(values: Array) -> Array:
+        levels = values.astype(np.float32) * std + mean
         return (
-            values.round().clip(0, 255).astype(np.uint8) if uint8 else values.astype(cooked.dtype)
+            levels.round().clip(0, 255).astype(np.uint8) if uint8 else levels.astype(values.dtype)
         )
 
-    def cooked(raw: Array) -> Array:
-        return ((raw.astype(np.float32) - mean) / std).astype(image.dtype)
+    def to_original(levels: Array) -> Array:
+        return ((levels.astype(np.float32) - mean) / std).astype(image.dtype)
 
     kind = "uint8" if uint8 else image.dtype
     change = f"normalise: {image.name} accepts 0 to 255 as {kind}"
-    return Edited(result, change, values={image.name: Values(raw, cooked)})
+    return Edited(result, change, values={image.name: Conversion(to_edited, to_original)})
 
 
 def _number(text: str) -> float:

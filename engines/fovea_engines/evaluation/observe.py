@@ -113,7 +113,7 @@ def recognise_graph(
         The recognition, and the (height, width) at which the model was run; None in place of the
             size if the usual size works.
     """
-    beside = list_other_inputs(graph_inputs(model))
+    other_inputs = list_other_inputs(graph_inputs(model))
     for size in (None, *_possible_sizes(model)):
         if (pinned := _copy_at_size(model, size)) is not None:
             observe = Observer(pinned, trained)
@@ -122,12 +122,14 @@ def recognise_graph(
                 def recognise_one(graph: onnx.ModelProto) -> tuple[Recognition, Observer]:
                     seen = graph_inputs(graph), graph_outputs(graph), metadata_of(graph)
                     observe = Observer(graph, trained)
-                    return recognise(*seen, family, observe, beside=beside), observe
+                    return recognise(*seen, family, observe, other_inputs=other_inputs), observe
 
                 _, head, _ = recognise_with_batch(pinned, recognise_one)
                 return add_own_preprocess(head, model), size
     facts = graph_inputs(model), graph_outputs(model), metadata_of(model)
-    return add_own_preprocess(recognise(*facts, family, lambda _: (), beside=beside), model), None
+    return add_own_preprocess(
+        recognise(*facts, family, lambda _: (), other_inputs=other_inputs), model
+    ), None
 
 
 def recognise_with_batch(

@@ -183,7 +183,7 @@ class Head(ABC):
         """
         return None
 
-    def tells(self, outputs: Mapping[str, Array]) -> bool:
+    def has_evidence(self, outputs: Mapping[str, Array]) -> bool:
         """Return whether the outputs for one image could contradict this family.
 
         Outputs that are all zeros, for example, fit every family.

@@ -195,7 +195,7 @@ class AttributesHead(Head):
         if len(outputs) == 1 and cls.exclusive:
             return "a model with a single output is a classifier"
         if cls.logits:
-            return replace(fit, strength=Strength.ASKED)
+            return replace(fit, strength=Strength.ON_REQUEST)
         if len(outputs) == 1 and signature.num_labels is None:
             unsure = (
                 "its numbers may be scores of independent classes: if they are, give the names of "

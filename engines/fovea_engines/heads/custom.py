@@ -118,7 +118,7 @@ class FileHead(Head):
                 f"{', '.join(there)}: correct `outputs` in the file"
             )
         count, skeleton = len(cls.labels) or None, cls.written.skeleton
-        return Fit(tuple(named), count, f"decoded by {cls.file}", Strength.ASKED, skeleton)
+        return Fit(tuple(named), count, f"decoded by {cls.file}", Strength.ON_REQUEST, skeleton)
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Check that outputs for one image have a batch axis, if the class is `batched`.
@@ -265,7 +265,7 @@ class FileHead(Head):
 class FileDetector(FileHead, Detector):
     """The family of a user's file that returns `Detections`."""
 
-    def tells(self, outputs: Mapping[str, Array]) -> bool:
+    def has_evidence(self, outputs: Mapping[str, Array]) -> bool:
         """Return whether `decode` finds an object. Then its position can be checked."""
         return len(self.decode(outputs, 0, PredictOptions(mask="none"))) > 0
 

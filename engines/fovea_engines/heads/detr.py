@@ -187,7 +187,7 @@ class RtDetr(Suppressed):
             return named
         labels, boxes, scores = named
         ranks = len(labels.shape), len(boxes.shape), len(scores.shape)
-        of_one = ranks == (1, 2, 1) and (_SIZES in signature.beside or signature.forced)
+        of_one = ranks == (1, 2, 1) and (_SIZES in signature.other_inputs or signature.forced)
         if ranks != (2, 3, 2) and not of_one:
             return OTHERS
         if "int" not in labels.dtype or boxes.shape[-1] not in (4, -1):
@@ -255,7 +255,7 @@ class UltralyticsRtDetr(Detector):
             or unranked(rows[:, 4], "column 4")
         )
 
-    def tells(self, outputs: Mapping[str, Array]) -> bool:
+    def has_evidence(self, outputs: Mapping[str, Array]) -> bool:
         """Return whether there is a row that is not padding. Padding has the score 0."""
         return bool(np.any(outputs[self.outputs[0]][..., 4:]))
 

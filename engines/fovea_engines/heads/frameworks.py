@@ -97,8 +97,8 @@ class Torchvision(Suppressed):
         """Check for three outputs without a batch axis."""
         if len(signature.outputs) != 3:
             return OTHERS
-        if signature.beside:
-            return f"torchvision's models have no input {signature.beside[0]}"
+        if signature.other_inputs:
+            return f"torchvision's models have no input {signature.other_inputs[0]}"
         by_kind = {(len(one.shape), one.dtype[:5]): one for one in signature.outputs}
         found = [by_kind.get(kind) for kind in ((2, "float"), (1, "float"), (1, "int64"))]
         boxes, scores, labels = found

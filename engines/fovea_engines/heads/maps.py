@@ -73,7 +73,7 @@ class Semantic(Head):
             guessed = signature.size == (height, width) and classes > _MAX_CHANNELS
             if not guessed and strength is Strength.POSSIBLE:
                 return OTHERS
-            strength = strength if guessed else Strength.ASKED
+            strength = strength if guessed else Strength.ON_REQUEST
         why = f"{why}; {counted(classes, 'class')}"
         return Fit((output.name,), classes, why, strength, sure=not guessed)
 
@@ -202,7 +202,7 @@ class Depth(Head):
             return found
         usual, why = found
         strength = cls._strength(signature)
-        if strength is Strength.ASKED and usual is Strength.POSSIBLE:
+        if strength is Strength.ON_REQUEST and usual is Strength.POSSIBLE:
             return OTHERS
         return Fit((output.name,), None, f"{why}, with one channel", strength)
 
@@ -210,7 +210,7 @@ class Depth(Head):
     def _strength(cls, signature: Signature) -> Strength:
         if signature.task is not None or signature.outputs[0].name in _DEPTH_NAMES:
             return Strength.NAMES
-        return Strength.ASKED
+        return Strength.ON_REQUEST
 
     def decode(self, outputs: Mapping[str, Array], row: int, options: PredictOptions) -> DepthMap:
         """Return the depth map of one image. Values that are not finite become the minimum."""
@@ -233,7 +233,7 @@ class YoloDepth(Depth):
 
     @classmethod
     def _strength(cls, signature: Signature) -> Strength:
-        return Strength.METADATA if signature.family == "Depth" else Strength.ASKED
+        return Strength.METADATA if signature.family == "Depth" else Strength.ON_REQUEST
 
     def contradiction(self, outputs: Mapping[str, Array]) -> str | None:
         """Return why the outputs cannot come from this head family, or None if they can.
@@ -293,7 +293,7 @@ def one_channel(signature: Signature, strength: Strength | None = None) -> Fit |
     elif usual is Strength.POSSIBLE:
         return OTHERS
     else:
-        strength = Strength.ASKED
+        strength = Strength.ON_REQUEST
     return Fit((output.name,), None, f"{why}, with one channel", strength)
 
 

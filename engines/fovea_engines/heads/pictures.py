@@ -70,7 +70,7 @@ class Pictures(Head):
         factor = output.shape[2] // signature.size[0]
         if output.shape[2:] != tuple(side * factor for side in signature.size):
             return OTHERS
-        if not 1 <= factor <= _LARGEST or (signature.beside and not cls.enlarged):
+        if not 1 <= factor <= _LARGEST or (signature.other_inputs and not cls.enlarged):
             return OTHERS
         why = (
             f"an image of {counted(output.shape[1], 'channel')}, {factor} times as large as the "
@@ -83,7 +83,7 @@ class Pictures(Head):
         # An output with one channel is usually a map and not a grey image.
         if output.shape[1] == 1 and not signature.forced:
             return OTHERS
-        return Fit((output.name,), None, why, Strength.ASKED)
+        return Fit((output.name,), None, why, Strength.ON_REQUEST)
 
     @classmethod
     def _raise_strength(cls) -> Strength:
@@ -156,14 +156,14 @@ HEADS: tuple[type[Head], ...] = (
     ),
     Pictures.as_family(
         "image-255",
-        strength=Strength.ASKED,
+        strength=Strength.ON_REQUEST,
         high=255.0,
         preprocess={**_FITTED, "scale": 1.0},
         guessed="most such models use RGB images with values from 0 to 255, but some do not",
     ),
     Pictures.as_family(
         "image-signed",
-        strength=Strength.ASKED,
+        strength=Strength.ON_REQUEST,
         low=-1.0,
         preprocess={**_FITTED, "mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)},
         guessed="most such models use RGB images with values from -1 to 1, but some do not",

@@ -58,20 +58,20 @@ def recognise(
     family: str | None = None,
     observe: Observe | None = None,
     *,
-    beside: tuple[str, ...] = (),
+    other_inputs: tuple[str, ...] = (),
     force: bool = False,
     named_by: str = "chosen by --head",
 ) -> Recognition:
     """Recognise a model by its tensors and metadata, and by its outputs for sample images.
 
     Args:
-        inputs: inputs of the model, except the inputs in `beside`.
+        inputs: inputs of the model, except the inputs in `other_inputs`.
         outputs: outputs of the model.
         metadata: metadata of the model.
         family: family that the user names, to choose between families that fit. With `TENSORS`, no
             family is accepted.
         observe: function that runs the model. Without it, only metadata, names and shapes are used.
-        beside: names of other inputs. A build fills them in.
+        other_inputs: names of other inputs. A build fills them in.
         force: if True, accept the named family although the metadata or the model's output values
             contradict it. The family must still be able to decode the outputs.
         named_by: text for messages that describes how the user named the family.
@@ -89,7 +89,7 @@ def recognise(
         metadata = {}
     if observe is not None:
         outputs = _fill_shapes(outputs, observe(None))
-    signature = _signature(inputs, outputs, metadata, beside)
+    signature = _signature(inputs, outputs, metadata, other_inputs)
     if isinstance(signature, str):
         if family is not None:
             raise UnsupportedModel(
@@ -111,11 +111,11 @@ def _choose_verdict(
 ) -> Recognition:
     """Return the recognition for the best verdict. If no verdict is good enough, reject all."""
     best = [one for one in verdicts if one.rank == verdicts[0].rank >= 0]
-    if best and best[0].rank == Strength.ASKED and any(one.doubt for one in verdicts):
+    if best and best[0].rank == Strength.ON_REQUEST and any(one.doubt for one in verdicts):
         # The best families fit any model. A family that is only doubted is more probable than
         # these.
         best = []
-    if best and best[0].rank == Strength.ASKED:
+    if best and best[0].rank == Strength.ON_REQUEST:
         could = " or ".join(f"--head {one.family}" for one in best)
         reason = f"{shown} fits many kinds of models: give {could} if that is your model's family"
         if nearest := nearest_of(verdicts):
@@ -124,7 +124,7 @@ def _choose_verdict(
     if best and best[0].unseen and best[0].rank <= Strength.SHAPE:
         # The sample images gave no evidence. Therefore a rarer family with the same shapes cannot
         # be excluded, and the user must choose.
-        best = [one for one in verdicts if one.rank > Strength.ASKED]
+        best = [one for one in verdicts if one.rank > Strength.ON_REQUEST]
     if len(best) == 1:
         return accept_family(best[0], shown, metadata, verdicts)
     if best:
@@ -185,7 +185,7 @@ class _Judge:
                 return Verdict(family, fit, reason)
         if not seen:
             return Verdict(family, fit, unseen=NOT_RUN)
-        unseen = "" if any(map(opened.tells, sound)) else UNSEEN
+        unseen = "" if any(map(opened.has_evidence, sound)) else UNSEEN
         if named:
             return Verdict(family, fit, None, unseen, doubt)
         return Verdict(family, fit, fit.unsure or doubt, unseen, doubt)
@@ -240,7 +240,7 @@ def _judge_named(
         forced = Verdict(family, fit, doubt=against)
         return accept_family(forced, f"{shown}, forced by --force-head", judge.metadata)
     # Do not suggest families that fit models of any kind.
-    others = [one.family for one in map(judge, FAMILIES) if one.rank > Strength.ASKED]
+    others = [one.family for one in map(judge, FAMILIES) if one.rank > Strength.ON_REQUEST]
     could = (
         f"it could be {' or '.join(others)}"
         if others
@@ -304,7 +304,7 @@ def _signature(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     metadata: Mapping[str, str],
-    beside: tuple[str, ...],
+    other_inputs: tuple[str, ...],
 ) -> Signature | str:
     """Return the facts about a model that identify its family.
 
@@ -323,5 +323,5 @@ def _signature(
         outputs=tuple(outputs),
         metadata=metadata,
         num_labels=None if labels is None else len(labels),
-        beside=beside,
+        other_inputs=other_inputs,
     )

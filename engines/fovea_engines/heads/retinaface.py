@@ -167,7 +167,7 @@ class RetinaFace(PriorBoxes):
             return None
         return 1 / share
 
-    def tells(self, outputs: Mapping[str, Array]) -> bool:
+    def has_evidence(self, outputs: Mapping[str, Array]) -> bool:
         """Return whether there is a face. Without one, the sides of prior boxes are unknown."""
         return self.times(outputs) is not None
 

@@ -24,7 +24,7 @@ _NUMBERS = {1: "one", 2: "two", 3: "three"}
 class Strength(IntEnum):
     """The strength of the evidence for a family. The strongest fit is chosen."""
 
-    ASKED = 0
+    ON_REQUEST = 0
     """Strength of a fit that any model could have: only `--head` can choose the family."""
     RARE = 1
     """Strength if a more usual family has the same shapes.
@@ -75,7 +75,7 @@ class Signature:
         outputs: outputs of the model, in its order.
         metadata: metadata of the exporter.
         num_labels: number of class names in the metadata; None without names.
-        beside: names of the inputs other than the image. A build fills them in.
+        other_inputs: names of the inputs other than the image. A build fills them in.
         forced: True if the user forces a family with --force-head. Then the number of boxes need
             not fit a grid.
     """
@@ -85,7 +85,7 @@ class Signature:
     outputs: tuple[TensorSpec, ...]
     metadata: Mapping[str, str]
     num_labels: int | None
-    beside: tuple[str, ...] = ()
+    other_inputs: tuple[str, ...] = ()
     forced: bool = False
 
     @property

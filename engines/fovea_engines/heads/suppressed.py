@@ -82,7 +82,7 @@ class Suppressed(Detector):
             or (None if self.normalised or self.size is None else turned(sure, self.size))
         )
 
-    def tells(self, outputs: Mapping[str, Array]) -> bool:
+    def has_evidence(self, outputs: Mapping[str, Array]) -> bool:
         """Return whether there is a row that is not padding. Padding has class -1 or score 0."""
         rows = self.rows(outputs, 0)
         return bool(np.any((rows.scores > 0) & (rows.class_ids != -1)))

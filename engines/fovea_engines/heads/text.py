@@ -130,7 +130,7 @@ class Ctc(Head):
             return OTHERS
         characters = columns - 1
         why = f"{counted(columns, 'column')}: the characters, and one for no character"
-        fit = Fit((output.name,), characters, why, Strength.ASKED)
+        fit = Fit((output.name,), characters, why, Strength.ON_REQUEST)
         if (named := signature.num_labels) is not None:
             # The names may lack one character: PaddleOCR adds a space to the characters of the
             # file.

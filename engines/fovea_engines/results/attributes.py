@@ -108,7 +108,7 @@ class Attributes(TaskResult):
 
     tasks: ClassVar[tuple[str, ...]] = ("attributes",)
     field: ClassVar[str] = "attributes"
-    shares: ClassVar[str] = "probabilities"
+    compared: ClassVar[str] = "probabilities"
     columns: ClassVar[tuple[str, ...]] = ("attribute", "class_id", "class_name", "score")
 
     found: tuple[Attribute, ...]
@@ -195,7 +195,7 @@ class Attributes(TaskResult):
             i: float(one.probabilities[i - one.first]) for one in self.found for i in one.likely
         }
 
-    def shared(self, other: TaskResult) -> float | None:
+    def similarity(self, other: TaskResult) -> float | None:
         """Return the agreement with another result, 0 to 1.
 
         The agreement is 1 minus the mean difference of the classifiers. The difference of an

@@ -31,7 +31,7 @@ class Embedding(TaskResult):
 
     tasks: ClassVar[tuple[str, ...]] = ("embed",)
     field: ClassVar[str] = "embedding"
-    shares: ClassVar[str] = "directions of vectors"
+    compared: ClassVar[str] = "directions of vectors"
     columns: ClassVar[tuple[str, ...]] = ("norm", "vector")
 
     vector: NDArray[np.float32]
@@ -113,7 +113,7 @@ class Embedding(TaskResult):
         numbers = [float(str(number)) for number in self.vector]
         return [{"norm": round(self.norm, 6), "vector": numbers}]
 
-    def shared(self, other: TaskResult) -> float | None:
+    def similarity(self, other: TaskResult) -> float | None:
         """Return the agreement with another embedding, 0 to 1.
 
         The agreement is 1 minus the angle between the embeddings divided by 90 degrees. The angle

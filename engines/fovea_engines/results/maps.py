@@ -170,7 +170,7 @@ class ClassMap(TaskResult):
         """Return the map for the upright image."""
         return replace(self, back=back)
 
-    def shared(self, other: TaskResult) -> float | None:
+    def similarity(self, other: TaskResult) -> float | None:
         """Return the fraction of cells that have the same class in both maps, 0 to 1."""
         return float((self.ids == other.ids).mean()) if isinstance(other, ClassMap) else None
 
@@ -273,7 +273,7 @@ class SoftMask(TaskResult):
         """Return the foreground for the upright image."""
         return replace(self, back=back)
 
-    def shared(self, other: TaskResult) -> float | None:
+    def similarity(self, other: TaskResult) -> float | None:
         """Return 1 minus the mean absolute difference of both foregrounds, 0 to 1."""
         if not isinstance(other, SoftMask):
             return None
@@ -373,7 +373,7 @@ class DepthMap(TaskResult):
         """Return the depth map for the upright image."""
         return replace(self, back=back)
 
-    def shared(self, other: TaskResult) -> float | None:
+    def similarity(self, other: TaskResult) -> float | None:
         """Return the agreement with another depth map, 0 to 1.
 
         The agreement is 1 minus the mean absolute difference divided by the mean absolute depth.

@@ -46,7 +46,7 @@ class NewImage(TaskResult):
 
     tasks: ClassVar[tuple[str, ...]] = ("image",)
     field: ClassVar[str] = "picture"
-    shares: ClassVar[str] = "pictures"
+    compared: ClassVar[str] = "pictures"
     columns: ClassVar[tuple[str, ...]] = ("width", "height")
 
     values: NDArray[np.float32] | Pixels
@@ -170,7 +170,7 @@ class NewImage(TaskResult):
         # `reshape` restores the last dimension, which OpenCV drops if there is one channel.
         return replace(self, values=resized.reshape(*size[::-1], -1))
 
-    def shared(self, other: TaskResult) -> float | None:
+    def similarity(self, other: TaskResult) -> float | None:
         """Return the agreement with another image, 0 to 1.
 
         The agreement is 1 minus the root mean square difference, where white is 1 and black is 0.

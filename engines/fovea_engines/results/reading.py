@@ -34,7 +34,7 @@ class ReadText(TaskResult):
 
     tasks: ClassVar[tuple[str, ...]] = ("read",)
     field: ClassVar[str] = "reading"
-    shares: ClassVar[str] = "texts"
+    compared: ClassVar[str] = "texts"
     columns: ClassVar[tuple[str, ...]] = ("text", "score")
 
     ids: NDArray[np.int32]
@@ -127,7 +127,7 @@ class ReadText(TaskResult):
         """Return the recognised text."""
         return "".join(self.characters(labels))
 
-    def shared(self, other: TaskResult) -> float | None:
+    def similarity(self, other: TaskResult) -> float | None:
         """Return 1 minus the edit distance divided by the length of the longer text, 0 to 1."""
         if not isinstance(other, ReadText):
             return None

@@ -24,14 +24,14 @@ class TaskResult(ABC):
     Attributes:
         tasks: tasks that have this kind of result.
         field: field of a response that holds the result.
-        shares: noun in messages for the values whose agreement `shared` measures, e.g. "texts".
+        compared: noun in messages for the values that `similarity` compares, e.g. "texts".
         columns: column names of `rows`; empty if the result has no fixed table.
     """
 
     __slots__ = ()
     tasks: ClassVar[tuple[str, ...]] = ()
     field: ClassVar[str] = ""
-    shares: ClassVar[str] = "maps"
+    compared: ClassVar[str] = "maps"
     columns: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
@@ -115,7 +115,7 @@ class TaskResult(ABC):
         """Return a few words for the caption of an object, if this is the result for its crop."""
         return ", ".join(class_name(labels, class_id) for class_id in self.likely)
 
-    def shared(self, other: TaskResult) -> float | None:
+    def similarity(self, other: TaskResult) -> float | None:
         """Return the agreement with the result of another engine for the same image, 0 to 1.
 
         Return None if the results have different types. Also return None for objects and classes:

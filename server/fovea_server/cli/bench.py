@@ -39,7 +39,7 @@ from fovea_server.cli.options import (
     parse_clients,
     parse_rates,
 )
-from fovea_server.models.beside import version_folder
+from fovea_server.models.model_folder import version_folder
 
 _load_option = partial(typer.Option, rich_help_panel="Load")
 _request_option = partial(typer.Option, rich_help_panel="Requests")

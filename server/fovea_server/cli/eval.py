@@ -37,7 +37,7 @@ from fovea_server.cli.options import (
     is_typed,
 )
 from fovea_server.cli.request_options import read_options, with_request_options
-from fovea_server.models.beside import version_folder
+from fovea_server.models.model_folder import version_folder
 from fovea_server.offline.accuracy import (
     measure_answers,
     measure_engine,

@@ -27,7 +27,7 @@ from fovea_server.cli.options import (
 )
 from fovea_server.cli.predict_output import complain
 from fovea_server.cli.predict_progress import PredictProgress
-from fovea_server.models.beside import version_folder
+from fovea_server.models.model_folder import version_folder
 from fovea_server.offline.answers import answers, count_images
 from fovea_server.offline.entry import Entry, InputImage, Result
 from fovea_server.offline.predictors import LocalPredictor

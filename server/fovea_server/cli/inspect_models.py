@@ -22,7 +22,7 @@ from fovea_preprocess.errors import (
     NotFound,
 )
 from fovea_preprocess.mistakes import suggest
-from fovea_server.models.beside import find_faults
+from fovea_server.models.model_folder import find_faults
 from fovea_server.pipelines.recipe import Pipeline, StageRow, is_pipeline
 
 

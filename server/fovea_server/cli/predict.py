@@ -31,7 +31,7 @@ from fovea_server.cli.options import (
 )
 from fovea_server.cli.predict_output import complain, print_json, show, write_files
 from fovea_server.cli.request_options import read_options, with_request_options
-from fovea_server.models.beside import version_folder
+from fovea_server.models.model_folder import version_folder
 from fovea_server.offline.answers import count_images
 from fovea_server.offline.encoding import CodecName, choose_codec, slowness
 from fovea_server.offline.formats.annotated import FOLDER as DRAWN

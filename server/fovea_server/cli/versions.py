@@ -31,7 +31,7 @@ from fovea_server.cli.options import (
     find_models,
 )
 from fovea_server.cli.promote import LimitOption, show_history
-from fovea_server.models.beside import find_faults
+from fovea_server.models.model_folder import find_faults
 from fovea_server.pipelines.recipe import Pipeline, is_pipeline
 from fovea_server.rollout.promotion_documents import DEFAULT_EVENTS
 

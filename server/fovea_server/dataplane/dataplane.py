@@ -184,7 +184,7 @@ class DataPlane:
         Track IDs are added to the results later.
         """
         cut = None
-        if request.options.tile is not None or engine.makes_pictures:
+        if request.options.tile is not None or engine.makes_images:
             cut = self._tiles.cut_of(model.name, engine, request.options)
         return ImageRequest(
             [image for image in request.images if not isinstance(image, FoveaError)],

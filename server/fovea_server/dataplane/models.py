@@ -160,9 +160,9 @@ class Models:
         """Unload a version that was loaded by its number; see `Registry.unload_version`."""
         await self._run_in_thread(partial(self._registry.unload_version, name, version))
 
-    async def follow(self, name: str, beside: int | None = None) -> bool:
+    async def follow(self, name: str, upcoming: int | None = None) -> bool:
         """Apply the promotion history of a model in a thread; see `Registry.follow`."""
-        return await self._run_in_thread(partial(self._registry.follow, name, beside))
+        return await self._run_in_thread(partial(self._registry.follow, name, upcoming))
 
     async def _run_in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._load_threads, work)

@@ -148,11 +148,11 @@ class Loader:
         if fault:
             raise InvalidModel(fault)
 
-    def follow(self, name: str, beside: int | None = None) -> bool:
+    def follow(self, name: str, upcoming: int | None = None) -> bool:
         """Apply a model's promotion history; do nothing if the model is not loaded.
 
-        The loaded configuration stays in use. The version `beside` is loaded in addition, until the
-        next call of this function.
+        The loaded configuration stays in use. The version `upcoming` is loaded in addition, until
+        the next call of this function.
 
         Returns:
             True if the model is loaded.
@@ -163,10 +163,10 @@ class Loader:
         slot = self.slots.get(name)
         if slot is None or slot.tried is None:
             return False
-        if (source := self._read_beside(slot, beside)) is None:
+        if (source := self._read_with(slot, upcoming)) is None:
             return False
-        before, slot.beside = slot.beside, beside
-        if source != slot.tried or beside != before:
+        before, slot.upcoming = slot.upcoming, upcoming
+        if source != slot.tried or upcoming != before:
             self.load(name, source, wanted=False)
         return True
 
@@ -182,7 +182,7 @@ class Loader:
         slot = self.slots.get(name)
         if slot is None or slot.tried is None:
             raise NotFound(f"model '{name}' is not loaded: load the model before a further version")
-        if (source := self._read_beside(slot, version)) is None:
+        if (source := self._read_with(slot, version)) is None:
             raise InvalidRequest(
                 f"model '{name}' was loaded from the files of a request, so it has no other "
                 "versions: send a new load request"
@@ -211,7 +211,7 @@ class Loader:
         if version in (before := slot.requested):
             slot.requested -= {version}
             try:
-                if (source := self._read_beside(slot, slot.beside, without=version)) is not None:
+                if (source := self._read_with(slot, slot.upcoming, without=version)) is not None:
                     self.load(name, source, wanted=False)
             except FoveaError:
                 slot.requested = before
@@ -222,7 +222,7 @@ class Loader:
                 "previous version, or in the version_policy of config.pbtxt"
             )
 
-    def _read_beside(
+    def _read_with(
         self, slot: ModelSlot, version: int | None, *, without: int | None = None
     ) -> Source | None:
         """Read a model's directory again, but keep the configuration and the versions in service.

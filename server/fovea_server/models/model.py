@@ -22,9 +22,9 @@ from fovea_preprocess.errors import (
     NotFound,
     ShuttingDown,
 )
-from fovea_server.models.beside import find_faults
 from fovea_server.models.config.document import config_json
 from fovea_server.models.config.files import read_output_labels
+from fovea_server.models.model_folder import find_faults
 from fovea_server.models.opening import OpenEngine, images_of, open_engine
 from fovea_server.observability.model_statistics import ModelStatistics
 from fovea_server.pipelines.recipe import Pipeline, complete_config, is_pipeline

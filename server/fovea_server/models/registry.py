@@ -274,9 +274,9 @@ class Registry:
             )
         return folder
 
-    def follow(self, name: str, beside: int | None = None) -> bool:
+    def follow(self, name: str, upcoming: int | None = None) -> bool:
         """Apply a model's promotion history; see `Loader.follow`. This call blocks."""
-        return self._loader.follow(name, beside)
+        return self._loader.follow(name, upcoming)
 
     def list_unloaded(self, name: str) -> list[int]:
         """List the versions of a model that are on disk but not loaded, ascending."""

@@ -93,7 +93,7 @@ class ModelSlot:
         fault: the reason why the last load failed; empty if it succeeded.
         promoted: the promoted version. While it can respond, it gets the requests without a
             version number. None if the newest version gets these requests.
-        beside: a version that is loaded because it is about to be promoted; None if there is no
+        upcoming: a version that is loaded because it is about to be promoted; None if there is no
             such version.
         requested: versions that were loaded by number, in addition to the served versions.
     """
@@ -112,7 +112,7 @@ class ModelSlot:
         self.wanted = self.required = False
         self.fault = ""
         self.promoted: int | None = None
-        self.beside: int | None = None
+        self.upcoming: int | None = None
         self.requested: frozenset[int] = frozenset()
         self._make = make
         self._timeout_s = timeout_s
@@ -227,7 +227,7 @@ class ModelSlot:
                     # A failed version rejects all requests, and holds memory that its replacement
                     # needs.
                     model.close(0)
-            extra = {self.beside, *self.requested}
+            extra = {self.upcoming, *self.requested}
             chosen = {*source.served, *(v for v in source.versions if v in extra)}
             # The previously promoted version stays loaded, because clients may request it by
             # number, and because a rollback to it must be quick.

@@ -115,7 +115,7 @@ class StageOutput(BaseModel):
             return 0.0, self.caption
         pairs = zip(self.arrays, found.arrays, strict=True)
         before = found.holding([np.array(old, new.dtype) for old, new in pairs])
-        shared = before.shared(found)
+        shared = before.similarity(found)
         if shared is None:
             shared = float(before.likely.keys() == found.likely.keys())
         return shared, before.caption(labels)

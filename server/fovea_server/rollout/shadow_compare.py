@@ -81,7 +81,7 @@ def compare(live: TaskResult, candidate: TaskResult, options: PredictOptions) ->
             return _objects(live, candidate, options.conf)
         case Classes(), Classes():
             return _classes(live, candidate)
-    if (shared := live.shared(candidate)) is None:
+    if (shared := live.similarity(candidate)) is None:
         raise UnsupportedModel("results of this task cannot be compared")
     return ImageComparison(1 - shared, 1, 1 - shared, shared=shared)
 

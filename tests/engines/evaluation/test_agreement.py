@@ -309,7 +309,7 @@ def test_masks_and_depths_share_what_does_not_differ():
     head = SALIENCY.open(("out",), (8, 8))
     found = head.decode({"out": want}, 0, None)
     other = DEPTH.open(("out",), (8, 8)).decode({"out": want}, 0, None)
-    assert found.shared(other) is None
+    assert found.similarity(other) is None
 
 
 def test_int8_is_refused_by_what_the_maps_share(card):

@@ -172,7 +172,7 @@ def test_agreement_is_the_probability_that_stays():
     found = head.decode(outputs, 0, PredictOptions())
     for colour, shared in (([0.4, 0.6], 1), ([0.6, 0.4], 0.9), ([np.nan, 0.4], 0)):
         other = outputs | {"color": np.array([colour], np.float32)}
-        assert found.shared(head.decode(other, 0, PredictOptions())) == pytest.approx(shared)
+        assert found.similarity(head.decode(other, 0, PredictOptions())) == pytest.approx(shared)
     assert head.unsound(other, 0) == "output color"
 
 

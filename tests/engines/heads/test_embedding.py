@@ -99,4 +99,4 @@ def test_agreement_is_of_directions(have, quality):
     sample = Sample("a.jpg", want["embedding"], want)
     found = measure(head, [(sample, {"embedding": np.array([have])})])
     assert (found.shared, found.quality) == pytest.approx((quality, quality), abs=1e-3)
-    assert Embedding(want["embedding"][0]).shared(Embedding(want["embedding"][0])) == 1
+    assert Embedding(want["embedding"][0]).similarity(Embedding(want["embedding"][0])) == 1

@@ -19,7 +19,9 @@ PICTURES = {"task": "image-to-image"}
 
 def recognised(seen, family=None, *, beside=(), **metadata):
     outputs = [TensorSpec("out", "float32", seen.shape)]
-    return recognise(IMAGE, outputs, metadata, family, lambda _: [{"out": seen}], beside=beside)
+    return recognise(
+        IMAGE, outputs, metadata, family, lambda _: [{"out": seen}], other_inputs=beside
+    )
 
 
 def decoded(recognition, seen):
@@ -82,10 +84,10 @@ def test_agreement_is_the_distance_of_levels():
     def off(by):
         return NewImage((picture.values + by).astype(np.float32))
 
-    assert picture.shared(picture) == 1
-    assert picture.shared(off(0.01)) == pytest.approx(0.99, abs=1e-5)  # 40 dB
-    assert picture.shared(NewImage(picture.levels)) == pytest.approx(1, abs=2e-3)
-    assert picture.shared(off(np.nan)) == 0
+    assert picture.similarity(picture) == 1
+    assert picture.similarity(off(0.01)) == pytest.approx(0.99, abs=1e-5)  # 40 dB
+    assert picture.similarity(NewImage(picture.levels)) == pytest.approx(1, abs=2e-3)
+    assert picture.similarity(off(np.nan)) == 0
 
 
 def test_a_stretched_image_gets_its_size_back():

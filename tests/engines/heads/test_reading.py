@@ -100,8 +100,8 @@ def test_edits_are_those_of_the_definition(one, other):
 
 
 def test_agreement_is_of_texts():
-    assert read(1, 0, 2, 3).shared(read(1, 0, 2, 3)) == 1
-    assert read(1, 0, 2, 3).shared(read(1, 0, 3)) == pytest.approx(2 / 3)
-    assert read(0).shared(read(0, 0)) == 1
-    assert read(0).shared(read(1)) == 0
+    assert read(1, 0, 2, 3).similarity(read(1, 0, 2, 3)) == 1
+    assert read(1, 0, 2, 3).similarity(read(1, 0, 3)) == pytest.approx(2 / 3)
+    assert read(0).similarity(read(0, 0)) == 1
+    assert read(0).similarity(read(1)) == 0
     assert HEAD.unsound({"out": steps(1) * np.nan}, 0) == "output out"

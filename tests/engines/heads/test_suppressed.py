@@ -261,7 +261,7 @@ def assert_second(found):
 def test_padding_and_boxes_without_a_width_are_no_objects_and_exclude_nothing(form):
     write, _ = FORMS[form]
     outputs, head = write(**WHOLE), head_of(form)
-    assert head.tells(outputs)
+    assert head.has_evidence(outputs)
     thin = WHOLE["boxes"][:, [0, 1, 0, 3]]
     assert head.contradiction(write(**WHOLE | {"boxes": thin})) is None
     assert len(head.decode(write(**WHOLE | {"boxes": thin}), 0, PredictOptions())) == 0

@@ -34,7 +34,7 @@ def measure(head: Head | None, pairs: Iterable[tuple[Sample, Outputs]]) -> Agree
 
     For detectors, the detections after suppression are compared, if their score is at least .25.
     For classifiers, the best five classes of the source model are compared. Other results are
-    compared by `TaskResult.shared`. If there is no head, or if there are no detections, the raw
+    compared by `TaskResult.similarity`. If there is no head, or if there are no detections, the raw
     outputs are compared.
     """
     return _agreement([_compare(head, one, have) for one, have in pairs])
@@ -136,7 +136,7 @@ def _compare(head: Head | None, sample: Sample, have: Outputs) -> _Figures:
         elif isinstance(want, Classes) and isinstance(found, Classes):
             figures = _compare_order(sample.name, want, found)
         else:
-            figures = replace(figures, shared=want.shared(found), shares=want.shares)
+            figures = replace(figures, shared=want.similarity(found), shares=want.compared)
     figures = replace(figures, replaced=sample.replaced)
     return _compare_outputs(figures, sample.want, align(sample.want, have, sample.ranked))
 

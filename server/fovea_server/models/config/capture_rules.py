@@ -225,14 +225,14 @@ def _likeness(
 ) -> float:
     """Return the similarity of two results, from 0 (nothing in common) to 1 (equal)."""
     if isinstance(one, TaskResult):
-        return (one.shared(other) if isinstance(other, type(one)) else None) or 0.0
+        return (one.similarity(other) if isinstance(other, type(one)) else None) or 0.0
     return 0.0 if isinstance(other, TaskResult) else float(one @ other)
 
 
 def _remembers(found: TaskResult) -> bool:
     """Return whether a result is comparable with others and small enough to remember."""
     size = sum(each.nbytes for each in found.arrays)
-    return size <= _LARGEST and found.shared(found) is not None
+    return size <= _LARGEST and found.similarity(found) is not None
 
 
 _RULES: dict[str, Callable[[str], Takes]] = {
