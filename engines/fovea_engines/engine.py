@@ -112,6 +112,8 @@ class Engine(Closing):
                 found = recognise(card.inputs, card.outputs, card.metadata, card.family)
             self.head = open_head(found, inputs)
             self.num_classes = found.num_classes or self.num_classes
+        reason = "" if self.head else card.reason
+        self._vocabulary = Vocabulary(self.labels, card.skeleton, reason)
         pictures = self.head is not None and self.head.task == "image"
         self.makes_images = pictures and spec is not None and spec.fit == "letterbox"
 
@@ -219,8 +221,7 @@ class Engine(Closing):
 
         `texts` are the `labels` of a request; they replace the model's own class names.
         """
-        reason = "" if self.head else self.card.reason
-        return Vocabulary(texts or self.labels, self.card.skeleton, reason)
+        return replace(self._vocabulary, labels=texts) if texts else self._vocabulary
 
     def require_words(self) -> Words:
         """Return the text encoder.

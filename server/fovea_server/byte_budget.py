@@ -146,7 +146,8 @@ class HeldBody:
 
     def __exit__(self, *error: object) -> None:
         """Release all bytes of the body."""
-        self._budget.give_back(self._size)
+        if self._size:
+            self._budget.give_back(self._size)
 
     def _take(self, size: int) -> None:
         self._budget.take(size)

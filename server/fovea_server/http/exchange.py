@@ -31,6 +31,7 @@ _SHORT = 1024
 # Size in bytes. A body of at least this size is written separately from the head, because a copy
 # would take longer than another write.
 _LARGE = 65_536
+_HEADER = b"%s: %s\r\n"
 
 
 def scope_of(connection: Connection, head: Head) -> dict[str, Any]:
@@ -137,8 +138,9 @@ class Exchange:
 
     def _let_go(self) -> None:
         self._pieces.clear()
-        self._budget.give_back(self._held)
-        self._held = 0
+        if self._held:
+            self._budget.give_back(self._held)
+            self._held = 0
 
     async def receive(self) -> Message:
         """Return the body or the next piece of a chunked body.
@@ -198,7 +200,7 @@ class Exchange:
             given.append((b"transfer-encoding", b"chunked"))
         # The default headers of uvicorn contain the current date.
         dated = *self._connection.server_state.default_headers, *given
-        head = b"".join((STATUS_LINE[status], *(b"%s: %s\r\n" % each for each in dated), b"\r\n"))
+        head = b"".join((STATUS_LINE[status], *map(_HEADER.__mod__, dated), b"\r\n"))
         if not head.count(b"\r") == head.count(b"\n") == len(dated) + 2:
             raise RuntimeError(f"a header of the response has a line break: {given}")
         self.response_started, self._expects = True, False

@@ -66,7 +66,10 @@ NO_TIMES = StageTimes()
 
 def longest(times: Iterable[StageTimes]) -> StageTimes:
     """Return the longest duration of each stage; 0 if `times` is empty."""
-    return StageTimes(*map(max, zip(NO_TIMES, *times, strict=True)))
+    several = list(times)
+    if len(several) == 1:
+        return several[0]
+    return StageTimes(*map(max, zip(NO_TIMES, *several, strict=True)))
 
 
 class Stages:
