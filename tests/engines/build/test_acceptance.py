@@ -70,7 +70,7 @@ def test_a_real_detector_agrees_and_disagrees_with_one_wrong_layer(
     for place in (0.1, 0.5):
         model = onnx.load(source)
         scale_weight(model, int(place * convs), 1.02)
-        check_refused(model, r"on \w+\.jpg the (.* finds class|best .* column)")
+        check_refused(model, r"on \w+\.jpg, the (.* finds class|best .* column)")
     if first_class is not None:
         # Bus and train: no image shows a train.
         model = onnx.load(source)

@@ -277,7 +277,7 @@ def test_exactly_the_layers_that_gain_multiply_integers(shared, name):
         assert len(after.nodes) == len(before.nodes) + 2 * len(inputs) + len(chosen)
     # Only the signed graph is for TensorRT, which takes no int32 either.
     validate(graphs[Encoding.SIGNED])
-    first = re.escape(f"{graph.graph.input[0].name}/Q is uint8")
+    first = re.escape(f"{graph.graph.input[0].name}/Q has the type uint8")
     with pytest.raises(UnsupportedModel, match=rf"{first}.*\({2 * len(inputs)} faults in all\)"):
         validate(graphs[Encoding.UNSIGNED])
 
