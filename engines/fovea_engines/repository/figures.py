@@ -338,9 +338,9 @@ def _outcome(one: CandidateFigures, candidates: Sequence[CandidateFigures], goal
         faster = (one.alone_ms or 0.0) < (kept.alone_ms or 0.0)
     else:
         faster = (one.images_per_s or 0.0) > (kept.images_per_s or 0.0)
-    # "not faster" means that the median is better than the median of the kept engine, but that it
+    # "within noise" means that the median is better than the median of the kept engine, but that it
     # was not better in three of four rounds.
-    return "not faster" if faster else "slower"
+    return "within noise" if faster else "slower"
 
 
 def left_out_text(candidates: Sequence[CandidateFigures]) -> str:

@@ -337,6 +337,8 @@ class FrameReader(threading.Thread):
             # Do not decode several frames in parallel ("FRAME"), because that would delay frames.
             video.thread_type = "SLICE"
             sampler, position = FrameSampler(reading.every_s), Position(video)
+            # The decoder makes up times for MJPEG over HTTP, which has none.
+            timeless, began = container.format.name == "mpjpeg", time.monotonic()
             for picture in self._pictures(container, video):
                 if self.stopped.is_set():
                     return
@@ -347,8 +349,10 @@ class FrameReader(threading.Thread):
                         "(--max-megapixels)"
                     )
                 came = time.monotonic()
-                # If a camera sends no times, such as an MJPEG camera, the decoder makes up times.
-                time_s = picture.time if address.live else position.of(picture)
+                if address.live:
+                    time_s = came - began if timeless else picture.time
+                else:
+                    time_s = position.of(picture)
                 if sampler.takes(came if address.live or time_s is None else time_s):
                     self._put(RawFrame(picture, time_s, came))
         if address.live:
