@@ -40,7 +40,7 @@ def test_settings_are_complete_and_can_be_read_again(monkeypatch):
         ({"repository": "m", "model": {}}, ("models?",)),
         ({"repository": "m", "models": {"a": {"cpu": 1}}}, ("models.a.cpu", "cpus?")),
         ({"repository": "m", "models": {"a": {"cpus": 0}}}, ("models.a.cpus is 0",)),
-        ({"repository": "m", "models": {"a": {"min_replicas": 2}}}, ("models.a", "max_replicas (1)")),
+        ({"repository": "m", "models": {"a": {"min_replicas": 2}}}, ("max_replicas (1)",)),
         ({"repository": "m", "settings": {"max_quue": 1}}, ("settings.max_quue", "max_queue?")),
         ({"repository": "m", "settings": {"max_queue": 0}}, ("settings.max_queue is 0",)),
         ({"repository": "m", "settings": {"api": "roboflow"}}, ("settings.api",)),
