@@ -209,6 +209,10 @@ def test_a_canary_with_too_few_requests_goes_back_after_its_time(adders, fovea):
     last = found["events"][-1]
     assert (found["current"], last["action"]) == ("1", "canary_failed")
     assert "18 more requests to it and " in last["why"]
+    # It was current before, but a rollback does not restore it.
+    refused = post(adders, "rollback", "plus")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_request")
+    assert "version 4 was current before, but its canary failed at " in refused.text
 
 
 def test_a_canary_counts_on_after_a_restart(tmp_path):

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from operator import index
 from pathlib import Path
@@ -34,14 +34,17 @@ class History:
         events: events, oldest first.
         current: version that the server runs for requests without a version number; None means the
             newest version.
-        earlier: versions that were current before. A rollback makes the last one of them current.
+        earlier: versions that were current before, oldest first.
         canary: event that started the running canary; None if no canary is running.
+        withdrawn: for each version that was a canary after it was last current, the event that
+            ended its last canary.
     """
 
     events: tuple[Mapping[str, Any], ...] = ()
     current: int | None = None
     earlier: tuple[int, ...] = ()
     canary: Mapping[str, Any] | None = None
+    withdrawn: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -102,14 +105,29 @@ class History:
                     earlier = (*earlier, previous)[-_MAX_EARLIER:]
             case "rollback":
                 # During a canary, a rollback only ends the canary.
-                earlier = earlier if self.canary else earlier[:-1]
+                earlier = earlier if self.canary else _before_last(earlier, version)
             case "canary":
                 current, canary = previous, event
             case "canary_failed":
                 current = previous
             case _:
                 raise ValueError(action)
-        return replace(self, current=current, earlier=earlier, canary=canary)
+        withdrawn = dict(self.withdrawn)
+        if self.canary is not None:
+            withdrawn[self.canary["version"]] = event
+        withdrawn.pop(current, None)
+        return replace(self, current=current, earlier=earlier, canary=canary, withdrawn=withdrawn)
+
+    def rollback_target(self, current: int) -> int | None:
+        """Return the version that a rollback restores; None if there is none.
+
+        It is the last version that was current before, without versions whose canary was withdrawn.
+
+        Args:
+            current: version that is current now; see `served`.
+        """
+        left_out = {current, *self.withdrawn}
+        return next((each for each in reversed(self.earlier) if each not in left_out), None)
 
     def served(self, chosen: Iterable[int], there: Sequence[int]) -> tuple[int, ...]:
         """Return the versions to serve.
@@ -127,6 +145,12 @@ class History:
         ours = () if self.canary is None else (self.canary["version"],)
         wanted = {*chosen, self.current, *ours}
         return tuple(sorted(wanted & set(there), key=lambda each: (each == self.current, each)))
+
+
+def _before_last(versions: tuple[int, ...], version: int) -> tuple[int, ...]:
+    """Return the versions before the last occurrence of a version, or all but the last one."""
+    places = [place for place, each in enumerate(versions) if each == version]
+    return versions[: places[-1]] if places else versions[:-1]
 
 
 @contextmanager

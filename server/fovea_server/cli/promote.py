@@ -165,6 +165,8 @@ def rollback(
 ) -> None:
     """Restore the previous version, or stop the canary.
 
+    A version is skipped if it was a canary after it was last current, and the canary was withdrawn.
+
     Example: fovea rollback yolov8n --url http://127.0.0.1:8000
     """
     change = Rollback(who=user_name(), why=why)

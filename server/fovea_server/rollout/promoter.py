@@ -329,7 +329,11 @@ def _promotion_routes(promoter: Promoter) -> APIRouter:
         "/rollback", **describe_route("roll_model_back", ModelHistory, *_CHANGES, body=Rollback)
     )
     async def roll_model_back(request: Request, name: ModelName) -> Response:
-        """End the running canary, or make the previous version current again."""
+        """End the running canary, or make the previous version current again.
+
+        A version is skipped if it was a canary after it was last current, and the canary was
+        withdrawn.
+        """
         return await changed(request, name, Rollback)
 
     return router

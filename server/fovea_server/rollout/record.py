@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -126,7 +127,7 @@ class HistoryRecord:
         Raises:
             NotFound: the version does not exist, or the previous version is gone.
             InvalidRequest: a canary runs already, the version for a canary is the current version,
-                or there is no previous version for a rollback.
+                or no earlier version is left for a rollback.
             InvalidOption: the request has limits for a canary, but no fraction of requests
                 (`share`).
         """
@@ -158,13 +159,29 @@ class HistoryRecord:
         if (canary := history.canary) is not None:
             # Ending a canary does not change the current version.
             return {"action": "rollback", "version": self.current, "previous": canary["version"]}
-        if not history.earlier:
-            raise InvalidRequest(
+        current = self.current
+        if (version := history.rollback_target(current)) is None:
+            raise self._no_rollback(current)
+        self._check(version)
+        return {"action": "rollback", "version": version, "previous": current}
+
+    def _no_rollback(self, current: int) -> InvalidRequest:
+        history = self.history
+        rejected = [one for one in history.earlier if one in history.withdrawn and one != current]
+        if not rejected:
+            return InvalidRequest(
                 f"no earlier version of {self._name} was current: choose a version with `fovea "
                 f"promote {self._name} VERSION`"
             )
-        self._check(history.earlier[-1])
-        return {"action": "rollback", "version": history.earlier[-1], "previous": self.current}
+        version = rejected[-1]
+        event = history.withdrawn[version]
+        ended = "failed" if event["action"] == "canary_failed" else "was ended"
+        at = datetime.fromisoformat(event["at"]).astimezone(UTC)
+        return InvalidRequest(
+            f"version {version} was current before, but its canary {ended} at "
+            f"{at:%Y-%m-%d %H:%M:%S} UTC: run `fovea promote {self._name} {version}` to make it "
+            "current all the same"
+        )
 
     def _check(self, version: int) -> None:
         if version not in (there := self._models.versions(self._name)):

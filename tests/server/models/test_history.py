@@ -55,6 +55,28 @@ def test_each_event_leads_to_the_next_state(model):
     assert len(found.events) == len(steps)
 
 
+def test_a_rollback_skips_a_version_whose_canary_was_withdrawn(model):
+    steps = [
+        (("promote", 1, 3), 3),
+        (("promote", 2, 1), 1),
+        (("promote", 3, 2), 2),
+        (("canary", 2, 3), 2),
+        (("canary_failed", 2, 3), 1),
+        # A second canary of it passes.
+        (("canary", 2, 3), 1),
+        (("canary_passed", 2, 3), 3),
+        (("promote", 3, 2), 2),
+        (("canary", 2, 3), 2),
+        (("rollback", 3, 2), 1),
+        (("rollback", 1, 3), 3),
+        (("rollback", 3, 1), None),
+    ]
+    for step, target in steps:
+        wrote(model, event(*step))
+        found = History.read(model)
+        assert found.rollback_target(found.current) == target, step
+
+
 def test_a_build_leaves_the_newest_current_and_is_a_way_back(model):
     wrote(model, event("promote", 2, 1, built=True))
     assert (History.read(model).current, History.read(model).earlier) == (None, (1,))

@@ -157,6 +157,29 @@ def test_plans_are_read_as_they_are_written():
 # A history as the command tells it.
 
 
+@pytest.mark.parametrize("withdrawn", [True, False])
+def test_a_rollback_does_not_restore_what_a_canary_rejected(fovea, models, withdrawn) -> None:
+    place = "--repository", models.root
+    for change in ((2,), (1,), (2, "--canary", "50%")):
+        assert fovea("promote", "m", *change, *place)[0] == 0
+    if withdrawn:
+        with HistoryRecord(models, "m") as record:
+            event = {"action": "canary_failed", "version": 2, "previous": 1}
+            record.append(event, "fovea", "2 of 3 requests failed")
+    else:
+        code, out, _ = fovea("rollback", "m", *place)
+        assert (code, "The canary ended: version 1 of m stays current." in out) == (0, True)
+    before = events(models)
+    code, out, err = fovea("rollback", "m", *place)
+    assert (code, out) == (1, "")
+    ended = "failed" if withdrawn else "was ended"
+    assert f"version 2 was current before, but its canary {ended} at " in err
+    assert "fovea promote m 2" in err
+    assert (events(models), models.served("m")[-1]) == (before, 1)
+    assert fovea("promote", "m", 2, *place)[0] == 0
+    assert "Version 1 of m is current again" in fovea("rollback", "m", *place)[1]
+
+
 def test_brackets_in_a_reason_are_told_as_they_are(tmp_path: Path) -> None:
     """Rich takes "[/x]" for markup, which ends the command, or hides "[late]"."""
     (tmp_path / "m" / "1").mkdir(parents=True)
