@@ -210,7 +210,7 @@ def test_a_canary_with_too_few_requests_goes_back_after_its_time(adders, fovea):
     assert (found["current"], last["action"]) == ("1", "canary_failed")
     assert "18 more requests to it and " in last["why"]
     # It was current before, but a rollback does not restore it.
-    refused = post(adders, "rollback", "plus")
+    refused = httpx.post(f"{adders.url}/v1/models/plus/rollback", timeout=60)  # without a body
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid_request")
     assert "version 4 was current before, but its canary failed at " in refused.text
 
@@ -282,6 +282,9 @@ def test_what_cannot_be_promoted_says_why(adders, fovea):
     ):
         response = post(adders, "promote", "plus", **plan)
         assert (response.status_code, words in response.text) == (status, True), response.text
+    for method, route in (("POST", "promote"), ("PUT", "shadow")):
+        response = httpx.request(method, f"{adders.url}/v1/models/plus/{route}", timeout=60)
+        assert (response.status_code, "'version'" in response.text) == (422, True), response.text
     assert post(adders, "rollback", "one").status_code == 400
     assert post(adders, "promote", "nobody", version=1).status_code == 404
     assert history(adders, "plus") == before

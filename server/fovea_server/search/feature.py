@@ -22,7 +22,7 @@ from fovea_preprocess.errors import FoveaError, InvalidOption
 from fovea_server.dataplane.prediction import Prediction, PredictRequest
 from fovea_server.feature import Feature
 from fovea_server.http.v1.answers import error_json, raise_if_alone
-from fovea_server.http.v1.body import parsed_body
+from fovea_server.http.v1.body import empty, parsed_body
 from fovea_server.http.v1.dependencies import (
     ModelName,
     Version,
@@ -250,6 +250,8 @@ async def _search(request: Request, name: str, version: int | None, find: _FindI
     timeout_s = timeout_of(request.headers.get("x-request-timeout-ms"))
 
     async def work(body: bytes) -> Response:
+        if not body:
+            raise empty()
         kind = request.headers.get("content-type", "")
         sources, options = await parsed_body(
             body, kind, {}, service.settings.max_images, service.json

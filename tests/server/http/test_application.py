@@ -70,6 +70,27 @@ def test_what_is_for_post_alone_and_what_is_not_there(ask):
         assert ask(method, path).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "words"),
+    [
+        ("POST", "/v1/models/digits/rollback", 400, "no earlier version"),
+        ("POST", "/v1/models/digits/promote", 422, "'version'"),
+        ("PUT", "/v1/models/digits/shadow", 422, "'version'"),
+        ("POST", "/v1/streams", 400, "JSON object"),
+        ("POST", "/setup", 400, "JSON object"),
+        ("POST", "/model/add", 400, "JSON object"),
+        ("POST", PREDICT, 400, "an image"),
+        ("POST", "/digits/1", 400, "an image"),
+    ],
+)
+def test_an_empty_body_is_an_error_only_where_something_is_missing(
+    speaking, method, path, status, words
+):
+    answer = speaking(method, path)
+    assert (answer.status_code, words in answer.text) == (status, True), answer.text
+    assert ("image" in answer.text) == (words == "an image")
+
+
 @pytest.mark.parametrize("page", [True, False])
 def test_load_balancers_get_200_at_the_root(asking, page):
     ask = asking(page=page)

@@ -33,7 +33,9 @@ _SHAPE = 'write each image as {"data": BASE64} or {"url": URL}'
 async def read_body(
     request: Request, watch: Watch, hold: Callable[[int], None], settings: Settings
 ) -> bytes:
-    """Receive and decompress a body. The size limit holds before and after decompression.
+    """Receive and decompress a body, which may be empty.
+
+    The size limit holds before and after decompression.
 
     Args:
         request: request with the body.
@@ -42,8 +44,8 @@ async def read_body(
         settings: settings of the server, which have the size limit.
 
     Raises:
-        InvalidRequest: the body is empty, or does not match its Content-Encoding, or the
-            Content-Encoding is unknown.
+        InvalidRequest: the body does not match its Content-Encoding, or the Content-Encoding is
+            unknown.
         BodyTooLarge, BodyTimeout, QueueFull, ClientLeft: see `Watch.body`.
     """
     max_bytes = settings.http_max_input_size
@@ -55,9 +57,7 @@ async def read_body(
         raise refused()
     body = await watch.body(max_bytes, refused)
     request.state.body_read = True
-    if not body:
-        raise empty()
-    if encoding == "identity":
+    if encoding == "identity" or not body:
         return bytes(body)
     try:
         return bytes(await unpack(body, hold, max_bytes, refused))
@@ -85,7 +85,7 @@ def too_large(limit: int) -> BodyTooLarge:
 
 
 def empty() -> InvalidRequest:
-    """Return the error for an empty body."""
+    """Return the error for an empty body in a request that needs an image."""
     return InvalidRequest("the body is empty; send an image, a form with images, or JSON")
 
 
@@ -166,6 +166,8 @@ def json_object(body: bytes, most: int = MAX_WEIGHT) -> dict[str, Any]:
         InvalidRequest: the body is not a JSON object.
         BodyTooLarge: the weight of the body exceeds `most`.
     """
+    if not body:
+        raise InvalidRequest("the body is empty: send a JSON object")
     given = _json(body, most)
     if not isinstance(given, dict):
         raise InvalidRequest("the body must be a JSON object")

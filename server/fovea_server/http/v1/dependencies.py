@@ -38,13 +38,15 @@ async def answer_change(
 ) -> Response:
     """Parse the body as a JSON document, and return the JSON text from `work(document)`.
 
+    An empty body counts as an empty JSON object.
+
     Raises:
         Restricted, Unauthenticated, Forbidden: the client may not change the server.
     """
     admit(request)
 
     def read(body: bytes, most: int) -> Document:
-        return validate(kind, json_object(body, most))
+        return validate(kind, json_object(body or b"{}", most))
 
     async def answer(body: bytes) -> Response:
         made = await work(await parse_json_body(request, body, read))

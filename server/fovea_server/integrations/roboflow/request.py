@@ -14,7 +14,7 @@ from typing import Any
 from fovea_engines.results.options import MAX_DETECTIONS, MAX_TOP_K, PredictOptions
 from fovea_preprocess.errors import InvalidOption, InvalidRequest, NotFound
 from fovea_server.http.base64_text import base64_image
-from fovea_server.http.v1.body import Source, Url, json_object, read_form
+from fovea_server.http.v1.body import Source, Url, empty, json_object, read_form
 from fovea_server.integrations.request_handling import share
 
 # Default options of Roboflow's inference server: minimum score, IoU of overlapping objects, and
@@ -123,6 +123,8 @@ def parse_legacy(model_id: str, query: Mapping[str, str], kind: str, body: bytes
             given[percent] = float(given[percent]) / 100
     if "image" in query:
         source: Source = Url(query["image"])
+    elif not body:
+        raise empty()
     elif kind.startswith("multipart/"):
         source = read_form(body, kind, 1)[0][0]
     else:
