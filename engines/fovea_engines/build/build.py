@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,9 @@ from fovea_preprocess.image import brightness, decode_image
 # Largest and smallest number of images for a baseline. With fewer images, most differences between
 # distributions are chance. With more images, the measured distances hardly change.
 _MAX, _MIN = 256, 50
+# Accuracy on n labelled images changes by chance by about this number divided by the root of n: 250
+# images can show a drop of .01.
+_CHANCE = 0.158
 
 CheckServable = Callable[[Path, int], None]
 """Function that checks that a server can load a version.
@@ -140,7 +144,7 @@ def _build(
 ) -> EngineCard:
     # Check the backend first, because a failure after a calibration would waste minutes.
     plan.runtime.check(CompilePlan(precision=plan.precision, builder=plan.builder))
-    labelled = None if plan.data is None else _read_labels(plan.data, plan.images, progress)
+    labelled = None if plan.data is None else _read_labels(plan, plan.data, progress)
     prepared = prepare(plan, progress)
     check_head_decided(plan, prepared)
     if plan.labels and prepared.head.nameless:
@@ -286,9 +290,16 @@ def _load_accepted(repository: ModelRepository, plan: BuildPlan, version: int) -
     return card
 
 
-def _read_labels(data: Path, images: Path | None, progress: Progress) -> Labels:
-    labelled = read_labelled(data, images)
+def _read_labels(plan: BuildPlan, data: Path, progress: Progress) -> Labels:
+    labelled = read_labelled(data, plan.images)
     progress.note(f"accuracy is measured on {images_text(labelled)}")
+    if plan.max_drop and plan.precision != "fp32":
+        needed = ceil((_CHANCE / plan.max_drop) ** 2)
+        if len(labelled.paths) < needed:
+            progress.note(
+                f"{len(labelled.paths)} labelled images are few for --max-drop "
+                f"{plan.max_drop:g}, because accuracy varies more by chance: give {needed} or more"
+            )
     return labelled
 
 

@@ -100,9 +100,11 @@ def read_coco(data: Path, folder: Path) -> tuple[list[LabelledImage], tuple[str,
     for index, image in enumerate(file.images):
         path = folder / image.file_name
         if not path.is_file():
+            missing = sum(not (folder / each.file_name).is_file() for each in file.images)
             raise NotFound(
-                f"{data}, images.{index}: the image {path} does not exist: give the folder of the "
-                "images with --images"
+                f"{data}, images.{index}: the image {path} does not exist, and {missing} of "
+                f"{len(file.images)} labelled images are missing in all: give the folder of all "
+                "labelled images with --images"
             )
         images.append(_make_labelled(path, image, by_image[image.id], class_ids, points))
     return images, tuple(category.name for category in categories)

@@ -10,9 +10,7 @@ from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.repository import ModelRepository
 from fovea_preprocess.errors import InvalidModel, NotFound
 
-_RUNNING = (
-    "A running server loads it at its next restart, or at once with --model-control-mode poll."
-)
+_RUNNING = "A running server loads it at its next restart, or soon with --model-control-mode poll."
 
 
 def serving_notes(

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fovea_engines.backends.installing import install_extra
 from fovea_engines.results.detections import Detections
 from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import InvalidOption, InvalidRequest
@@ -90,8 +89,8 @@ def check(options: PredictOptions) -> None:
         )
     if find_spec("trackers") is None:
         raise InvalidRequest(
-            "the option track needs packages that are not installed on the server (pip install "
-            f"'fovea-serve[streams]'): {install_extra('streams')}, or remove the option"
+            "the option track needs packages that are not installed on the server: remove the "
+            "option, or let the operator install 'fovea-serve[streams]'"
         )
 
 

@@ -224,8 +224,10 @@ def test_the_search_goes_on_until_the_labels_agree(deep_detector, images, labels
         deep_detector, "d", tmp_path / "r", precision="int8", calibration=images,
         images=images, data=labels, max_drop=0.02,
     )  # fmt: skip
+    few = Noting()
     with pytest.raises(Disagreement, match="--exclude-nodes auto"):
-        build(replace(plan, keep_float=()))
+        build(replace(plan, keep_float=()), few)
+    assert any("labelled images are few for --max-drop 0.02" in note for note in few.notes)
     refused = EngineCard.read(plan.repository / "d" / FAILED_FOLDER / "card.json")
     assert refused.agreement.quality > BUDGET  # nothing but the labels tells
     # CPUs round differently, so that INT8 loses more on some: half of it may be lost.

@@ -200,7 +200,7 @@ def test_malformed_coco_is_a_sentence(images, tmp_path, document, says):
         ("0 0.5 0.5 0.1 0.1 0.9", "line 2: the class must be followed by a box"),
         ("0", "line 2: the class must be followed by a box.*nothing"),
         ("0 0.5 x 0.1 0.1", "line 2: the class must be followed by a box"),
-        ("0 0.5 0.5 0.1 0.1 0.5 0.5 2", "line 2: .* number on every line"),
+        ("0 0.5 0.5 0.1 0.1 0.5 0.5 2", "line 2: .* number of keypoints"),
         ("0 0.5 nan 0.1 0.1", "line 2: coordinates must be fractions"),
         ("0 0.5 0.5 inf 0.1", "line 2: coordinates must be fractions"),
         ("0 100 50 20 20", "line 2: coordinates must be fractions.*divide pixels"),
