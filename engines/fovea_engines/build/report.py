@@ -187,14 +187,14 @@ def _origin(card: EngineCard, plan: BuildPlan) -> str:
         ("runtime", card.backend_text),
         ("checked on", card.checked_text),
         ("head", f"{card.family or 'not recognised'} ({card.reason})"),
-        ("batch", f"1 to {card.max_batch}"),
+        ("batch size", str(card.max_batch) if card.max_batch < 2 else f"1 to {card.max_batch}"),
     ]
     if card.preprocess is not None:
         text, *origin = card.preprocess_text.splitlines()
-        rows += [("images are", text), *(("this is", line) for line in origin)]
+        rows += [("preprocessing", text), *(("chosen", line) for line in origin)]
     if (calibration := card.calibration_text) is not None:
         text, *remarks = calibration.splitlines()
-        rows += [("calibration", text), *(("its images", remark) for remark in remarks)]
+        rows += [("calibration", text), *(("calibration images", remark) for remark in remarks)]
     return "## Source and build\n\n" + table(("", ""), rows)
 
 

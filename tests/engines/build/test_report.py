@@ -82,7 +82,7 @@ def test_a_build_writes_its_report(built_repository, card):
     assert "**Published**" in text
     origin, agreement = (dict(rows) for rows in tables(text))
     assert card.onnx_sha256[:12] in origin["source"]
-    assert "letterboxed to 64x64" in origin["images are"]
+    assert "letterboxed to 64x64" in origin["preprocessing"]
     assert origin["head"].startswith("yolov8 (")
     assert agreement["boxes compared, before suppression"] == str(card.agreement.detections)
     assert "on 3 photographs that ship with Fovea: give --images for" in text
