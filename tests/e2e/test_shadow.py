@@ -179,6 +179,34 @@ def test_it_never_runs_while_requests_wait(server, http):
     assert not workers(server)
 
 
+def test_a_canary_says_that_images_were_not_compared_as_requests_waited(server, http):
+    plan = {"version": SAME, "canary": 0.3, "seconds": 600, "max_disagreement": 0.5}
+
+    def wait():
+        with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+            client.infer("waiting", [tensor()])
+
+    def pending():
+        statistics = http.get("/v1/models/waiting/statistics").json()
+        return statistics["versions"][0]["pending"]
+
+    def lacks():
+        predict(http)
+        return http.get("/v1/models/digits/history").json()["canary"].get("waits_for", "")
+
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(wait)
+        until(pending)
+        answer = http.post("/v1/models/digits/promote", json=plan)
+        assert answer.status_code == 200, answer.text
+        words = r"50 more images to be compared \(\d+ images were not compared, because requests"
+        until(lambda: re.search(words, lacks()))
+        assert http.post("/v1/models/digits/rollback").status_code == 200
+        rest = [pool.submit(wait) for _ in range(3)]
+        for each in (first, *rest):
+            each.result()
+
+
 @pytest.mark.parametrize(
     ("version", "reason"), [(CLASSIFIER, "classify"), (OTHER_LABELS, "'three'"), (DAMAGED, "build")]
 )

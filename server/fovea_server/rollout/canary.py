@@ -253,15 +253,37 @@ class RunningCanary:
         wanted = [(_FEWEST - self.own.answered, "request", "to it")]
         if self._plan.max_p99 is not None:
             wanted.append((_ENOUGH - self.others.answered, "request", "to the current version"))
-        if self._plan.max_disagreement is not None:
-            report = None if self.shadow is None else self.shadow.report
-            compared = 0 if report is None else report.images
-            wanted.append((_ENOUGH_COMPARED - compared, "image", "to be compared"))
-        return " and ".join(
+        lacks = [
             f"{counted(count, f'more {what}')} {whose}"
             for count, what, whose in wanted
             if count > 0
-        )
+        ]
+        if (count := self._uncompared()) > 0:
+            lacks.append(f"{counted(count, 'more image')} to be compared{self._left_out()}")
+        return " and ".join(lacks)
+
+    def shortage(self) -> str:
+        """Return the reason why the canary fails at its end, if it still lacks requests."""
+        reason = f"its time is over, and it still needs {self.lacks()}"
+        if self._uncompared() > 0 and self._left_out():
+            reason += (
+                ". A comparison needs idle CPU time: give a longer --for, or compare the versions "
+                "with `fovea shadow` first"
+            )
+        return reason
+
+    def _uncompared(self) -> int:
+        """Return the number of images that must still be compared before the canary can pass."""
+        if self._plan.max_disagreement is None:
+            return 0
+        report = None if self.shadow is None else self.shadow.report
+        return _ENOUGH_COMPARED - (0 if report is None else report.images)
+
+    def _left_out(self) -> str:
+        skipped = 0 if self.shadow is None else self.shadow.skipped.total()
+        were = "was" if skipped == 1 else "were"
+        why = "because requests waited"
+        return f" ({counted(skipped, 'image')} {were} not compared, {why})" if skipped else ""
 
 
 def _is_fault(error: FoveaError) -> bool:

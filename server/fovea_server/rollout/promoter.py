@@ -262,7 +262,7 @@ class Promoter(Feature):
             if now < canary.until + (_PATIENCE if lacks else timedelta()):
                 return
             if lacks:
-                fault = f"too few requests arrived in time: the canary still needs {lacks}"
+                fault = canary.shortage()
         outcome = "passed" if fault is None else "failed"
         why = fault or f"{canary.own.answered} requests answered within its limits"
         log.warning("canary %d of model %s: %s: %s", canary.version, name, outcome, why)
