@@ -1,4 +1,4 @@
-"""Maps errors to the status codes of each transport."""
+"""Maps errors to the status codes of each transport, and to the status in the metrics."""
 
 from __future__ import annotations
 
@@ -57,6 +57,17 @@ _TRITON = {
     "RATE_LIMITED": (429, "RESOURCE_EXHAUSTED"),
 }
 
+# Maps error codes to the label `status` in the metrics, for HTTP and for gRPC. These errors share
+# the sent status with errors of another cause, and alerts must tell the causes apart.
+_METRIC_STATUSES: dict[str, tuple[int | str, str]] = {
+    # Triton returns an internal error, but the client sent the malformed text.
+    "malformed_json": (400, "INVALID_ARGUMENT"),
+    # These are not rejections by a full queue or a model that is not ready.
+    "rate_limited": ("rate_limited", "rate_limited"),
+    "deadline_exceeded": (504, "DEADLINE_EXCEEDED"),
+    "restricted": (403, "PERMISSION_DENIED"),
+}
+
 
 def http_status(error: FoveaError) -> int:
     """Return the HTTP status of an error for the routes of /v1."""
@@ -71,3 +82,14 @@ def v2_http_status(error: FoveaError) -> int:
 def grpc_status(error: FoveaError) -> str:
     """Return the name of the `grpc.StatusCode` of an error."""
     return _TRITON[_STATUSES.get(error.code, _INTERNAL)[1]][1]
+
+
+def metric_status(sent: int | str, error: FoveaError | None) -> int | str:
+    """Return the label `status` of a request in the metrics.
+
+    Args:
+        sent: HTTP status code, or name of the gRPC status.
+        error: the error in the response; None if there is no error.
+    """
+    labels = None if error is None else _METRIC_STATUSES.get(error.code)
+    return sent if labels is None else labels[isinstance(sent, str)]

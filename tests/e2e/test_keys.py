@@ -455,7 +455,7 @@ def test_requests_are_counted_by_key(limited, scene):
         httpx.post(server.url + PREDICT, files=[("image", scene)] * images, headers=headers)
     metrics = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics", headers=headers).text
     assert 'fovea_key_requests_total{key="counted",status="200"} 1\n' in metrics
-    assert 'fovea_key_requests_total{key="counted",status="429"} 1\n' in metrics
+    assert 'fovea_key_requests_total{key="counted",status="rate_limited"} 1\n' in metrics
     assert 'fovea_key_images_total{key="counted"} 2\n' in metrics
 
 

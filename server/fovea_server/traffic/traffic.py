@@ -10,14 +10,14 @@ from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from fovea_preprocess.errors import (
+    DeadlineExceeded,
     FoveaError,
-    ModelNotReady,
-    QueueFull,
     RateLimited,
-    ShuttingDown,
     Unauthenticated,
+    Unavailable,
 )
 from fovea_preprocess.text import counted
+from fovea_server.error_status import metric_status
 from fovea_server.log_lines import cut
 from fovea_server.logs import CONTROL, SERVER_LOG
 from fovea_server.observability.access_log import Access, AccessLog
@@ -35,7 +35,6 @@ _OTHERS = "others"
 log = logging.getLogger("fovea_server.refused")
 control = logging.getLogger(CONTROL)
 
-_REFUSALS = (QueueFull, ModelNotReady, ShuttingDown)
 _INTERVAL_S = 60.0
 
 
@@ -106,22 +105,26 @@ class Traffic:
         self._timer: asyncio.TimerHandle | None = None
 
     def measure(self, call: Call, status: int | str, error: FoveaError | None) -> None:
-        """Measure and trace an inference request; ignore other requests."""
+        """Measure and trace an inference request; ignore other requests.
+
+        The metrics get the status of `metric_status`; the trace gets the sent status.
+        """
         if not call.operation:
             return
-        principal = call.principal
+        label, principal = metric_status(status, error), call.principal
         if principal is not None:
-            self.keys.count(principal.label, status, call.images)
+            self.keys.count(principal.label, label, call.images)
         elif isinstance(error, Unauthenticated):
-            self.keys.count("", status, 0)
+            self.keys.count("", label, 0)
         if call.span is not None and self.tracer is not None:
             call.span.name, call.span.id = call.operation, call.id
             if principal is not None:
                 call.span.attributes["fovea.key"] = principal.name
             self.tracer.end(call.span, cut(call.model), status, call.began, error)
-        self.durations.observe(call.model, status, time.monotonic() - call.began)
-        # A client that exceeds its own rate limit does not show that the server is overloaded.
-        if isinstance(error, _REFUSALS) and not isinstance(error, RateLimited):
+        self.durations.observe(call.model, label, time.monotonic() - call.began)
+        # The two exceptions depend on limits of the client: its rate limit and its timeout.
+        own_limit = isinstance(error, RateLimited | DeadlineExceeded)
+        if isinstance(error, Unavailable) and not own_limit:
             self.count_refusal(call.model if call.model in self._models else "", error)
 
     def log(self, call: Call, status: int | str, size: int) -> None:

@@ -90,7 +90,9 @@ CASES = {
     ),
     "FoveaSlow": Case(latencies(5), latencies(0), BY_MODEL, "1.8s"),
     "FoveaErrors": Case(statuses(90, 10, "500"), statuses(90, 10, "400"), BY_MODEL, "10%"),
-    "FoveaRequestsRejected": Case(statuses(90, 60, "429"), statuses(90, 60, "404"), BY_MODEL, "1"),
+    "FoveaRequestsRejected": Case(
+        statuses(90, 60, "429"), statuses(90, 60, "rate_limited"), BY_MODEL, "1"
+    ),
     "FoveaBadRequests": Case(statuses(80, 20, "413"), statuses(80, 20, "429"), BY_MODEL, "20%"),
     "FoveaQueueHigh": Case(
         *shares("fovea_inflight_requests", "fovea_queue_limit_requests", VERSION),
