@@ -66,6 +66,7 @@ def cached_repository(demo_model, tmp_path_factory) -> Path:
     write_moving_scene(repository / "clip.avi", 6, 3)
     (repository / "streams.toml").write_text(
         f'[yard]\nsource = "{repository}/clip.avi"\nmodel = "digits"\nlines = ["a=0,0,1,1"]\n'
+        'zones = ["all=0,0,1,0,1,1,0,1"]\n'
         'webhook = "http://127.0.0.1:1/"\n'
     )
     return repository
@@ -102,11 +103,14 @@ def known(served) -> dict[str, set[str]]:
 
 
 @pytest.fixture(scope="module")
-def prometheus(tmp_path_factory) -> Iterator[Callable[[int], Prometheus]]:
-    """Start Prometheus for a server's port, with short intervals; it is ended after the module."""
+def prometheus(tmp_path_factory) -> Iterator[Callable[..., Prometheus]]:
+    """Start Prometheus for a server's port, with short intervals; it is ended after the module.
+
+    Without a key the server asks for none, but Prometheus wants to have one.
+    """
     started: list[subprocess.Popen[str]] = []
 
-    def start(metrics_port: int) -> Prometheus:
+    def start(metrics_port: int, key: str = "fov_any") -> Prometheus:
         executable = program("prometheus", package="prometheus")
         folder = tmp_path_factory.mktemp("prometheus")
         files = folder / "files"
@@ -115,8 +119,7 @@ def prometheus(tmp_path_factory) -> Iterator[Callable[[int], Prometheus]]:
         config = files / "prometheus.yml"
         target = f"127.0.0.1:{metrics_port}"
         text = config.read_text().replace("fovea:8002", target)
-        # The server asks for none, but Prometheus wants to have it.
-        (files / "prometheus.key").write_text("fov_any")
+        (files / "prometheus.key").write_text(key)
         config.write_text(text.replace("/keys/", f"{files}/"))
         [port] = free_ports(1)
         with (folder / "log").open("w") as log:

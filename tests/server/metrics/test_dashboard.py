@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,23 @@ import httpx
 import pytest
 from ruamel.yaml import YAML
 from tests.conftest import ROOT
+from tests.keyed import key, tensor
 from tests.server.metrics.conftest import MIN_LIVE, control, predict
-from tests.server.metrics.prometheus import dashboard, wait_for
+from tests.server.metrics.prometheus import MONITORING, dashboard, wait_for
+from tests.serving import start_server
 from tests.system import program
+from tritonclient import grpc
+from tritonclient.utils import InferenceServerException
 
 from fovea_server.metrics.metrics import FORMER
 
 pytestmark = pytest.mark.real
 
-VARIABLES = {"$__rate_interval": "1m", "$__range": "1m", "$instance": ".*", "$model": ".*"}
+VARIABLES = {
+    **{"$__rate_interval": "1m", "$__range": "1m"},
+    **{"$job": "fovea", "$instance": ".*", "$model": ".*"},
+}
+KEYS = "fovea_key_"
 
 
 def panels() -> Iterator[tuple[str, str, set[str], bool]]:
@@ -39,7 +48,8 @@ def test_every_panel_has_numbers_with_the_labels_of_its_legend(served, prometheu
     # This machine has no GPU: the names of their metrics are in a table.
     of_gpus = {name for _, query, _, _ in panels() for name in re.findall(r"nv_gpu_\w+", query)}
     assert of_gpus <= known.keys()
-    shown = [panel for panel in panels() if "nv_gpu_" not in panel[1]]
+    # This server has no keys: another test has the panels of keys.
+    shown = [panel for panel in panels() if "nv_gpu_" not in panel[1] and KEYS not in panel[1]]
     assert len(shown) > 30
 
     def empty() -> set[str]:
@@ -68,13 +78,71 @@ def test_it_knows_the_values_of_the_variables(served, prometheus):
     asked = prometheus(served.metrics_port)
     here = f"127.0.0.1:{served.metrics_port}"
     wait_for(lambda: asked.query(f'fovea_model_ready{{instance="{here}"}}'))
-    definitions = {v["name"]: v["definition"] for v in dashboard()["templating"]["list"]}
-    assert definitions == {
+    _, *queries = dashboard()["templating"]["list"]
+    assert {v["name"]: v["definition"] for v in queries} == {
+        "job": "label_values(up, job)",
         "instance": "label_values(fovea_build_info, instance)",
         "model": "label_values(fovea_model_ready, model)",
     }
+    assert asked.label_values("job", "up") == [queries[0]["current"]["value"][0]] == ["fovea"]
     assert asked.label_values("instance", "fovea_build_info") == [here]
     assert asked.label_values("model", "fovea_model_ready") == ["digits"]
+
+
+def test_every_query_has_the_chosen_data_source_which_is_the_provisioned_one_at_first() -> None:
+    source, *queries = dashboard()["templating"]["list"]
+    provisioned = MONITORING / "grafana/provisioning/datasources/prometheus.yml"
+    [given] = YAML(typ="safe").load(provisioned)["datasources"]
+    about = (source["name"], source["type"], source["query"])
+    assert about == ("datasource", "datasource", given["type"])
+    assert source["current"] == {"text": given["name"], "value": given["uid"]}
+    shown = [panel for panel in dashboard()["panels"] if panel["type"] != "row"]
+    targets = [target for panel in shown for target in panel["targets"]]
+    asking = [*queries, *dashboard()["annotations"]["list"], *shown, *targets]
+    chosen = {"type": given["type"], "uid": "${datasource}"}
+    assert [each for each in asking if each["datasource"] != chosen] == []
+
+
+def test_a_key_over_its_rate_and_malformed_requests_are_no_faults_of_the_server(
+    demo_repository, prometheus, scene, tmp_path
+):
+    file = tmp_path / "keys.json"
+    reading = key("add", "prometheus", "--keys", file, "--scope", "metrics")
+    headers = {"x-api-key": key("add", "camera", "--keys", file, "--rate", "1/m")}
+    server = start_server(demo_repository, tmp_path, [f"--keys={file}"])
+    infer = f"{server.url}/v2/models/digits/infer"
+    input_ = {"name": "images", "shape": [1, 3, 320, 320], "datatype": "FP32"}
+    short = json.dumps({"inputs": [input_ | {"data": [0.5]}]}).encode()
+    with ExitStack() as stack:
+        stack.callback(server.process.wait)
+        stack.callback(server.process.kill)
+        http = stack.enter_context(httpx.Client(headers=headers, timeout=60))
+        rpc = stack.enter_context(grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}"))
+        asked = prometheus(server.metrics_port, reading)
+        wait_for(lambda: asked.query("fovea_ready == 1"))
+        assert http.post(server.predict_url("digits"), content=scene).status_code == 200
+
+        def counted() -> set[str]:
+            """The statuses of the requests, whose numbers grow."""
+            malformed = [http.post(infer, content=body) for body in (scene, b"{", b"{}", short)]
+            assert [answer.status_code for answer in malformed] == [500] * 4
+            assert http.post(server.predict_url("digits"), content=scene).status_code == 429
+            with pytest.raises(InferenceServerException) as caught:
+                rpc.infer("digits", [tensor()], headers=headers)
+            assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+            rates = asked.query("rate(fovea_request_duration_seconds_count[1m]) > 0")
+            return {each["metric"]["status"] for each in rates}
+
+        wait_for(lambda: counted() - {"200"} == {"400", "rate_limited"})
+        wait_for(lambda: asked.firing("FoveaBadRequests"))
+        assert asked.firing("FoveaErrors") == asked.firing("FoveaRequestsRejected") == []
+        for title, query, legend, instant in panels():
+            if KEYS in query:
+                assert any(legend <= found for found in asked.labels(query, instant=instant)), title
+            if title in ("Rejected", "Errors"):
+                assert [each["value"][1] for each in asked.query(query)] == ["0"], title
+    text = server.log.read_text()
+    assert all(f" status={sent} " in text for sent in (500, 429, "RESOURCE_EXHAUSTED"))
 
 
 def test_every_metric_of_fovea_is_on_the_dashboard(known):
@@ -141,7 +209,7 @@ def errors(tmp_path: Path) -> Callable[[Json], str]:
     def check(board: Json) -> str:
         # These are the data source's, and not in the type.
         for variable in board["templating"]["list"]:
-            del variable["definition"]
+            variable.pop("definition", None)
         for annotation in board["annotations"]["list"]:
             del annotation["titleFormat"], annotation["target"]
         (tmp_path / "tsconfig.json").write_text(json.dumps(CONFIG))
