@@ -236,6 +236,8 @@ def rm(name: _Name, file: _File = _FILE, as_json: _Json = False) -> None:
 def ls(file: _File = _FILE, as_json: _Json = False) -> None:
     """List the keys of a file, with their permissions and used quotas.
 
+    The used quotas are from the file FILE.used, which a server writes every two seconds.
+
     Example: fovea key ls --json
     """
     _check_there(file)
