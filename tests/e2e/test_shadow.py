@@ -285,7 +285,15 @@ def test_the_command(server, http, fovea, tmp_path):
             limit = ("--share", "1", "--max-disagreement", "2%")
             code, out, err = fovea("shadow", "digits", WORSE, *limit, *url, "--json")
             assert (code, json.loads(out)["state"]) == (1, "decided"), err
-            assert "2.0%" in json.loads(out)["reason"]
+            assert "above the limit of 2%" in json.loads(out)["reason"]
+            assert json.loads(out)["verdict"] == "above"
+            # Four images are too few to exclude the limit.
+            few = ("--share", "1", "--images", "4", "--max-disagreement", "2%", "--out", "few")
+            code, out, err = fovea("shadow", "digits", SAME, *few, *url)
+            assert (code, "Verdict: undecided" in out) == (1, True), err
+            enough = ("--share", "1", "--images", "200", "--max-disagreement", "50%")
+            code, out, err = fovea("shadow", "digits", SAME, *enough, *url)
+            assert (code, "Verdict: below the limit of 50%" in out) == (0, True), err
             written = ("--share", "1", "--images", "8", "--out", "shadow")
             code, out, err = fovea("shadow", "digits", SAME, *written, *url)
             assert (code, "8 images" in out) == (0, True), err
@@ -293,6 +301,8 @@ def test_the_command(server, http, fovea, tmp_path):
             ended.set()
     report = json.loads((tmp_path / "shadow" / "shadow.json").read_text())["report"]
     assert report["disagreement"] == 0
+    assert json.loads((tmp_path / "few" / "shadow.json").read_text())["verdict"] == "undecided"
+    assert "Verdict: undecided" in (tmp_path / "few" / "shadow.md").read_text()
     assert "version 5" in (tmp_path / "shadow" / "shadow.md").read_text()
     begin(http, SAME)
     code, out, _ = fovea("shadow", "digits", "--stop", *url)
@@ -386,7 +396,7 @@ def test_a_canary_goes_back_when_its_results_differ_and_else_becomes_current(ser
         last = document["events"][-1]
         assert (last["action"], last["version"]) == (action, str(version)), last
         until(lambda: http.get(PATH).json()["state"] in OVER and not workers(server))
-        assert ("over the limit of 0.1%" in last["why"]) == (version == WORSE), last
+        assert ("above the limit of 0.1%" in last["why"]) == (version == WORSE), last
     assert http.post("/v1/models/digits/rollback", json={}).json()["current"] == str(LIVE)
 
 

@@ -36,7 +36,10 @@ def serving_notes(
             if accuracy := _compare_accuracy(repository, card, before[-1]):
                 yield f"Version {version} has {accuracy}."
         elif (current := repository.history(name).current) not in (None, version):
-            yield f"Version {current} was promoted and stays current, for requests that name none."
+            yield (
+                f"Version {current} stays current, because it was promoted. Requests that name no "
+                "version use it."
+            )
             yield f"To change that: fovea promote {name} {version}"
         yield _RUNNING
         there = "" if card.judge is None else " on a machine with this GPU: not ready here"

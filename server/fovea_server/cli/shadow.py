@@ -30,7 +30,7 @@ from fovea_server.rollout.shadow_report import (
 )
 
 _EVERY_S, _PRINT_EVERY_S, _PATIENCE_S = 1.0, 15.0, 30.0
-_DISAGREES = 1
+_NOT_BELOW = 1
 
 
 def shadow(
@@ -66,7 +66,7 @@ def shadow(
             help=(
                 "Limit of the share of objects (for a classifier: images) on which the versions "
                 "differ, e.g. 2%. The test ends early when the share is clearly below or above "
-                "the limit. If it is above, the exit status is 1."
+                "the limit. If it is not clearly below, the exit status is 1."
             ),
         ),
     ] = None,
@@ -116,8 +116,8 @@ def shadow(
         Console().print(Markdown(markdown(document)))
     if document.state == "failed":
         raise Unavailable(document.reason)
-    if document.exceeds:
-        raise typer.Exit(_DISAGREES)
+    if document.verdict in ("above", "undecided"):
+        raise typer.Exit(_NOT_BELOW)
 
 
 def _write(server: ServedModelClient, document: ShadowDocument, folder: Path) -> None:

@@ -221,7 +221,7 @@ class RunningCanary:
         document = self.shadow.document()
         if document.state != "decided":
             return f"its results are no longer compared: {document.reason}"
-        return document.reason if document.exceeds else None
+        return document.reason if document.verdict == "above" else None
 
     def _slowness(self) -> str | None:
         own, others, limit = self.own, self.others, self._plan.max_p99

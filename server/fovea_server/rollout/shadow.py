@@ -30,6 +30,7 @@ from fovea_server.rollout.shadow_report import (
     ShadowReport,
     ShadowRequest,
     State,
+    decide,
 )
 from fovea_server.tensors.messages import ImageResult, SentImage
 from fovea_server.traffic.call import CALL, may_keep
@@ -89,14 +90,17 @@ class Shadow:
 
     def document(self) -> ShadowDocument:
         """Return the present state and the last report."""
+        state, limit = self.state, self.request.max_disagreement
+        has_result = state in OVER and state != "failed"
         return ShadowDocument(
             **self.request.model_dump(),
             model=self.candidate.model,
             against=self.candidate.against,
-            state=self.state,
+            state=state,
             reason=self._reason,
             began=self._began,
             skipped=dict(self.skipped),
+            verdict=decide(self.report, limit) if has_result else None,
             report=self.report,
         )
 
@@ -230,11 +234,13 @@ class Shadow:
             return
         while self._look <= report.images:
             self._look *= 2
-        low, high = report.interval
-        if not low <= limit <= high:
-            side = "under" if high < limit else "over"
-            text = f"the disagreement, {low:.1%} to {high:.1%}, is {side} the limit of {limit:.1%}"
-            self._end("decided", text)
+        if (verdict := decide(report, limit)) != "undecided":
+            low, high = report.interval
+            self._end(
+                "decided",
+                f"the disagreement, {low:.2%} to {high:.2%}, is {verdict} the limit of "
+                f"{100 * limit:g}%",
+            )
 
     def _explain_death(self, process: subprocess.Popen[bytes]) -> str:
         code = process.wait()

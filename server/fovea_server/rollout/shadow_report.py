@@ -14,6 +14,7 @@ from pydantic.config import JsonDict
 from fovea_engines.results.options import PredictOptions
 from fovea_engines.results.task_result import TaskResult
 from fovea_engines.results.vocabulary import Vocabulary
+from fovea_preprocess.text import counted
 from fovea_server.settings import Settings
 from fovea_server.tensors.messages import SentImage
 
@@ -21,6 +22,7 @@ _NONE = "-"
 
 State = Literal["starting", "running", "finished", "decided", "stopped", "failed"]
 OVER = ("finished", "decided", "stopped", "failed")
+Verdict = Literal["below", "above", "undecided"]
 
 _ASKED: JsonDict = {"version": 7, "share": 0.1, "images": 1000}
 _FIGURES: JsonDict = {
@@ -82,6 +84,8 @@ def markdown(shadow: ShadowDocument) -> str:
         headline(shadow),
         "",
     ]
+    if shadow.verdict is not None:
+        lines += [_explain_verdict(shadow.verdict, shadow.max_disagreement or 0), ""]
     if (report := shadow.report) is not None:
         lines += _report(report)
     return "\n".join(lines).rstrip() + "\n"
@@ -89,17 +93,56 @@ def markdown(shadow: ShadowDocument) -> str:
 
 def headline(shadow: ShadowDocument) -> str:
     """Return one line with the state of the shadow and the fraction of differing results."""
-    state = f"{shadow.state}: {shadow.reason}" if shadow.reason else shadow.state
-    skipped = ", ".join(f"{count:,} {why}" for why, count in shadow.skipped.items())
-    report = shadow.report
-    if report is None:
-        return f"{state}; no image was compared yet ({skipped} left out)"
-    differs = "nothing to compare"
-    if report.disagreement is not None and report.interval is not None:
-        low, high = report.interval
-        differs = f"{report.disagreement:.2%} differ ({low:.2%} to {high:.2%})"
-    failed = f", {report.failed:,} failed ({report.error})" if report.failed else ""
-    return f"{state}; {report.images:,} images, {differs}; left out: {skipped}{failed}"
+    # For these two states the figures contain the reason.
+    obvious = not shadow.reason or shadow.state in ("finished", "decided")
+    state = shadow.state if obvious else f"{shadow.state} ({shadow.reason})"
+    report, compared = shadow.report, "no image was compared"
+    if report is not None:
+        compared = f"{counted(report.images, 'image')} compared"
+        if report.disagreement is not None and report.interval is not None:
+            low, high = report.interval
+            compared += (
+                f", disagreement {report.disagreement:.2%} (95% interval: {low:.2%} to {high:.2%})"
+            )
+        if report.failed:
+            compared += (
+                f"; the candidate failed on {counted(report.failed, 'image')} ({report.error})"
+            )
+    return f"{state}: {compared}{_left_out(shadow.skipped)}"
+
+
+def _left_out(skipped: Mapping[str, int]) -> str:
+    reasons = {"waiting": "because requests waited", "busy": "because the candidate was busy"}
+    parts = [
+        f"{counted(skipped[key], 'image')} {reason}"
+        for key, reason in reasons.items()
+        if skipped.get(key)
+    ]
+    return f"; not compared: {', '.join(parts)}" if parts else ""
+
+
+def decide(report: ShadowReport | None, limit: float | None) -> Verdict | None:
+    """Compare the confidence interval of the disagreement with a limit.
+
+    Returns:
+        "undecided" if the interval contains the limit or nothing was compared; None if `limit` is
+        None.
+    """
+    if limit is None:
+        return None
+    if report is None or report.interval is None:
+        return "undecided"
+    low, high = report.interval
+    return "below" if high < limit else "above" if low > limit else "undecided"
+
+
+def _explain_verdict(verdict: Verdict, limit: float) -> str:
+    if verdict != "undecided":
+        return f"Verdict: {verdict} the limit of {100 * limit:g}%."
+    return (
+        f"Verdict: undecided, because the interval does not exclude the limit of {100 * limit:g}%. "
+        "Compare more images (`--images`)."
+    )
 
 
 def explain_stall(before: ShadowDocument, now: ShadowDocument) -> str:
@@ -276,12 +319,11 @@ class ShadowDocument(ShadowRequest):
             'selected images that were not compared, by reason: "waiting" (requests waited), "busy"'
         )
     )
+    verdict: Verdict | None = Field(
+        None,
+        description=(
+            'whether the disagreement is below or above max_disagreement; "undecided" if its '
+            "interval contains the limit; null while the test runs, if it failed, or without limit"
+        ),
+    )
     report: ShadowReport | None
-
-    @property
-    def exceeds(self) -> bool:
-        """True if the shadow has decided that the disagreement is above the limit."""
-        report, limit = self.report, self.max_disagreement
-        if self.state != "decided" or limit is None or report is None or report.interval is None:
-            return False
-        return report.interval[0] > limit

@@ -11,6 +11,7 @@ from fovea_engines.results.options import PredictOptions
 from fovea_preprocess.errors import UnsupportedModel
 from fovea_server.rollout.shadow_compare import compare
 from fovea_server.rollout.shadow_counts import WORST, ClusteredShare, ShadowCounts
+from fovea_server.rollout.shadow_report import decide
 
 LOW = PredictOptions(conf=0.2)
 
@@ -118,6 +119,18 @@ def test_maps_are_compared_as_a_whole_and_not_with_others():
     assert (counts.report().shared, counts.report().disagreement) == (0.75, 0.25)
     with pytest.raises(UnsupportedModel):
         compare(dark, objects(), LOW)
+
+
+def test_the_verdict_is_the_limit_against_the_interval():
+    counts = ShadowCounts(None)
+    assert decide(counts.report(), 0.02) == decide(None, 0.02) == "undecided"
+    here, gone = objects((10, 10, 50, 0.9, 0)), objects()
+    for number in range(100):
+        counts.add(compare(here, gone if number < 10 else here, LOW))
+    report = counts.report()
+    assert report.interval == pytest.approx((0.0552, 0.1744), abs=2e-3)
+    for limit, verdict in ((0.05, "above"), (0.1, "undecided"), (0.2, "below"), (None, None)):
+        assert decide(report, limit) == verdict
 
 
 def test_the_worst_images_are_kept():
