@@ -128,12 +128,17 @@ def metrics_text(
     if principal is not None and principal.models:
         for family in families:
             family.samples = [each for each in family.samples if _is_for(principal, each[1])]
-    former = [
+    return render(with_former_names(families))
+
+
+def with_former_names(families: Iterable[Family]) -> list[Family]:
+    """Return the families, and after them the families that 0.1.0 knew under other names."""
+    families = list(families)
+    return families + [
         replace(family, name=FORMER[family.name], help=f"Former name of {family.name}, until 0.3")
         for family in families
         if family.name in FORMER
     ]
-    return render([*families, *former])
 
 
 def _is_for(principal: Principal, labels: Labels) -> bool:

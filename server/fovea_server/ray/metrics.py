@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ray.serve.metrics import Gauge
 
+from fovea_server.metrics.metrics import with_former_names
 from fovea_server.observability.histogram import Family
 
 if TYPE_CHECKING:
@@ -99,12 +100,12 @@ class Gauges:
         self._exported: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
 
     def update(self, families: Iterable[Family]) -> None:
-        """Export current values.
+        """Export current values, also under the former names of metrics.
 
         Values of removed versions become 0, because Ray cannot remove them.
         """
         before, self._exported = self._exported, set()
-        for family in families:
+        for family in with_former_names(families):
             for suffix in dict.fromkeys(suffix for suffix, _, _ in family.samples):
                 self._set(family, suffix)
         for name, tags in before - self._exported:

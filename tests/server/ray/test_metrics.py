@@ -3,7 +3,8 @@
 import pytest
 
 pytest.importorskip("ray")
-from fovea_server.observability.histogram import Family
+from fovea_server.metrics.metrics import add_batches, batch_family
+from fovea_server.observability.histogram import Family, gauge
 from fovea_server.ray import metrics
 from fovea_server.ray.metrics import add_documents
 
@@ -49,6 +50,17 @@ def test_a_version_that_is_gone_counts_0(monkeypatch):
     assert values() == {("m", "1"): 0, ("m", "2"): 1}
     counts["1"] = 8.0
     assert values() == {("m", "1"): 8, ("m", "2"): 1}
+
+
+def test_former_names_are_exported_too(monkeypatch):
+    monkeypatch.setattr(metrics, "Gauge", Gauge)
+    Gauge.made = {}
+    metrics.Gauges().update([batches := batch_family(), gauge("fovea_ready", "", 1)])
+    assert Gauge.made.keys() == {"fovea_ready"}
+    add_batches(batches, {"model": "m"}, {2: 3})
+    metrics.Gauges().update([batches])
+    for name in ("fovea_batch_size", "fovea_batch_rows"):
+        assert Gauge.made[f"{name}_count"].values == {("m",): 3}
 
 
 def version(number: str, count: int, latest: int, batches: dict[int, int]) -> dict[str, object]:
