@@ -284,7 +284,8 @@ class Framing:
             self._tiny_chunks += 1 if chunk < _TINY else -1
             if self._tiny_chunks > _MAX_TINY:
                 raise InvalidRequest(
-                    f"too many chunks of the body have less than {_TINY} bytes: send larger chunks"
+                    f"more than {_MAX_TINY} chunks of the body have less than {_TINY} bytes: send "
+                    "larger chunks"
                 )
         else:
             self._part, self._trailer_bytes = _TRAILERS, 0
