@@ -20,7 +20,7 @@ first_keys() {
 case "${1:--}" in
     -*)
         case " $* " in
-            *" --help "* | *" -h "* | *" --keys"* | *" --no-keys"*) ;;
+            *" --help"* | *" -h "* | *" --keys"* | *" --no-keys"*) ;;
             *) [ -z "${FOVEA_KEYS_FILE:-}" ] || [ -e "$FOVEA_KEYS_FILE" ] || first_keys ;;
         esac
         exec fovea serve "$@"
