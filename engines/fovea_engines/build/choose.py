@@ -311,8 +311,9 @@ class _Chooser:
             where = "under load" if self._plan.goal == "latency" else "with a single image"
             faster = f"{_ratio(own_tie, its_tie):.2f} times as fast {where}"
             return f"within noise as fast as {name}, and {faster}"
-        best = "fastest of its precision" if is_faster(its, own) else "faster in 3 rounds of 4"
-        return f"{name} is not {best}"
+        if is_faster(its, own):
+            return f"{name} was faster, but not the fastest engine in {other.choice[1]}"
+        return f"{name} was faster in fewer than 3 of 4 rounds"
 
     def _hint(self, kept: Candidate, candidates: Sequence[Candidate]) -> str:
         """Return a hint for the user if another candidate is clearly faster for single images.
