@@ -162,13 +162,15 @@ class AsyncClient(BaseClient):
         *,
         normalize: bool = True,
         version: int | str | None = None,
+        normalise: bool | None = None,
     ) -> tuple[Embedding, ...]:
         """Return the embeddings of texts, as `Client.embed` does.
 
         Example:
             cat, dog = await client.embed("clip", ["a cat", "a dog"])
         """
-        return await self._ask(self._embed(model, texts, version, normalize=normalize))
+        call = self._embed(model, texts, version, normalize=normalize, normalise=normalise)
+        return await self._ask(call)
 
     async def search(
         self,

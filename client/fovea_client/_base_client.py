@@ -99,8 +99,17 @@ class BaseClient:
         return Call(_requests.predict(model, [image], accept=format, **options), _responses.image)
 
     def _embed(
-        self, model: str, texts: Sequence[str], version: int | str | None, *, normalize: bool
+        self,
+        model: str,
+        texts: Sequence[str],
+        version: int | str | None,
+        *,
+        normalize: bool,
+        normalise: bool | None,
     ) -> Call[tuple[Embedding, ...]]:
+        if normalise is not None:
+            _requests.warn_of_normalise()
+            normalize = normalise
         # Omit the default: servers of version 0.1 do not support the field `normalize`.
         raw = {} if normalize else {"normalize": False}
         body = json.dumps({"text": list(texts), **raw}).encode()

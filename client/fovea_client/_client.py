@@ -255,6 +255,7 @@ class Client(BaseClient):
         *,
         normalize: bool = True,
         version: int | str | None = None,
+        normalise: bool | None = None,
     ) -> tuple[Embedding, ...]:
         """Return the embeddings of texts. They can be compared with the embeddings of images.
 
@@ -265,12 +266,14 @@ class Client(BaseClient):
             texts: 1 to 1000 texts.
             normalize: divide each embedding by its length.
             version: version of the model; by default the newest.
+            normalise: former name of `normalize`, until version 0.3.
 
         Example:
             cat, dog = client.embed("clip", ["a cat", "a dog"])
             print(cat.vector @ dog.vector)  # cosine similarity, -1 to 1
         """
-        return self._ask(self._embed(model, texts, version, normalize=normalize))
+        call = self._embed(model, texts, version, normalize=normalize, normalise=normalise)
+        return self._ask(call)
 
     def search(
         self,

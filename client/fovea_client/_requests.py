@@ -6,8 +6,10 @@ import base64
 import csv
 import io
 import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Literal, TypedDict, Unpack, cast
 from urllib.parse import quote, urlencode
 
@@ -16,6 +18,13 @@ from fovea_client.images import Channels, ImageSource, Url, image_to_send, multi
 # Options that are not part of the query: the path contains the version, and `channels` is only
 # used to encode the image.
 _OF_CALL = ("version", "channels")
+# Names of options in other software -> names in Fovea, for suggestions in errors.
+_SAME = {
+    **dict.fromkeys(("confidence", "threshold", "min_confidence", "score"), "conf"),
+    **dict.fromkeys(("iou_threshold", "overlap_threshold", "nms"), "iou"),
+    **dict.fromkeys(("max_detections", "limit"), "max_det"),
+    **dict.fromkeys(("agnostic_nms", "class_agnostic_nms"), "agnostic"),
+}
 
 ImageFormat = Literal["image/jpeg", "image/png", "image/webp"]
 MaskFormat = Literal["rle", "polygon", "png", "none"]
@@ -134,10 +143,33 @@ def images_path(
     Raises:
         TypeError: an option is unknown.
     """
-    if unknown := options.keys() - PredictOptions.__annotations__.keys():
-        raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
+    options = _rename_former(options)
+    for name in sorted(options.keys() - PredictOptions.__annotations__.keys()):
+        known = PredictOptions.__annotations__
+        close = [_SAME[name]] if name in _SAME else get_close_matches(name, known, 1)
+        raise TypeError(f"unknown option {name}" + (f"; did you mean {close[0]}?" if close else ""))
     of_images = {name: value for name, value in options.items() if name not in _OF_CALL}
     return model_path(model, options.get("version")) + f"/{operation}" + query(of_images)
+
+
+def _rename_former(options: PredictOptions) -> PredictOptions:
+    """Replace the former name `normalise` with `normalize`."""
+    if "normalise" not in options:
+        return options
+    if "normalize" in options:
+        raise TypeError("give normalize or its former name normalise, not both")
+    warn_of_normalise()
+    names = {"normalise": "normalize"}
+    return cast("PredictOptions", {names.get(name, name): each for name, each in options.items()})
+
+
+def warn_of_normalise() -> None:
+    """Warn that the option `normalise` of version 0.1 has another name now."""
+    warnings.warn(
+        "the option normalise is now normalize; the former name will be removed in 0.3",
+        DeprecationWarning,
+        stacklevel=2,
+    )
 
 
 def query(options: Mapping[str, object]) -> str:

@@ -49,7 +49,8 @@ class ServerError(FoveaClientError):
     def __init__(
         self, status: int, code: str, message: str, retry_after_s: float | None = None
     ) -> None:
-        super().__init__(f"{message} ({code}, HTTP {status})")
+        shown = "" if code == f"http_{status}" else f"{code}, "
+        super().__init__(f"{message} ({shown}HTTP {status})")
         self.status = status
         self.code = code
         self.message = message

@@ -102,9 +102,22 @@ def test_ready(server: ScriptedServer) -> None:
 
 
 def test_an_unknown_option_is_the_callers_mistake(server: ScriptedServer) -> None:
-    with Client(server.url) as client, pytest.raises(TypeError, match="confidence"):
+    with Client(server.url) as client, pytest.raises(TypeError, match=r"confidence.* conf\?"):
         client.predict("digits", b"image", confidence=0.5)  # type: ignore[call-arg]
     assert server.requests == []
+
+
+def test_normalize_has_a_former_name(server: ScriptedServer, ask: Ask) -> None:
+    former: dict[str, bool] = {"normalise": False}
+    with pytest.warns(DeprecationWarning, match="normalize"):
+        ask(server.url, "predict", "digits", b"image", options=former)
+    assert server.requests[-1][1] == "/v1/models/digits/predict?normalize=false"
+    server.replies = [(200, {}, b'{"texts": []}')]
+    with pytest.warns(DeprecationWarning, match="normalize"):
+        assert ask(server.url, "embed", "clip", ["a cat"], options=former) == ()
+    assert json.loads(server.requests[-1][3]) == {"text": ["a cat"], "normalize": False}
+    with pytest.raises(TypeError, match="not both"):
+        ask(server.url, "predict", "digits", b"image", options=former | {"normalize": True})
 
 
 def test_headers_go_with_every_request(server: ScriptedServer, ask: Ask) -> None:
@@ -313,3 +326,4 @@ def test_errors_of_the_protocol_have_no_code():
     with pytest.raises(ServerError) as caught:
         _tensors.outputs(Response(400, json={"error": "unexpected shape"}))
     assert (caught.value.code, caught.value.message) == ("http_400", "unexpected shape")
+    assert str(caught.value).count("400") == 1
