@@ -40,7 +40,15 @@ MOMENTARY = (
 )
 """Under these keys only the types are compared: the values depend on the moment or machine."""
 _PROSE = ("error", "message", "reason", "card_reason", "faults")
-"""Under these keys texts of several words may be reworded; `unloaded` may not."""
+"""Under these keys texts of several words may be reworded; `unloaded` may not.
+
+A reworded text still has the numbers and the quoted names of the old text.
+"""
+_TRITONS = re.compile(
+    r"Request (for unknown model|JSON size)|Model version not ready|Unable to (open|parse)|"
+    r"failed to (load|parse)|requested model|\[request id"
+)
+"""The beginnings of texts that Triton's clients may expect, and that are not reworded."""
 _SHOWN = 64
 
 
@@ -93,11 +101,27 @@ def _compare_objects(
             shared = coco.iou([old], [new], [0])[0][0]
             found += [] if shared > 0.95 else [f"{at}: the masks share {shared:.2f}"]
         else:
-            prose = key in _PROSE and (
-                isinstance(old[key], list) or (isinstance(old[key], str) and " " in old[key])
-            )
-            found += _compare(old[key], new[key], at, momentary or prose or key in MOMENTARY)
+            compare = _compare_prose if key in _PROSE else _compare
+            found += compare(old[key], new[key], at, momentary or key in MOMENTARY)
     return found
+
+
+def _compare_prose(old: Any, new: Any, place: str, momentary: bool) -> list[str]:
+    """Compare a text that may be reworded, or a list of such texts."""
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [
+            line
+            for number, pair in enumerate(zip(old, new, strict=True))
+            for line in _compare_prose(*pair, f"{place}[{number}]", momentary)
+        ]
+    reworded = isinstance(old, str) and isinstance(new, str) and " " in old.strip()
+    if not reworded or momentary or _TRITONS.match(old):
+        return _compare(old, new, place, momentary)
+    facts = re.findall(r"'([^']+)'|(\d+)", old)
+    lost = [fact for fact in map("".join, facts) if fact not in new]
+    if new and not lost:
+        return []
+    return [f"{place}: was {_shorten(old)}, and is {_shorten(new)}, without {lost}"]
 
 
 def _type(value: Any) -> str:
