@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
@@ -97,7 +97,7 @@ class Listening(BaseSettings):
         try:
             return cls(**given)
         except ValidationError as error:
-            raise InvalidOption(_sentence(error.errors()[0])) from None
+            raise InvalidOption(_sentence(error.errors()[0], given)) from None
 
     allow_http: bool = Field(True, description="serve HTTP; --allow-http=false turns it off")
     http_address: str = Field(
@@ -701,14 +701,26 @@ class Settings(Listening):
         return [name for name in ("http", "grpc", "metrics") if getattr(self, f"allow_{name}")]
 
 
-def _sentence(error: ErrorDetails) -> str:
-    """Return a message with the invalid setting and the reason, or with settings that conflict."""
+def _sentence(error: ErrorDetails, given: Mapping[str, Any]) -> str:
+    """Return a message with the invalid setting and the reason, or with settings that conflict.
+
+    `given` has the settings of the command line.
+    """
+    name = _written_name(str(error["loc"][0]), given) if error["loc"] else ""
     if error["type"] == "value_error":
         reason = str(error["ctx"]["error"])
-        return f"{flag(str(error['loc'][0]))}: {reason}" if error["loc"] else reason
+        return f"{name}: {reason}" if name else reason
     # Remove pydantic's explanation of how it parsed the text.
     must = error["msg"].partition(", unable")[0].replace("Input should", "it must")
-    return f"{flag(str(error['loc'][0]))} is '{error['input']}'; {must}"
+    return f"{name} is '{error['input']}'; {must}"
+
+
+def _written_name(name: str, given: Mapping[str, Any]) -> str:
+    """Return the name under which a user set a setting: a former variable, or the flag."""
+    former = (f"FOVEA_{other.upper()}" for other in OTHER_NAMES.get(name, ()))
+    if name in given or f"FOVEA_{name.upper()}" in os.environ:
+        return flag(name)
+    return next((each for each in former if each in os.environ), flag(name))
 
 
 def ignored_variables() -> Iterator[tuple[str, bool]]:

@@ -37,8 +37,10 @@ def parse_options(given: Mapping[str, Any]) -> PredictOptions:
         InvalidOption: an option is unknown or invalid; the message names it.
     """
     values: dict[str, Any] = {}
-    for name, value in given.items():
-        name = FORMER.get(name, name)
+    for written, value in given.items():
+        name = FORMER.get(written, written)
+        if name in values:
+            raise InvalidOption(f"{name} is given twice, also under its former name: give it once")
         if name not in _OPTIONS:
             known, shown = ", ".join(_OPTIONS), name[:_SHOWN]
             close = [_SAME[shown]] if shown in _SAME else get_close_matches(shown, _OPTIONS, 1)
@@ -48,7 +50,9 @@ def parse_options(given: Mapping[str, Any]) -> PredictOptions:
         try:
             values[name] = read(value)
         except (TypeError, ValueError, OverflowError, LookupError):
-            raise InvalidOption(f"{name} is '{str(value)[:_SHOWN]}'; it must be {kind}") from None
+            raise InvalidOption(
+                f"{written} is '{str(value)[:_SHOWN]}'; it must be {kind}"
+            ) from None
     return PredictOptions(**values)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import DEMO, ROOT
 
+from fovea_preprocess.errors import InvalidOption
 from fovea_server.cli.flags import warn_of_ignored_variables
 from fovea_server.cli.serve import read_settings
 
@@ -101,6 +102,14 @@ def test_second_names_work_as_their_flags_do(monkeypatch):
     monkeypatch.delenv("FOVEA_HTTP_PORT")
     monkeypatch.setenv("FOVEA_PORT", "tcp://10.0.0.1:8000")
     assert read_settings(None, {}).http_port == 8000
+
+
+def test_a_wrong_second_name_is_named(monkeypatch):
+    monkeypatch.setenv("FOVEA_MAX_HELD_MB", "abc")
+    with pytest.raises(InvalidOption, match=r"^FOVEA_MAX_HELD_MB is 'abc'"):
+        read_settings(None, {})
+    with pytest.raises(InvalidOption, match=r"^--max-inflight-mb is 'x'"):
+        read_settings(None, {"max_inflight_mb": "x"})
 
 
 COMMANDS = [

@@ -139,6 +139,8 @@ def test_options_out_of_range_name_the_range(given, message):
         ({"classes": [1.5]}, "it must be class names or ids, in a list"),
         ({"classes": {"a": 1}}, "it must be class names or ids, in a list"),
         ({"cnf": 1}, "^'cnf' is not an option; did you mean 'conf'\\? options: conf, iou"),
+        ({"normalise": "bogus"}, "^normalise is 'bogus'"),
+        ({"normalise": "false", "normalize": "true"}, "^normalize is given twice"),
         ({"confidence": 1}, "^'confidence' is not an option; did you mean 'conf'"),
         ({"x" * 5000: "y"}, "^'x{60}' is not an option"),
         ({"iou": "y" * 5000}, "^iou is 'y{60}'; it must be"),
