@@ -128,9 +128,14 @@ def _parse(data: Path) -> _File:
         raise InvalidOption(f"{data} is not a COCO file: it is not UTF-8 text") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the whole"
+        *place, key = map(str, first["loc"] or ("the whole",))
+        if first["type"] == "missing":
+            reason = f"the key {key} is missing"
+        else:
+            place, reason = [*place, key], first["msg"]
+        where = f"{data}, {'.'.join(place)}" if place else f"{data}"
         raise InvalidOption(
-            f"{data}, {where}: {first['msg']}; labels must be a COCO JSON file of boxes, or a "
+            f"{where}: {reason}; labels must be a COCO JSON file of boxes, or a "
             "folder of YOLO label files"
         ) from error
 

@@ -167,7 +167,7 @@ def test_a_digest_is_of_images_and_labels(images, tmp_path):
     [
         ("{", "val.json, the whole: Invalid JSON"),
         ([1], "val.json, the whole"),
-        ({"images": []}, "val.json, annotations: Field required"),
+        ({"images": []}, "val.json: the key annotations is missing"),
         (coco(categories=[]), "annotations.0: category_id 1 is not in"),
         (annotation(image_id=8), "annotations.0: image_id 8 is not in"),
         (annotation(bbox=[10, 20, 30]), "annotations.0.bbox"),
