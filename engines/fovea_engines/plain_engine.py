@@ -21,7 +21,7 @@ from fovea_engines.heads.recognise import Observe, recognise
 from fovea_engines.heads.recognition import TENSORS
 from fovea_engines.heads.signature import image_layout
 from fovea_engines.onnx_graph.tensors import explain_file, read_metadata
-from fovea_engines.repository.card import CARD_FILE, CARD_FORMAT, EngineCard, HeadCandidate
+from fovea_engines.repository.card import CARD_FORMAT, EngineCard, HeadCandidate
 from fovea_engines.repository.config_pbtxt import CONFIG_FILE, read_config
 from fovea_engines.repository.files import file_sha256
 from fovea_engines.repository.labels import LABELS_FILE, read_labels
@@ -80,7 +80,8 @@ def open_plain(
     file = next(filter(None, (_engine_file(folder, name) for name in names)), choice.file)
     if not file:
         raise NotFound(
-            f"{folder} has no engine file: put one of these there: {CARD_FILE}, {', '.join(names)}"
+            f"{folder} has no engine file: copy one of these into it: {', '.join(names)} (or a "
+            "version that `fovea build` made)"
         )
     if not (folder / file).is_file():
         raise NotFound(

@@ -74,9 +74,10 @@ def own_words(folder: Path, card: EngineCard, session: Session) -> Words | None:
     except ModuleNotFoundError as error:
         # Without the tokenizer, the server still serves the raw tensors of the model.
         log.warning(
-            "%s serves tensors only, because the package %s for texts is not installed",
+            "%s serves tensors only, because the package %s for texts is not installed: %s",
             card.name,
             error.name,
+            install_extra("clip"),
         )
         return None
     return found and Words(found[0], session, found[1])
