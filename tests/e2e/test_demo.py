@@ -35,7 +35,7 @@ def test_once_does_not_say_that_it_serves(tmp_path):
 
 
 def test_the_reader_reads_a_plate(tmp_path):
-    done = start(tmp_path, "--task", "read", "--once")
+    done = start(tmp_path, "--task", "text-recognition", "--once")
     shown = done.communicate(timeout=120)[0]
     assert done.returncode == 0
     assert "VL956VK" in shown

@@ -54,6 +54,7 @@ INTENDED = {
         f"fovea {command} --version: default was": "it is the version that servers use"
         for command in ("bench", "eval", "index", "predict")
     },
+    "fovea shadow: usage was 'fovea shadow [OPTIONS] MODEL [[VERSION]]'": "one pair is enough",
     "fovea history": "`fovea versions --history` does the same; the name works, and is not listed",
     **{
         f"{where}normalise: is gone": "it is normalize; requests may have either name"

@@ -14,7 +14,7 @@ MAX_KEYPOINTS = 1000
 RENAMED = "fovea_renamed"
 """Metadata key for the original names of outputs that `fovea edit` has renamed."""
 
-# Name of a task in an exporter's metadata -> name of the task in heads.
+# Name of a task in an exporter's metadata and on model hubs -> name of the task in heads.
 _TASKS = {
     "detection": "detect",
     "object-detection": "detect",
@@ -27,6 +27,8 @@ _TASKS = {
     "depth-estimation": "depth",
     "image-to-image": "image",
     "super-resolution": "image",
+    "background-removal": "saliency",
+    "text-detection": "text",
     "text-recognition": "read",
     "embedding": "embed",
     "feature-extraction": "embed",
@@ -102,7 +104,12 @@ def renamed_outputs(metadata: Mapping[str, str]) -> Mapping[str, str]:
 def task_from_metadata(metadata: Mapping[str, str]) -> str | None:
     """Read the task and return its name in heads. If the metadata has no task, return None."""
     task = "pose" if "kpt_shape" in metadata else metadata.get("task")
-    return _TASKS.get(task, task) if task else None
+    return own_task(task) if task else None
+
+
+def own_task(name: str) -> str:
+    """Return the name in heads of a task that has another name elsewhere, e.g. in an exporter."""
+    return _TASKS.get(name, name)
 
 
 def skeleton_from_metadata(metadata: Mapping[str, str]) -> tuple[Skeleton, int] | None:

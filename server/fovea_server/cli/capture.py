@@ -15,14 +15,18 @@ from rich.table import Table
 
 from fovea_preprocess.errors import InvalidOption, NotFound
 from fovea_preprocess.text import counted
-from fovea_server.cli.command import Command
+from fovea_server.cli.command import Command, Group
 from fovea_server.cli.options import AsJson, check_options
 from fovea_server.monitoring.captures import DAMAGED, StoredCapture, captures
 
 FORMATS = ("coco", "yolo", "label-studio", "cvat")
 
 program = typer.Typer(
-    name="capture", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    name="capture",
+    cls=Group,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 _Folder = Annotated[
@@ -135,7 +139,7 @@ def export_(
     ] = "/data/local-files/?d=images",
     as_json: AsJson = False,
 ) -> None:
-    """Export captured images and results for a labelling tool or a trainer.
+    """Export images and results to a labelling tool or a trainer.
 
     coco: images/, predictions.json. yolo: images/, labels/, data.yaml. label-studio: images/,
     tasks.json with predictions, config.xml. cvat: images/, and annotations.zip to upload as "COCO
@@ -194,7 +198,7 @@ def purge(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete all captured images, or only the images that the options select.
+    """Delete captured images: all, or the selected images.
 
     A server may store new images at the same time.
 

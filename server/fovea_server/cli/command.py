@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
 from typer import Typer
-from typer.core import TyperCommand
-
-if TYPE_CHECKING:
-    from typer._click import Context, HelpFormatter
+from typer._click import Context, HelpFormatter
+from typer.core import TyperCommand, TyperGroup
 
 _TYPE = re.compile(r" <(.*)>$")
 # Names of types in typer's help -> names of these types in Fovea's help.
@@ -19,8 +16,46 @@ _TYPES = {"str": "TEXT", "int": "INTEGER", "float": "NUMBER", "path": "PATH", "d
 _DEFAULT = re.compile(r"default: \((.*?)\)(?=[;\]])")
 
 
+# Stands for a hyphen while lines are broken: a character of Unicode's private use area.
+_HYPHEN = "\ue000"
+
+
+class _Formatter(HelpFormatter):
+    """Breaks lines only at spaces, so that flags and paths stay whole."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        super().write_usage(prog, _protect(args), prefix)
+
+    def write_text(self, text: str) -> None:
+        super().write_text(_protect(text))
+
+    def write_dl(
+        self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
+    ) -> None:
+        super().write_dl([(name, _protect(text)) for name, text in rows], col_max, col_spacing)
+
+    def write(self, string: str) -> None:
+        super().write(string.replace(_HYPHEN, "-"))
+
+
+def _protect(text: str) -> str:
+    return text.replace("-", _HYPHEN)
+
+
+class _Context(Context):
+    formatter_class = _Formatter
+
+
+class Group(TyperGroup):
+    """A group of commands. Its help breaks lines only at spaces, like the help of `Command`."""
+
+    context_class = _Context
+
+
 class Command(TyperCommand):
     """A command that shows its options in groups, as plain text in terminals and pipes."""
+
+    context_class = _Context
 
     def collect_usage_pieces(self, ctx: Context) -> list[str]:
         """Return the arguments for the usage line; optional arguments are in brackets."""

@@ -9,7 +9,7 @@ import time
 from contextlib import closing
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 from urllib.parse import quote_plus
 
 import typer
@@ -18,6 +18,7 @@ from rich.console import Console
 from fovea_client import Client, FoveaClientError
 from fovea_engines.build.build import build
 from fovea_engines.build.plan import BuildPlan
+from fovea_engines.heads.metadata import own_task
 from fovea_engines.progress import ConsoleProgress
 from fovea_preprocess.errors import FoveaError, ModelNotReady, Unavailable
 from fovea_server.app import build_app
@@ -29,24 +30,32 @@ from fovea_server.offline.result_output import result_table
 from fovea_server.serve import make_server
 from fovea_server.settings import Settings
 
-Task = Literal["detect", "segment", "pose", "obb", "classify", "embed", "read"]
-
+_TASKS = ("detect", "segment", "pose", "obb", "classify", "embed", "read")
 _MODELS = {"detect": "digits", "read": "plates-read"}
 _IMAGES = {"classify": "digit.jpg", "embed": "seven.jpg", "read": "plate.jpg"}
 # Texts for the demo of matching images and texts. The training images contain no red seven.
 _TEXTS = ("a red seven", "a blue seven", "a red four", "a green two")
 
 
+def _parse_task(name: str) -> str:
+    if (task := own_task(name)) in _TASKS:
+        return task
+    raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, _TASKS))}")
+
+
 def demo(
     task: Annotated[
-        Task,
+        str,
         typer.Option(
+            parser=_parse_task,
+            metavar="|".join(_TASKS),
+            autocompletion=lambda: list(_TASKS),
             help=(
                 "Task of the demo model. detect finds boxes, segment finds masks, pose finds "
                 "keypoints, and obb finds rotated boxes. classify recognises a digit, embed "
                 "compares an image with texts (requires the extra `clip`), and read reads a "
-                "number plate."
-            )
+                "number plate. Names in other tools, such as text-recognition, work too."
+            ),
         ),
     ] = "detect",
     folder: Annotated[

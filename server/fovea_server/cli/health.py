@@ -126,9 +126,11 @@ def health(
     """Check whether a server is ready.
 
     If the server is not ready, the command prints the reason, and exits with status 1. Without
-    --url, it checks the server on this machine, at 127.0.0.1:8000. For another address, add the
-    flags of `fovea serve` (--http-port 9000), or set their variables (FOVEA_HTTP_PORT). The check
-    uses gRPC if the flags turn HTTP off.
+    --url, it checks the server on this machine, at 127.0.0.1:8000. If that server has another
+    address, TLS, or a secret, give --url, or repeat these flags of `fovea serve`: --host and
+    --port, --http-server-cert, --http-restricted-api. Their variables, e.g. FOVEA_HTTP_PORT, work
+    too. With --allow-http=false the check uses gRPC, and accepts --grpc-port, --grpc-use-ssl and
+    the other gRPC flags of these kinds.
 
     Example: fovea health --live
 

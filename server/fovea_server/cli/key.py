@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,12 +24,16 @@ from fovea_server.auth.key import (
     read_keys,
 )
 from fovea_server.auth.quota import Quota, usage_of, used_now
-from fovea_server.cli.command import Command
+from fovea_server.cli.command import Command, Group
 
 _FLAGS = {field: f"--{field.removesuffix('s')}" for field in ("scopes", "models", "rate", "quota")}
 
 program = typer.Typer(
-    name="key", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    name="key",
+    cls=Group,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 _File = Annotated[
@@ -315,9 +320,12 @@ def _make_key(fields: dict[str, object]) -> Key:
         return Key.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        reason = first["msg"].removeprefix("Value error, ")
         field = str(first["loc"][0])
-        raise InvalidOption(f"{_FLAGS.get(field, field.upper())}: {reason}") from None
+        option = _FLAGS.get(field, field.upper())
+        if first["type"] == "value_error":
+            raise InvalidOption(f"{option}: {first['ctx']['error']}") from None
+        must = re.sub("^(Input|String) should", "it must", first["msg"])
+        raise InvalidOption(f"{option} is {first['input']!r}; {must}") from None
 
 
 def _check_there(file: Path) -> None:

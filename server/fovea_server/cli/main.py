@@ -18,10 +18,9 @@ from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Any, Never
 
 import typer
-from typer.core import TyperGroup
 
 from fovea_preprocess.errors import FoveaError, InvalidOption, NotFound
-from fovea_server.cli.command import program_of
+from fovea_server.cli.command import Group, program_of
 
 if TYPE_CHECKING:
     from typer._click import Command as ClickCommand
@@ -81,7 +80,7 @@ _TARGETS = {name: target for panel in COMMANDS.values() for name, target in pane
 _FORMER = {"history": "fovea_server.cli.promote:history"}
 _OTHER_GPU = re.compile(r"'--backend': '(cuda|gpu|trt)' is not one of")
 _ABSENT = re.compile(r"'([^']*)' does not exist$")
-# Options of Ultralytics and trtexec -> the corresponding options of Fovea, for error messages.
+# Options of Ultralytics, trtexec and Fovea 0.1 -> the options of Fovea, for error messages.
 _ELSEWHERE = {
     "--imgsz": "the input size is `fovea build --size HxW`",
     "--half": "FP16 is `fovea build --precision fp16`",
@@ -94,6 +93,10 @@ _ELSEWHERE = {
     "--threshold": "the score threshold is --conf",
     "--iou-thres": "the IoU threshold is --iou",
     "--batch": "the largest batch is `fovea build --max-batch N`",
+    "--save": "annotated images are `fovea predict --out DIR --format annotated`",
+    **dict.fromkeys(
+        ("--mlperf", "--over", "--quick", "--logs"), "MLPerf moved to benchmarks/mlperf.py"
+    ),
 }
 # The mark \b keeps the line breaks of the help.
 _HELP = """Turn an ONNX vision model into a tested engine, and serve it.
@@ -106,7 +109,7 @@ _HELP = """Turn an ONNX vision model into a tested engine, and serve it.
 """
 
 
-class Program(TyperGroup):
+class Program(Group):
     """Imports a command when it is used; reports an error as one line on stderr.
 
     The exit code is 2 if the command line is wrong or names a missing file, and 1 if the command

@@ -30,7 +30,9 @@ from fovea_server.cli.server_client import ServedModelClient, parse_share
 from fovea_server.models.config.config_check import validate
 from fovea_server.rollout.promotion_documents import (
     DEFAULT_EVENTS,
+    MAX_CANARY,
     MAX_EVENTS,
+    MIN_CANARY,
     ModelHistory,
     Promotion,
     Rollback,
@@ -134,7 +136,7 @@ def promote(
     check_options(context, needs)
     given = {
         "version": version,
-        "canary": parse_share("--canary", canary),
+        "canary": parse_share("--canary", canary, MIN_CANARY, MAX_CANARY),
         "seconds": None if canary is None else _seconds(span),
         "max_p99": parse_share("--max-p99", max_p99),
         "max_disagreement": parse_share("--max-disagreement", max_disagreement),

@@ -10,10 +10,14 @@ import typer
 
 from fovea_engines.backends.installing import install_extra
 from fovea_preprocess.errors import InvalidOption
-from fovea_server.cli.command import Command
+from fovea_server.cli.command import Command, Group
 
 program = typer.Typer(
-    name="ray", add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False
+    name="ray",
+    cls=Group,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 
@@ -62,11 +66,11 @@ def deploy(
         ),
     ] = "auto",
 ) -> None:
-    """Deploy a repository to a running cluster, or change the deployment there.
+    """Start or change the deployment of a repository.
 
-    Each model becomes a deployment of Ray Serve. The command ends when all models are ready, and
-    lists the models that cannot start. The old deployments respond to requests until the new
-    deployments are ready.
+    Each model becomes a deployment of Ray Serve in a running cluster. The command ends when all
+    models are ready, and lists the models that cannot start. The old deployments respond to
+    requests until the new deployments are ready.
 
     Example: fovea ray deploy --repository s3://bucket/models --config fovea-ray.yaml
     """

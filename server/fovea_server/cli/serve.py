@@ -11,7 +11,6 @@ from contextlib import closing
 from difflib import get_close_matches
 from importlib.metadata import version
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -80,10 +79,7 @@ class ServeCommand(SwitchCommand):
         if not ctx.meta.get(HELP_ALL):
             return
         with formatter.section("Accepted from Triton's command lines, without effect"):
-            flags = ", ".join(map(flag, WITHOUT_EFFECT))
-            # click would break the names at their hyphens, so the lines are wrapped here.
-            lines = wrap(flags, formatter.width - 2, break_on_hyphens=False)
-            formatter.write("".join(f"  {line}\n" for line in lines))
+            formatter.write_text(", ".join(map(flag, WITHOUT_EFFECT)))
 
 
 def show_all_flags(context: typer.Context, requested: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import inf
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -100,14 +101,19 @@ class ServedModelClient(Closing):
         self._http.close()
 
 
-def parse_share(flag: str, text: str | None) -> float | None:
+def parse_share(flag: str, text: str | None, least: float = 0, most: float = inf) -> float | None:
     """Parse a text such as 5%, +10% or 0.05 to a fraction; None stays None.
 
     Raises:
-        InvalidOption: the text has another form.
+        InvalidOption: the text has another form, or the fraction is not from `least` to `most`.
     """
     if text is None:
         return None
     if (found := _SHARE.fullmatch(text)) is None:
         raise InvalidOption(f"{flag} is {text!r}, but must be a percentage, such as 5%")
-    return round(float(found["number"]) / (100 if found["percent"] else 1), 9)
+    share = round(float(found["number"]) / (100 if found["percent"] else 1), 9)
+    if not least <= share <= most:
+        raise InvalidOption(
+            f"{flag} is {text}, but must be from {100 * least:g}% to {100 * most:g}%"
+        )
+    return share

@@ -39,7 +39,7 @@ def shadow(
     version: Annotated[
         int | None,
         typer.Argument(
-            metavar="[VERSION]",
+            metavar="VERSION",
             min=1,
             help=(
                 "Number of the candidate version to test. Without it, the command shows the "

@@ -227,7 +227,10 @@ def watch(
     if all(
         each.address.kind == "file" and not Path(each.address.text).exists() for each in configs
     ):
-        raise NotFound(f"{sources[0]} does not exist{similar_path(Path(sources[0]))}")
+        meant = similar_path(Path(sources[0])) or (
+            ": give a video file, a device such as 0 or /dev/video0, or a URL (rtsp, http)"
+        )
+        raise NotFound(f"{sources[0]} does not exist{meant}")
     if show is not None:
         _check_free(show)
     with (

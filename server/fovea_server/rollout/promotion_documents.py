@@ -35,7 +35,8 @@ _PROMOTION: JsonDict = {
 }
 
 
-CanaryShare = Annotated[float, Field(ge=0.001, le=0.5)]
+MIN_CANARY, MAX_CANARY = 0.001, 0.5
+CanaryShare = Annotated[float, Field(ge=MIN_CANARY, le=MAX_CANARY)]
 
 
 class CanaryPlan(BaseModel):

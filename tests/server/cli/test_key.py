@@ -59,7 +59,7 @@ def test_json_is_for_programs(fovea, tmp_path):
     [
         (("add", "a"), "'a'"),
         (("add", "a b"), "NAME"),
-        (("add", "b", "--scope", "all"), "--scope"),
+        (("add", "b", "--scope", "all"), "--scope is 'all'; it must be 'predict', "),
         (("add", "b", "--rate", "20"), "20/s"),
         (("add", "b", "--expires", "soon"), "90d"),
         (("add", "b", "--model="), "--model"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -63,8 +64,12 @@ MISTAKES = [
     (("predict", "images/a.jpg", "people"), "fovea predict people images/a.jpg"),
     (("predict", "images/a.jpg", "images"), "fovea predict MODEL images/a.jpg images"),
     (("predict", "images", "people", "--repository", "models"), "fovea predict people images"),
+    (("predict", "m", "images", "--save", "seen"), "--out DIR --format annotated"),
+    (("watch", "m", "absent.mp4"), "a video file, a device"),
+    (("bench", "m", "--mlperf", "Offline"), "benchmarks/mlperf.py"),
+    (("promote", "m", 2, "--canary", "70%"), "--canary is 70%, but must be from 0.1% to 50%"),
     (("sensitivity", "tiny.onnx"), "'--calibration'"),
-    (("demo", "--task", "detection"), "'detect', 'segment'"),
+    (("demo", "--task", "depth-estimation"), "'detect', 'segment'"),
     (("demo", "--folder", "file/below"), "permissions"),
     (("ray", "deploy"), "--repository"),
     (("ray", "deploy", "--repository", "other", "--config", "a.yaml"), "not both"),
@@ -205,6 +210,7 @@ def test_a_command_is_a_function_or_a_program_and_has_help(name, target):
     assert isinstance(found, typer.Typer) or callable(found)
     short, long = (CliRunner().invoke(main.app, [name, flag]).output for flag in ("-h", "--help"))
     assert short == long
+    assert not re.search(r"\w-$", long, re.MULTILINE)  # flags and paths are whole
     assert f" {name}" in short.splitlines()[0]
     lines = CliRunner().invoke(main.app, ["--help"]).output.splitlines()
     [line] = [line for line in lines if line.startswith(f"  {name} ")]
