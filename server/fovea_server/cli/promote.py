@@ -217,7 +217,7 @@ def show_history(
         return
     table = Table("at", "", "version", "before", "who", "why", box=SIMPLE_HEAD)
     for each in found.events:
-        action = each.action.replace("_", " ")
+        action = "build" if each.built else each.action.replace("_", " ")
         row = _time(each.at), action, each.version, each.previous, each.who, each.why
         # Cells are `Text`, not markup, because a reason may contain "[/x]".
         table.add_row(*map(Text, row))
@@ -248,7 +248,7 @@ def user_name() -> str:
 
 
 def _time(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}"
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def _ms(value: float | None) -> str:

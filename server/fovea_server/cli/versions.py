@@ -31,9 +31,10 @@ from fovea_server.cli.options import (
     find_models,
 )
 from fovea_server.cli.promote import LimitOption, show_history
+from fovea_server.models.config.config_check import validate
 from fovea_server.models.model_folder import find_faults
 from fovea_server.pipelines.recipe import Pipeline, is_pipeline
-from fovea_server.rollout.promotion_documents import DEFAULT_EVENTS
+from fovea_server.rollout.promotion_documents import DEFAULT_EVENTS, CanaryPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class _Version:
             build measured no speed.
         served: True if a server loads the version, by config.pbtxt and the history.
         current: True if the version responds to requests that name no version.
+        canary: fraction of the requests that the version processes as a canary; None if it is not a
+            canary.
         server: state of the version in the server at --url; None if it is not loaded there.
     """
 
@@ -64,6 +67,7 @@ class _Version:
     alone_ms: float | None
     served: bool
     current: bool
+    canary: float | None
     server: str | None
 
 
@@ -172,6 +176,8 @@ def _prune(
         return
     which, size = ", ".join(str(one.version) for one in old), _megabytes(old)
     typer.echo(f"{'Deleting' if sure else 'To delete:'} {which} ({size}); the others stay.")
+    if (target := _rollback_target(models, name, found)) in [one.version for one in old]:
+        typer.echo(f"Without version {target}, no earlier version is left for a rollback.")
     if not loaded_known:
         typer.echo(
             "A running server may have loaded these versions: add its --url to keep loaded "
@@ -179,7 +185,12 @@ def _prune(
         )
     if sure or typer.confirm("Delete them?"):
         _delete(models, name, old)
-        typer.echo(f"Deleted {counted(len(old), 'version')} and freed {size}.")
+        typer.echo(f"Deleted {'version' if len(old) == 1 else 'versions'} {which}: {size} freed.")
+
+
+def _rollback_target(models: ModelRepository, name: str, found: list[_Version]) -> int | None:
+    current = next((one.version for one in found if one.current), None)
+    return None if current is None else models.history(name).rollback_target(current)
 
 
 def _delete(models: ModelRepository, name: str, old: list[_Version]) -> None:
@@ -221,6 +232,8 @@ def _read(models: ModelRepository, name: str, running: dict[str, str]) -> list[_
     """Read all versions, ascending; raise InvalidModel if config.pbtxt is invalid."""
     models.latest(name)
     served, found = models.served(name), []
+    canary = models.history(name).canary
+    share = None if canary is None else validate(CanaryPlan, canary).share
     for version in models.versions(name):
         folder, card, speed = models.folder(name, version), None, None
         with suppress(NotFound, InvalidModel):
@@ -237,6 +250,7 @@ def _read(models: ModelRepository, name: str, running: dict[str, str]) -> list[_
                 alone_ms=None if speed is None else speed.alone_ms,
                 served=version in served,
                 current=version in served[-1:],
+                canary=share if canary is not None and version == canary["version"] else None,
                 server=running.get(str(version)),
             )
         )
@@ -270,7 +284,8 @@ def _table(found: list[_Version]) -> Table:
     table.add_column("size", no_wrap=True, justify="right")
     table.add_column("")
     for one in found:
-        states = ["current" if one.current else "served"] * one.served
+        served = "served" if one.canary is None else f"canary {100 * one.canary:g} %"
+        states = ["current" if one.current else served] * one.served
         states += [] if one.server is None else [f"server: {one.server.lower()}"]
         engine = NO_FIGURE if one.backend is None else f"{one.backend} {one.precision}"
         table.add_row(

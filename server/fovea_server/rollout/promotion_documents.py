@@ -123,6 +123,9 @@ class HistoryEvent(BaseModel):
     version: str = Field(description="version that becomes current, or the canary")
     previous: str = Field(description="version that was current before, or the canary that ended")
     why: str
+    built: bool | Absent = Field(
+        None, description="true if a build, and not a user, made the version current"
+    )
     share: float | Absent = Field(
         None, description="fraction of the requests and further figures of a canary"
     )

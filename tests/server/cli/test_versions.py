@@ -52,7 +52,8 @@ def test_what_is_served_and_the_newest_stay(fovea, repository):
     code, out, err = fovea("versions", "digits", "--prune", "--keep", "3", "--yes")
     assert code == 0, err
     assert "Deleting 1 (" in out
-    assert f"Deleted 1 version and freed {size / 1e6:.1f} MB." in out
+    assert f"Deleted version 1: {size / 1e6:.1f} MB freed." in out
+    assert "Without version 1, no earlier version is left for a rollback." in out
     assert left(repository) == ["2", "3", "4", "5"]
     document = json.loads(fovea("versions", "digits", "--prune", "--yes", "--json")[1])
     assert document["deleted"] == [3]
@@ -62,6 +63,32 @@ def test_what_is_served_and_the_newest_stay(fovea, repository):
         in fovea("versions", "digits", "--prune", "--yes")[1]
     )
     assert list(repository.iterdir()) == [repository / "digits"]
+
+
+def test_a_deleted_version_that_a_rollback_would_restore_is_named(fovea, repository):
+    for version in (2, 5):
+        assert fovea("promote", "digits", version)[0] == 0
+    code, out, err = fovea("versions", "digits", "--prune", "--keep", "1", "--yes")
+    assert code == 0, err
+    assert "Without version 2, no earlier version is left for a rollback." in out
+    assert "Deleted versions 1, 2, 3, 4: " in out
+    assert fovea("rollback", "digits")[0] == 2
+
+
+def test_a_canary_is_listed_with_its_share(fovea, repository):
+    assert fovea("promote", "digits", 5)[0] == 0
+    assert fovea("promote", "digits", 2, "--canary", "30%")[0] == 0
+    rows = [line.split() for line in fovea("versions", "digits")[1].splitlines() if "MB" in line]
+    assert (rows[1][-3:], rows[4][-1]) == (["canary", "30", "%"], "current")
+    document = json.loads(fovea("versions", "digits", "--json")[1])
+    assert [one["canary"] for one in document["versions"]] == [None, 0.3, None, None, None]
+
+
+def test_a_build_is_in_the_history(fovea, repository):
+    rows = fovea("versions", "digits", "--history")[1]
+    assert ("build" in rows, "promote" in rows) == (True, False), rows
+    [event] = json.loads(fovea("versions", "digits", "--history", "--json")[1])["events"]
+    assert (event["action"], event["built"]) == ("promote", True)
 
 
 def test_what_a_link_leads_to_stays(fovea, repository):
