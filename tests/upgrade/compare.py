@@ -19,6 +19,7 @@ from pycocotools import mask as coco  # type: ignore[import-untyped]
 ADDED: dict[str, str] = {
     r"inspect .*\.current": "`fovea inspect` names the version in use",
     r"stream .*\.tracked": "streams count the objects that have an id",
+    r"versions\.versions\[\d+\]\.canary": "`fovea versions` has the share of a canary",
     r"event \w+\.(class_id|class_name|score)": "events have the keys that frames have",
     r"stream .*\.frames\.broken": "streams count the frames that are broken, and go on",
 }
