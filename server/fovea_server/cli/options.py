@@ -81,7 +81,7 @@ def _local(context: typer.Context, folder: Path) -> Path:
 
 def _drop_url_if_local(context: typer.Context, url: str | None) -> str | None:
     """Ignore the variable FOVEA_URL if typed options have an effect only without a server."""
-    typed = (is_typed(context, name) for name in ("repository", "serve_flags", "over"))
+    typed = (is_typed(context, name) for name in ("repository", "serve_flags"))
     return None if not is_typed(context, "url") and any(typed) else url
 
 
