@@ -70,7 +70,7 @@ class Length:
     times: int = 1
 
     def at(self, size: Size) -> int:
-        """Return the length for an image size."""
+        """Return the length of the tensor dimension for an input of this image size."""
         return self.times * sum(
             prod(size[axis] // stride for axis in self._axes) for stride in self.strides
         )

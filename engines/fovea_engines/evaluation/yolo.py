@@ -347,7 +347,7 @@ def _count_on_line(words: list[str]) -> int:
 def _read_labelled(
     image: Path, file: Path | None, names: Sequence[str] | None, points: int
 ) -> LabelledImage:
-    # Decode the image, because its header does not give the size of the upright image.
+    # Decode the image to get its size after the EXIF rotation. The header has the size before it.
     height, width, _ = read_image(image).shape
     rows = [] if file is None else _read_rows(file, width, height, names, points)
     shapes = [row.outline for row in rows]

@@ -271,9 +271,9 @@ def no_corners(boxes: Columns) -> str | None:
 
 
 def ranks(columns: Columns, first: int = 0) -> str | None:
-    """Return a reason if one of the columns [rows, n] is sorted in descending order.
+    """Return why columns [rows, n] cannot be coordinates of boxes, or None if they can be.
 
-    Such a column contains scores, so it cannot be a coordinate of boxes.
+    A column in descending order contains the scores by which the rows are sorted.
     """
     values = finite_rows(columns)
     if len(values) < _ENOUGH_ROWS:

@@ -218,7 +218,7 @@ class TorchvisionSegment(_RowMasks, Torchvision):
     family = "torchvision-seg"
 
     def maps(self, outputs: Mapping[str, Array], row: int) -> Array:
-        """Return the masks of the only image."""
+        """Return the masks of the image. These models take one image, so `row` is 0."""
         masks: Array = outputs[self.outputs[-1]][:, 0]
         return masks
 

@@ -111,9 +111,9 @@ def recode(model: onnx.ModelProto, encoding: Encoding) -> onnx.ModelProto:
 
 
 def narrow_weights(model: onnx.ModelProto) -> None:
-    """Reduce int8 weights to 7 bits if two weights of a channel exceed `MAX_OF_PAIRS`, in place.
+    """Halve int8 weights in channels where the sum of two weights exceeds `MAX_OF_PAIRS`.
 
-    The weights of such a channel are halved, and their scale is doubled. Some graphs contain float
+    The scale of such a channel is doubled, so its weights have 7 bits. Some graphs contain float
     weights and quantise them with QuantizeLinear. These weights are rounded only once, with the
     doubled scale. Weights with a zero point other than 0, or with several scales per channel, stay
     unchanged.

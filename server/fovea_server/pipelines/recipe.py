@@ -169,7 +169,7 @@ def _options(stage: BoundStage) -> PredictOptions:
 
 
 def _choose_crops(stage: BoundStage, image: _Image) -> dict[int, Pixels]:
-    """Choose the crops that a stage runs on from its base stage's crops.
+    """Choose the crops of the base stage on which this stage runs.
 
     The choice depends on the results of the base stage.
     """

@@ -130,7 +130,7 @@ def _kernel_files(engine: Path) -> tuple[Path, Path]:
 
 
 def last_duration(builds: Path, key: str) -> float | None:
-    """Return the duration of the latest build with a key in seconds.
+    """Return the duration, in seconds, of the latest build with this key.
 
     `builds` is the file with all durations. If it has no build with this key, return None.
     """
