@@ -18,13 +18,6 @@ from fovea_client.images import Channels, ImageSource, Url, image_to_send, multi
 # Options that are not part of the query: the path contains the version, and `channels` is only
 # used to encode the image.
 _OF_CALL = ("version", "channels")
-# Names of options in other software -> names in Fovea, for suggestions in errors.
-_SAME = {
-    **dict.fromkeys(("confidence", "threshold", "min_confidence", "score"), "conf"),
-    **dict.fromkeys(("iou_threshold", "overlap_threshold", "nms"), "iou"),
-    **dict.fromkeys(("max_detections", "limit"), "max_det"),
-    **dict.fromkeys(("agnostic_nms", "class_agnostic_nms"), "agnostic"),
-}
 
 ImageFormat = Literal["image/jpeg", "image/png", "image/webp"]
 MaskFormat = Literal["rle", "polygon", "png", "none"]
@@ -35,7 +28,7 @@ class PredictOptions(TypedDict, total=False):
     """Options of one request. The server has a default for each option that is missing.
 
     Attributes:
-        version: version of the model; by default the newest.
+        version: version of the model; by default the current version.
         conf: smallest score of a detection, 0 to 1; a classifier has `top_k` instead.
         iou: a box that overlaps a better box by more than this IoU is dropped, 0 to 1.
         classes: names (str) or ids (int) of the classes to keep, or text such as "person,5".
@@ -146,7 +139,8 @@ def images_path(
     options = _rename_former(options)
     for name in sorted(options.keys() - PredictOptions.__annotations__.keys()):
         known = PredictOptions.__annotations__
-        close = [_SAME[name]] if name in _SAME else get_close_matches(name, known, 1)
+        # A cutoff of 0.55 also suggests `conf` for `confidence`.
+        close = get_close_matches(name, known, 1, 0.55)
         raise TypeError(f"unknown option {name}" + (f"; did you mean {close[0]}?" if close else ""))
     of_images = {name: value for name, value in options.items() if name not in _OF_CALL}
     return model_path(model, options.get("version")) + f"/{operation}" + query(of_images)
@@ -159,8 +153,10 @@ def _rename_former(options: PredictOptions) -> PredictOptions:
     if "normalize" in options:
         raise TypeError("give normalize or its former name normalise, not both")
     warn_of_normalise()
-    names = {"normalise": "normalize"}
-    return cast("PredictOptions", {names.get(name, name): each for name, each in options.items()})
+    renamed = dict(options)
+    renamed["normalize"] = renamed.pop("normalise")
+    # A type checker cannot see that only the keys of PredictOptions are left.
+    return cast("PredictOptions", renamed)
 
 
 def warn_of_normalise() -> None:

@@ -179,8 +179,8 @@ class Listening(BaseSettings):
     label_studio_token: str | None = Field(
         None,
         description=(
-            "access token of a Label Studio user, with which the server downloads images; "
-            "requires --label-studio-url"
+            "access token of a Label Studio user. The server downloads images with this token. "
+            "Requires --label-studio-url"
         ),
     )
 
@@ -413,8 +413,8 @@ class Settings(Listening):
     quota_file: Path | None = Field(
         None,
         description=(
-            "file in which the server stores the used part of each key's quota. Default: the name "
-            "of the key file with .used appended"
+            "file for the used part of each key's quota. Default: the name of the key file with "
+            ".used appended"
         ),
     )
     no_keys: bool = Field(
@@ -636,8 +636,8 @@ class Settings(Listening):
     capture: Path | None = Field(
         None,
         description=(
-            "folder in which the server stores images that match --capture-rule, and their "
-            "results. Without this option, it stores no images"
+            "folder for images that match --capture-rule, and for their results. Without this "
+            "option, the server stores no images"
         ),
     )
     capture_rule: Texts = Field(

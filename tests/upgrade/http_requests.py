@@ -1,4 +1,4 @@
-"""The HTTP requests of the record, and the form in which it keeps their responses."""
+"""HTTP requests of the record, and the conversion of their responses to JSON."""
 
 import base64
 import io

@@ -273,7 +273,7 @@ def no_corners(boxes: Columns) -> str | None:
 def ranks(columns: Columns, first: int = 0) -> str | None:
     """Return why columns [rows, n] cannot be coordinates of boxes, or None if they can be.
 
-    A column in descending order contains the scores by which the rows are sorted.
+    If a column is in descending order, it contains scores, and the rows are sorted by them.
     """
     values = finite_rows(columns)
     if len(values) < _ENOUGH_ROWS:

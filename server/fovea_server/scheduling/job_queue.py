@@ -45,7 +45,7 @@ class _Level:
     """Next turn of each client."""
 
     def add(self, jobs: Sequence[Job]) -> None:
-        """Add the jobs of one request, in the order in which they run."""
+        """Add the jobs of one request. They run in the given order."""
         client = jobs[0].request.client
         turn = max(self.now, self.next.get(client, 0))
         for job in jobs:
