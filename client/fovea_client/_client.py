@@ -228,7 +228,7 @@ class Client(BaseClient):
             model: name of the model; `Client.model` lists its inputs and outputs.
             inputs: name of each input -> its array. The dtype is the element type of the input.
             outputs: names of the outputs to return; by default all.
-            version: version of the model; by default the newest.
+            version: version of the model; by default the current version.
             parameters: parameters of the request, e.g. the id of a sequence.
 
         Returns:
@@ -265,7 +265,7 @@ class Client(BaseClient):
             model: name of a model of images and texts, such as CLIP.
             texts: 1 to 1000 texts.
             normalize: divide each embedding by its length.
-            version: version of the model; by default the newest.
+            version: version of the model; by default the current version.
             normalise: former name of `normalize`, until version 0.3.
 
         Example:
@@ -299,7 +299,7 @@ class Client(BaseClient):
             k: largest number of matches, 1 to 1000; by default 10.
             index: name of the index, as given to `fovea index`.
             thumbnails: also return small images of the matches, if the index has them.
-            version: version of the model; by default the newest.
+            version: version of the model; by default the current version.
             channels: order of the channels of an array.
 
         Example:
